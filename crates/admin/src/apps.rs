@@ -1,16 +1,16 @@
-//! Apps come into being with the first job, token or executor that names them, up to a bound.
+//! Apps are created by the first job, token or executor that names them, up to a limit per namespace.
 
 use rondel_core::{AppId, NamespaceId, Timestamp};
 use rondel_store::catalog::App;
 use rondel_store::{Store, StoreError};
 
-/// The most apps that a namespace has. Callers that make apps at the same moment can exceed it by their number.
+/// Maximum number of apps in a namespace. Callers that create apps at the same moment can exceed it by their number.
 pub const APP_COUNT_MAX: usize = 1_000;
 
 /// Why there is no app.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
-    /// The namespace has as many as it may have.
+    /// The namespace has reached its maximum.
     #[error("the namespace has {APP_COUNT_MAX} apps, which is the most; use one of them, or another namespace")]
     TooMany,
     /// The store failed.
@@ -18,7 +18,7 @@ pub enum AppError {
     Store(#[from] StoreError),
 }
 
-/// The app with this name, made under this id where there is none.
+/// Returns the app with this name; creates it under this id if there is none.
 ///
 /// # Errors
 /// [`AppError`].

@@ -1,8 +1,8 @@
 //! One driver for all loops of a node.
 //!
-//! A loop is a [`Background`]: what it does each time, how often, and what wakes it earlier. The driver waits, times each
-//! tick, notes what came of it on the [`LoopBoard`], logs a failure once and its end once, and tries again. The board is
-//! shown by the metrics and goes into the node's row with each beat, so a loop that fails is seen everywhere.
+//! A loop is a [`Background`]: its work, its period, and what wakes it earlier. The driver waits, times each tick, records the result on
+//! the [`LoopBoard`], logs the first failure and the recovery once each, and tries again. The metrics show the board, and each heartbeat
+//! writes it into the node's row, so that every server shows a loop that fails.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -18,10 +18,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 
-/// How much of an error's text is kept.
+/// Maximum length of a stored error text, in characters.
 const ERROR_LEN_MAX: usize = 300;
 
-/// Why a tick failed, in words for operators.
+/// Why a tick failed, as shown to operators.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct TickError(String);
 
@@ -39,22 +39,22 @@ impl TickError {
 
 /// A loop of the node.
 pub(crate) trait Background: Send {
-    /// Its name in metrics, log lines and the node's report.
+    /// The loop's name in metrics, log lines and the node's report.
     const NAME: &'static str;
-    /// What it cannot do while its ticks fail: "claim fires".
+    /// The work that fails when a tick fails, for log lines: "claim fires".
     const WORK: &'static str;
-    /// The loop itself logs that its ticks fail, with more than an error's text.
+    /// If true, the loop itself logs failing ticks, in more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
-    /// How long after the beginning of one tick the next one begins at the latest; none for a loop that is only woken.
+    /// Longest time from the start of one tick to the start of the next; `None` for a loop that is only woken.
     fn period(&self) -> Option<Duration>;
 
-    /// How long after its start the loop ticks for the first time.
+    /// Delay from the start of the loop to its first tick.
     fn first_wait(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// How long after a tick that failed the loop tries again, where it does not wait for its period.
+    /// Delay after a failed tick until the next try; `None` to wait for the period.
     fn retry_wait(&self, _failed_count: u32) -> Option<Duration> {
         None
     }
@@ -64,10 +64,10 @@ pub(crate) trait Background: Send {
         pending()
     }
 
-    /// Does the work. Returns how many items it handled.
+    /// Does the work. Returns the number of items handled.
     fn tick(&mut self, stop: &CancellationToken) -> impl Future<Output = Result<u64, TickError>> + Send;
 
-    /// Ends what is under way, once the loop is asked to stop.
+    /// Finishes work in progress, once the loop is asked to stop.
     fn stopped(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -105,7 +105,7 @@ pub(crate) async fn drive<B: Background>(
                 _ => {}
             }
         }
-        // The first wait is over with the first tick. A tick that took longer than a period is not made up for.
+        // The first wait ends with the first tick. Ticks missed during a long tick are not caught up.
         next = background.period().map(|period| (began + period).max(Instant::now()));
     }
 }
@@ -124,19 +124,19 @@ async fn sleep_or_pend(wait: Option<Duration>) {
     }
 }
 
-/// What a tick changed.
+/// What the result of a tick changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     Nothing,
     /// The first failure after a success.
     Failing,
-    /// The first success after failures, of which there were so many.
+    /// The first success after this many failures.
     Recovered {
         failed_count: u64,
     },
 }
 
-/// What came of each loop's last tick, by the loop's name.
+/// The report of each loop, by the loop's name.
 #[derive(Debug, Default)]
 pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
 
@@ -168,14 +168,14 @@ impl LoopBoard {
         }
     }
 
-    /// What the loop that looks at the host has measured.
+    /// Stores the last measurement of the loop that watches the host.
     pub(crate) fn put_host(&self, name: &'static str, host: HostReport) {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
         report.host = Some(host);
     }
 
-    /// All reports, in the order of their names.
+    /// All reports, sorted by name.
     pub(crate) fn reports(&self) -> Vec<LoopReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }

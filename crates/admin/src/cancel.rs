@@ -1,4 +1,4 @@
-//! Requests to cancel: of a run, of a fire, of all that is open of a job.
+//! Cancel requests: for a run, for a fire, for all open runs of a job.
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, Run, RunId, Timestamp};
@@ -8,21 +8,21 @@ use rondel_store::ledger::CancelAsked;
 
 use crate::node::Node;
 
-/// Runs that one transaction asks for.
+/// Runs per transaction.
 const BATCH: u32 = 500;
-/// Batches of one request; what is left over is asked for by the next.
+/// Maximum number of batches per request; the caller repeats the request for the rest.
 const BATCH_COUNT_MAX: u32 = 20;
 
-/// How many runs were asked to end.
+/// How many runs were asked to cancel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
-    /// Runs; a broadcast counts once, whatever the number of its shards.
+    /// Runs asked to cancel; a broadcast counts once, whatever its number of shards.
     pub asked: u64,
-    /// More are open: ask again.
+    /// More runs are open: repeat the request.
     pub has_more: bool,
 }
 
-/// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` names the caller, and the cause.
+/// Asks for a run to be cancelled; for a broadcast, all of its shards. `by` names the caller and the cause.
 ///
 /// # Errors
 /// The store's.
@@ -36,11 +36,11 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<Canc
     Ok(asked)
 }
 
-/// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as above. Runs of fires
-/// to come are not meant: pause the job for that. With an app, only runs of that app: a job that moved leaves runs behind.
+/// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as for [`cancel_run`]. Runs of future fires
+/// are not included: pause the job for that. With an app, only runs of that app: a job that moved to another app leaves runs behind.
 ///
 /// # Errors
-/// The store's; some may have been asked for by then.
+/// The store's; some runs may have been asked by then.
 pub(crate) async fn cancel_runs(
     node: &Node,
     record: &JobRecord,

@@ -1,8 +1,7 @@
-//! The engine's clock: the database's time, carried on between beats by the host's boot-time clock.
+//! The engine's clock: the database's time, advanced between heartbeats by the host's boot-time clock.
 //!
-//! Every reading of the database's clock is a lower bound for the time at which its answer arrives, so taking it as
-//! the time of the arrival makes this clock late by at most the answer's way, and never early. A node's wall clock
-//! decides nothing.
+//! Every reading of the database's clock is a lower bound for the time at which its answer arrives. Taking it as the time of arrival makes
+//! this clock late by at most the answer's time of travel, and never early. No decision depends on a node's wall clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,11 +13,11 @@ use rondel_core::Timestamp;
 use rondel_failpoint::mutant::{self, Mutant};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How many readings are remembered; the best (highest) of them counts.
+/// How many readings are kept; the highest offset of them is used.
 const READING_COUNT: usize = 8;
-/// How much later than the newest reading allows the remembered offset may be before it counts as a step back.
+/// How far the kept offset may exceed what the newest reading allows before this counts as a step back.
 const SLACK_MICROS: i64 = 20_000;
-/// From how far on a step ahead counts, when it is asked how long ago something was.
+/// The smallest step ahead that is recorded, for callers that measure how long ago something was.
 const STEP_AHEAD_MICROS: i64 = 1_000_000;
 
 /// Microseconds since the host booted, suspensions included.
@@ -28,13 +27,13 @@ pub fn boot_micros() -> i64 {
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
 }
 
-/// Where a node's time since boot comes from: leases are judged by it, and the database's time is carried on by it.
+/// The source of a node's time since boot: it decides how long leases last, and advances the database's time.
 #[derive(Clone, Default)]
 pub enum Boot {
     /// The host's boot-time clock.
     #[default]
     Host,
-    /// Another clock, in microseconds: the simulation's, where each node's runs at its own pace.
+    /// Another clock, in microseconds: that of the simulation, where each node's clock runs at its own pace.
     Given(Arc<dyn Fn() -> i64 + Send + Sync>),
 }
 
@@ -58,18 +57,18 @@ impl fmt::Debug for Boot {
     }
 }
 
-/// The engine's idea of the database's time.
+/// The engine's estimate of the database's time.
 #[derive(Debug, Default)]
 pub struct Clock {
     boot: Boot,
     offset_micros: AtomicI64,
     readings: Mutex<VecDeque<i64>>,
-    /// When the database's clock was last found to have stepped ahead, by the boot-time clock; 0 where it never was.
+    /// When the database's clock was last seen to step ahead, by the boot-time clock; 0 if never.
     ahead_at: AtomicI64,
 }
 
 impl Clock {
-    /// A clock that has seen one reading of the database's clock, which arrived just now.
+    /// A clock with one reading of the database's clock, which arrived just now.
     #[must_use]
     pub fn starting_at(database_now: Timestamp, boot: Boot) -> Self {
         let clock = Self { boot, ..Self::default() };
@@ -84,20 +83,20 @@ impl Clock {
         self.boot.micros()
     }
 
-    /// When an instant of the database's clock was, or will be, by the boot-time clock.
+    /// Converts an instant of the database's clock to the boot-time clock.
     #[must_use]
     pub fn boot_micros_at(&self, at: Timestamp) -> i64 {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 
-    /// As long ago as `boot_micros` was by the boot-time clock: where the database's clock stepped since, not what it showed then.
+    /// The present minus the time since `boot_micros`. If the database's clock has stepped since, this is not the time that it showed then.
     #[must_use]
     pub fn ago(&self, boot_micros: i64) -> Timestamp {
         let micros = self.boot_micros().saturating_sub(boot_micros);
         self.now() - Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    /// The present.
+    /// The current time, as an estimate of the database's.
     #[must_use]
     pub fn now(&self) -> Timestamp {
         if mutant::on(Mutant::WallClock) {
@@ -111,8 +110,8 @@ impl Clock {
         Timestamp::from_millis(micros.div_euclid(1000))
     }
 
-    /// How far this host's wall clock is ahead of the database's, in milliseconds; negative where it is behind. It decides
-    /// nothing, and is reported to operators. On a given clock there is no wall clock.
+    /// How far this host's wall clock is ahead of the database's, in milliseconds; negative if it is behind. It is only reported to
+    /// operators. A given clock has no wall clock, so the skew is 0.
     #[must_use]
     pub fn skew_ms(&self) -> i64 {
         match self.boot {
@@ -125,14 +124,14 @@ impl Clock {
         }
     }
 
-    /// Takes in a reading that was asked for at `sent` and arrived at `received`. Answers how far the clock stepped
-    /// back, in milliseconds, where it did.
+    /// Adds a reading that was requested at `sent` and arrived at `received`, both by the boot-time clock in microseconds. Returns by how
+    /// many milliseconds the clock stepped back, if it did.
     pub fn observe(&self, database_now: Timestamp, sent: i64, received: i64) -> Option<i64> {
         let reading = database_now.as_millis().saturating_mul(1000);
         let (lowest, highest) = (reading - received, reading - sent);
         let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let best = readings.iter().copied().max();
-        // What was before the first reading is not known.
+        // Before the first reading, a step ahead cannot be ruled out.
         if best.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
             self.ahead_at.store(received, Ordering::Relaxed);
         }
@@ -149,8 +148,8 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock stepped ahead in the last so long, as far as this process knows, which may have begun
-    /// since: then less time may have gone by than instants show.
+    /// Whether the database's clock may have stepped ahead within the last `length`: then less time may have passed than instants show. The
+    /// start of this process counts as a step, since it cannot know what was before.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);
@@ -158,14 +157,14 @@ impl Clock {
         at > 0 && self.boot_micros().saturating_sub(at) < length
     }
 
-    /// Waits until `at`. Wakes late by a timer's grain, never early.
+    /// Waits until `at`. Wakes late by at most the timer's resolution, never early.
     pub async fn sleep_until(&self, at: Timestamp) {
         loop {
             let left = at.since(self.now());
             if left.is_zero() {
                 return;
             }
-            // A bound, so that a step of the database's clock is noticed while a long wait lasts.
+            // The wait is bounded, so that a step of the database's clock is noticed during a long wait.
             tokio::time::sleep(left.min(Duration::from_secs(1))).await;
         }
     }

@@ -1,4 +1,4 @@
-//! What is ahead across jobs, and what the definitions of some jobs plan in a stretch of time: for charts. Definitions come
+//! Forecasts of fires for charts: the coming fires across jobs, and the planned fires of some jobs in a range of time. Definitions come
 //! from the cache of compiled ones.
 
 use std::collections::{BTreeMap, BinaryHeap};
@@ -13,31 +13,31 @@ use crate::definitions::Compiled;
 use crate::fires::compute;
 use crate::node::Node;
 
-/// The most jobs of one forecast, the next to fire first.
+/// Maximum number of jobs in a forecast; those that fire next come first.
 pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
-/// The most fires of one job that a forecast counts.
+/// Maximum number of fires counted per job in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
-/// Jobs with more fires are counted bucket by bucket, where their schedule lets them be counted.
+/// A job with more fires is counted bucket by bucket, if its schedule supports counting.
 const WALKED_MAX: u64 = 150;
-/// The most fires that one forecast counts.
+/// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
-/// The most instants of each kind in the plan of a lane.
+/// Maximum number of instants of each kind in a lane's plan.
 const PLANNED_MAX: usize = 300;
 
-/// Which fires ahead.
+/// Range and granularity of a forecast.
 #[derive(Clone, Copy, Debug)]
-pub struct Ahead {
+pub struct ForecastRange {
     /// Fires after this …
     pub from: Timestamp,
     /// … and up to this.
     pub to: Timestamp,
-    /// The length of the buckets in which they are counted.
+    /// Length of the buckets in which fires are counted.
     pub step: Duration,
-    /// At most so many of them one by one.
+    /// Maximum number of fires listed one by one.
     pub limit: usize,
 }
 
-/// A fire that is ahead.
+/// A coming fire.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ComingFire {
     /// The planned instant.
@@ -50,20 +50,20 @@ pub struct ComingFire {
     pub app: String,
 }
 
-/// The fires ahead of a namespace.
+/// The coming fires of a namespace.
 #[derive(Clone, Debug, Default)]
 pub struct Forecast {
-    /// The first of them, in order.
+    /// The first fires, in order.
     pub fires: Vec<ComingFire>,
-    /// How many there are in each bucket, by its beginning; buckets without any are left out.
+    /// The number of fires in each bucket, by its start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
     /// The instant with the most fires, and their number.
     pub peak: Option<(Timestamp, u64)>,
-    /// Whether there are more than were counted.
+    /// Whether there are more fires than were counted.
     pub is_cut: bool,
 }
 
-/// The fires ahead of the jobs of a namespace; of those in these apps alone, where they are given.
+/// Forecasts the fires of the jobs of a namespace; with `within`, only of jobs of these apps.
 ///
 /// # Errors
 /// The store's.
@@ -71,7 +71,7 @@ pub async fn forecast(
     node: &Node,
     namespace: NamespaceId,
     within: Option<&[AppId]>,
-    ahead: Ahead,
+    ahead: ForecastRange,
 ) -> Result<Forecast, StoreError> {
     let mut jobs = node.store().coming_jobs(namespace, ahead.to, COMING_JOB_COUNT_MAX).await?;
     let is_cut = jobs.len() >= usize::try_from(COMING_JOB_COUNT_MAX).unwrap_or(usize::MAX);
@@ -89,17 +89,17 @@ pub async fn forecast(
     Ok(compute(compute_all).await)
 }
 
-impl Default for Ahead {
+impl Default for ForecastRange {
     fn default() -> Self {
         Self { from: Timestamp::EPOCH, to: Timestamp::EPOCH, step: Duration::from_secs(60), limit: 0 }
     }
 }
 
-/// A forecast on its way.
+/// A forecast in progress.
 #[derive(Default)]
 struct Count {
-    ahead: Ahead,
-    /// The first fires; the last of them on top.
+    ahead: ForecastRange,
+    /// The first fires; the latest of them on top.
     first: BinaryHeap<(Timestamp, JobId, String, String)>,
     density: BTreeMap<Timestamp, u64>,
     instants: BTreeMap<Timestamp, u64>,
@@ -109,7 +109,7 @@ struct Count {
 
 impl Count {
     fn add(&mut self, compiled: &Compiled, next_fire_at: Timestamp) {
-        let (table, Ahead { from, to, .. }) = (&compiled.job.timetable, self.ahead);
+        let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.ahead);
         if table.delay().is_some() {
             return self.note(compiled, next_fire_at);
         }
@@ -125,13 +125,13 @@ impl Count {
         }
     }
 
-    /// A job with many fires: its first ones are listed, the others counted.
+    /// Adds a job with many fires: its first ones are listed, the others only counted.
     fn add_dense(&mut self, compiled: &Compiled) {
-        let (table, Ahead { from, to, limit, .. }) = (&compiled.job.timetable, self.ahead);
+        let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.ahead);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {
             self.list(compiled, fire.at);
         }
-        // Each stretch is exclusive of its begin and inclusive of its end, which is the last instant of a bucket.
+        // Each range excludes its start and includes its end, which is the last instant of a bucket.
         let mut begin = from;
         while begin < to {
             let bucket = self.bucket(begin + Duration::from_millis(1));
@@ -172,35 +172,35 @@ impl Count {
         Forecast {
             fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
             density: self.density,
-            // The earliest of those with the most.
+            // The earliest of the instants with the most fires.
             peak: self.instants.into_iter().rev().max_by_key(|(_, count)| *count),
             is_cut: self.is_cut,
         }
     }
 }
 
-/// What the newest definition of a job plans in a stretch of time.
+/// The planned instants of a job's newest definition in a range of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LanePlan {
     /// Its name.
     pub name: String,
     /// The name of its app.
     pub app: String,
-    /// The handler that it asks for.
+    /// The handler that its runs call.
     pub handler: String,
     /// Whether its schedules fire.
     pub enabled: bool,
-    /// Planned instants after the present; of very many, some that are spread evenly.
+    /// Planned instants after the present; if there are very many, a selection that is spread evenly.
     pub fires: Vec<Timestamp>,
     /// Instants that its calendar removes or moves.
     pub removed: Vec<Timestamp>,
-    /// Changes of its clock that touch a fire.
+    /// Clock changes of its time zone that affect a fire.
     pub clock_changes: Vec<Timestamp>,
     /// Whether there are more instants than these.
     pub is_cut: bool,
 }
 
-/// What definitions of jobs plan from `from` to `to`, with the fires after `now`. Those that cannot be read are left out.
+/// Plans the given definitions from `from` to `to`; fires are listed after `now`. Definitions that cannot be read are omitted.
 ///
 /// # Errors
 /// The store's.
@@ -215,7 +215,7 @@ pub async fn lane_plans(
     Ok(compute(plans).await)
 }
 
-/// The next fires of a job after an instant and up to another one, at most `count`; none where its definition cannot be read.
+/// The next fires of a job after one instant and up to another, at most `count`; empty if the job is disabled or its definition unreadable.
 ///
 /// # Errors
 /// The store's.
@@ -242,7 +242,7 @@ fn plan(compiled: &Compiled, (from, to): (Timestamp, Timestamp), now: Timestamp)
     let stride = to.since(first) / u32::try_from(PLANNED_MAX).unwrap_or(u32::MAX);
     while job.enabled && fires.len() < PLANNED_MAX {
         let Some(fire) = table.next_until(anchor, after, to) else { break };
-        // Of many, the first of each stride: they stand for all of them.
+        // If there are many, only the first fire of each stride is taken.
         let strides = u32::try_from(fires.len() + 1).unwrap_or(u32::MAX);
         let next = first + stride * strides;
         is_cut |= table.next_until(anchor, fire.at, to).is_some_and(|following| following.at < next);

@@ -1,4 +1,4 @@
-//! The engine's numbers.
+//! The settings of the engine.
 
 use std::time::Duration;
 
@@ -9,146 +9,145 @@ use crate::channels::SecretSources;
 use crate::clock::Boot;
 use crate::host::watched::WatchedHost;
 
-/// How the engine of one node works. The defaults are meant to be right; the command line checks what it is given.
+/// Settings of one node's engine. The defaults are meant to suit most clusters; the command line checks the values that it gets.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// The node's name: the same at each of its starts, different from every other node's.
+    /// The node's name: the same at each start, and unique in the cluster.
     pub node_name: String,
     /// The URL at which executors that are connected to another node reach this one.
     pub advertise_url: Option<String>,
-    /// How long the node may act after a renewal of its lease was sent.
+    /// How long the node may act after it sent a renewal of its lease.
     pub lease: Duration,
-    /// How often the lease is renewed; at most a quarter of it.
+    /// How often the lease is renewed; at most a quarter of `lease`.
     pub beat: Duration,
-    /// How jobs without a live home are shared among the nodes; must be the same on all of them.
+    /// How jobs without a live home are shared among the nodes; must be the same on all nodes.
     pub claim_strategy: ClaimStrategy,
-    /// The weight of this node, for the strategy that shares by weight.
+    /// The weight of this node, for the strategy that shares jobs by weight.
     pub node_weight: u32,
-    /// How often due jobs are looked for.
+    /// How often the node looks for due jobs.
     pub scan_period: Duration,
     /// How far ahead fires are claimed.
     pub look_ahead: Duration,
-    /// How near a job's next fire must be for the job to be picked.
+    /// A job whose next fire is at most this far ahead is claimed.
     pub near: Duration,
-    /// How many jobs one scan takes of each of these: those due soon, those that became due lately, and those of dense instants.
-    /// Where there are more, the next scan follows at once.
+    /// Maximum number of jobs that one scan claims of each group: those due soon, those that became due lately, and those of dense
+    /// instants. If there are more, the next scan follows at once.
     pub claim_budget: u32,
-    /// How many overdue jobs one scan takes, after everything that is due now.
+    /// Maximum number of overdue jobs that one scan claims, after everything that is due now.
     pub backlog_budget: u32,
-    /// Due jobs that one statement reads.
+    /// Due jobs read per statement.
     pub claim_page: u32,
-    /// Jobs that one transaction claims, and the runs after which it is closed early.
+    /// Maximum number of jobs claimed in one transaction; `claim_runs` is the number of runs at which it is closed early.
     pub claim_jobs: usize,
     pub claim_runs: usize,
-    /// Waiting runs that one statement takes.
+    /// Waiting runs taken per statement.
     pub waiting_page: u32,
-    /// From how many jobs that fire next at one instant on that instant is dense: its fires are claimed earlier.
+    /// An instant is dense if at least this many jobs fire next at it: its fires are claimed earlier.
     pub dense_from: u32,
-    /// How far ahead dense instants are looked for, and how often.
+    /// How far ahead the node looks for dense instants; `dense_period` is how often.
     pub dense_look_ahead: Duration,
     pub dense_period: Duration,
-    /// How many jobs a server claims in a second, as far as is assumed: from when on the fires of a dense instant are claimed.
+    /// Assumed number of jobs that a server claims per second. It decides how early the fires of a dense instant are claimed.
     pub claim_pace: u32,
-    /// How many kinds of waiting runs that cannot be placed are looked past when an executor has room; the next look goes on
-    /// behind them.
+    /// When an executor has room, how many kinds of waiting runs that cannot be placed are skipped; the next look continues after them.
     pub look_past: usize,
-    /// Jobs without a fit executor here for which one look asks at other nodes; the next look goes on behind them.
+    /// Maximum number of jobs without a suitable executor here for which one look asks other nodes; the next look continues after them.
     pub seek_jobs: usize,
-    /// About how many open runs are in memory at most. The less is free, the less each job, app and namespace may take; what has no
-    /// room is left in the store, and taken up in its order.
+    /// Approximate maximum number of open runs in memory. The less room is left, the fewer runs each job, app and namespace may have there.
+    /// Runs without room stay in the store, and are taken up in their order.
     pub open_runs_max: usize,
-    /// After how many times as long as it took the whole backlog is read again where nothing was overdue. Until then a scan begins
-    /// where the last whole reading ended.
+    /// If the whole backlog held nothing overdue, it is read again after this many times the duration of that reading. Until then, a scan
+    /// starts where that reading ended.
     pub whole_backlog_share: u32,
-    /// After how long it is read again at the latest.
+    /// Longest time until the whole backlog is read again.
     pub whole_backlog_within: Duration,
-    /// How many jobs with runs that are left in the store one look goes through, to find those that have room, how many of these it
-    /// takes up, and how many runs of each at once.
+    /// Maximum number of jobs with runs left in the store that one look checks for room; `take_up_jobs` is how many of those with room it
+    /// serves, `take_up_page` how many runs of each it takes up at once.
     pub take_up_looks: usize,
     pub take_up_jobs: usize,
     pub take_up_page: u32,
-    /// About how many open runs of leases that are over one transaction takes over.
+    /// Approximate number of open runs of ended leases that one transaction adopts.
     pub adopt_page: u32,
-    /// How many keys of own open runs one statement reads, to find those that are not in memory …
+    /// Keys of this node's open runs read per statement, to find runs that are not in memory …
     pub sweep_page: u32,
-    /// … and how many such statements one look makes.
+    /// … and the number of such statements per look.
     pub sweep_pages: u32,
-    /// What came due in the last so long is looked at first, with each look.
+    /// Each look starts with the runs that came due within this time.
     pub sweep_recent: Duration,
-    /// In how many lanes claims and results are written at the same time; SQLite always uses one.
+    /// Number of lanes that write claims and results at the same time; SQLite always uses one.
     pub lanes: usize,
-    /// How long results are gathered into one transaction.
+    /// How long results are collected before they are written in one transaction.
     pub result_linger: Duration,
-    /// The most results in one transaction.
+    /// Maximum number of results in one transaction.
     pub result_batch: usize,
-    /// How often executors report.
+    /// How often executors send heartbeats.
     pub heartbeat: Duration,
-    /// After how long without an answer from any node an executor stops what must not run twice.
+    /// An executor that gets no answer from any node for this long stops the runs that must not run twice.
     pub silence: Duration,
-    /// After how long without a sign of an executor its runs are given up; longer than the silence and a grace.
+    /// The runs of an executor that sends nothing for this long are given up; longer than `silence` and a handler's grace together.
     pub lost_after: Duration,
-    /// How long an executor may have been silent while a run of its that goes on in silence keeps its place in its job's
-    /// order; at least [`lost_after`](Self::lost_after). The executor stops it sooner, by as much as `lost_after` is longer
-    /// than the silence.
+    /// How long an executor may be silent while a run that it continues in silence keeps its place in its job's order; at least
+    /// [`lost_after`](Self::lost_after). The executor stops the run sooner, by the amount by which `lost_after` exceeds `silence`.
     pub continue_max: Duration,
-    /// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace, and a result's way.
+    /// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace and the transfer of a result
+    /// together.
     pub overdue_ask: Duration,
-    /// How long after the deadline it is given up.
+    /// How long after its deadline the run is given up.
     pub overdue_timeout: Duration,
-    /// How long an executor that is heard may leave a trigger unanswered before it is asked what it has in hand.
+    /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
     pub answer_within: Duration,
-    /// How many open runs of a job are looked at when it is paused or deleted …
+    /// Maximum number of open runs checked when a job is paused or deleted …
     pub queued_max: u32,
-    /// … how long the answer waits for their owners to end them, and how many of them an owner reads with one statement.
+    /// … how long the caller's answer waits for the owners to end these runs, and how many of them an owner reads per statement.
     pub queued_wait: Duration,
     pub drop_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
-    /// How many versions of a script are kept beside those that jobs name.
+    /// How many versions of a script are kept in addition to those that jobs name.
     pub script_versions: u32,
-    /// How often what is due of the rules of alerts is looked at.
+    /// How often alert rules that are due are evaluated.
     pub alert_rules_period: Duration,
-    /// How long logs are kept after their run began; they go with their run at the latest.
+    /// How long logs are kept after the start of their run; they are deleted with their run at the latest.
     pub log_retention: Duration,
-    /// How many bytes the logs of a namespace may take, as they are stored; the oldest go first. 0 for no limit.
+    /// Maximum stored size of the logs of a namespace, in bytes; the oldest are deleted first. 0 for no limit.
     pub log_size_max: u64,
-    /// Whether fires are spans of traces, which are exported.
+    /// Whether fires are exported as spans of traces.
     pub traces: bool,
-    /// How many jobs have metrics of their own; 0 for none.
+    /// Maximum number of jobs with metrics of their own; 0 for none.
     pub metrics_job_max: usize,
-    /// The keys of jobs' labels by which runs are counted apart.
+    /// Keys of the job labels by which runs are counted separately.
     pub metrics_labels: Vec<String>,
-    /// What is asked of executors beside a token.
+    /// Which certificate an executor must present in addition to its token.
     pub executor_certificates: Certificates,
-    /// How many streams executors with one token have open at the same time.
+    /// Maximum number of open streams of executors with the same token.
     pub executor_streams_per_token: usize,
-    /// How many streams executors at one address have open at the same time.
+    /// Maximum number of open streams of executors at the same address.
     pub executor_streams_per_address: usize,
-    /// How often the tokens of executors that are connected are looked at again.
+    /// How often the tokens of connected executors are checked again.
     pub token_recheck: Duration,
-    /// Where webhooks may be beside the public internet.
+    /// Non-public addresses that webhooks may call.
     pub outgoing_allow: AllowedAddresses,
-    /// The networks in which executors of XXL-JOB are called; none where they are not served.
+    /// The networks in which XXL-JOB executors are called; empty if XXL-JOB is not served.
     pub xxl_networks: AllowedAddresses,
-    /// How often messages of alerts that are due are looked for, and how many channels are sent to at the same time.
+    /// How often the node looks for due alert messages, and how many channels are served at the same time.
     pub alert_period: Duration,
     pub alert_concurrency: usize,
-    /// What secrets of channels may refer to.
+    /// The files and variables that channel secrets may refer to.
     pub alert_secrets: SecretSources,
-    /// What is called as long as this server schedules, and how often.
+    /// The URL that is called as long as this server schedules, and how often.
     pub watchdog_url: Option<String>,
     pub watchdog_period: Duration,
-    /// What the server looks at on its host.
+    /// The disks and the certificate that the server measures on its host.
     pub host: WatchedHost,
-    /// Version that is shown and stored.
+    /// The version that is shown and stored.
     pub server_version: String,
-    /// The clock that the node's lease is judged by.
+    /// The clock by which the node judges its lease.
     pub boot: Boot,
 }
 
 impl EngineConfig {
-    /// How far ahead a maintenance window begins at least: a fire inside of it can then be claimed only by a node that knows the
-    /// window. Fires are claimed so far ahead, by windows that were read a moment ago; the rest is for saving the window.
+    /// Minimum time from saving a maintenance window to its start: then only nodes that know the window can claim a fire inside it. Fires
+    /// are claimed this far ahead, by windows that were read just before; the rest is for saving the window.
     #[must_use]
     pub fn maintenance_lead(&self) -> Duration {
         self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)
@@ -228,14 +227,14 @@ impl Default for EngineConfig {
     }
 }
 
-/// What is asked of executors beside a token.
+/// Which certificate an executor must present in addition to its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Certificates {
-    /// Nothing.
+    /// None.
     #[default]
     Ignored,
-    /// A certificate that is signed as it must be.
+    /// A certificate signed by the configured authority.
     Required,
-    /// One that is made out to the executor's app and to its name.
+    /// A certificate for the executor's app and name.
     Named,
 }

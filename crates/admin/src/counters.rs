@@ -1,32 +1,32 @@
-//! What is counted of rare things, for operators and for tests: each is 0 in a quiet cluster.
+//! Counters of rare events, for operators and tests: each is 0 in a quiet cluster.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Something that is counted.
+/// A rare event that is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Count {
-    /// Triggers that an executor refused because their epoch was fenced: this node slept through its lease.
+    /// Triggers that an executor refused because their epoch was fenced: this node was suspended beyond its lease.
     TriggersFenced,
-    /// Statements that the store refused because this node's epoch was gone or its lease over.
+    /// Statements that the store refused because this node's epoch was replaced or its lease had ended.
     StatementsRefused,
-    /// Results of attempts that a later one had followed.
+    /// Results of attempts that a later attempt had replaced.
     ResultsSuperseded,
     /// Results that came after the verdict `unknown`.
     ResultsLate,
-    /// Results of runs that do not exist.
+    /// Results for runs that do not exist.
     ResultsUnknown,
-    /// Results of runs that are not the executor's: of another app, or in another executor's hands.
+    /// Results for runs that the executor does not hold: they belong to another app or to another executor.
     ResultsRefused,
     /// Executors that no server heard for so long that their runs were given up.
     ExecutorsLost,
-    /// Runs that were given to a node which has a stream to a fit executor, or which counts for their limit.
+    /// Runs handed over to a node that has a stream to a suitable executor or that is the home of their limit.
     RunsHandedOver,
-    /// The database had lost what this node had written: a restored backup, or a failover without the last transactions.
+    /// Times that the database had lost writes of this node: a restored backup, or a failover without the last transactions.
     DatabaseRegressions,
 }
 
 impl Count {
-    /// All of them.
+    /// All counters.
     pub const ALL: [Self; 9] = [
         Self::TriggersFenced,
         Self::StatementsRefused,
@@ -39,7 +39,7 @@ impl Count {
         Self::DatabaseRegressions,
     ];
 
-    /// Its name as a metric, without the suffix of a counter.
+    /// Name of the metric, without the suffix of a counter.
     pub(crate) const fn metric(self) -> &'static str {
         match self {
             Self::TriggersFenced => "rondel_triggers_fenced",
@@ -54,7 +54,7 @@ impl Count {
         }
     }
 
-    /// What it counts, in a few words.
+    /// Help text of the metric.
     pub(crate) const fn help(self) -> &'static str {
         match self {
             Self::TriggersFenced => "Triggers that executors refused because this node had lost its lease",
@@ -69,7 +69,7 @@ impl Count {
         }
     }
 
-    /// Its name in the API: that of the metric without prefix and suffix.
+    /// Name in the API: the name of the metric without prefix and suffix.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -91,18 +91,18 @@ impl Count {
 pub struct Counters([AtomicU64; Count::ALL.len()]);
 
 impl Counters {
-    /// So many more.
+    /// Adds `more` to a count.
     pub(crate) fn add(&self, what: Count, more: usize) {
         self.0[what as usize].fetch_add(u64::try_from(more).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How many so far.
+    /// The current count.
     #[must_use]
     pub fn get(&self, what: Count) -> u64 {
         self.0[what as usize].load(Ordering::Relaxed)
     }
 
-    /// All of them, by name.
+    /// All counts, by name.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Count::ALL.into_iter().map(|what| (what.name(), self.get(what)))
     }

@@ -1,5 +1,4 @@
-//! Definitions by job and version, compiled once. A definition never changes under its version, so nothing here is
-//! ever stale.
+//! A cache of compiled definitions by job and version. A version's definition never changes, so no entry can be stale.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,7 +11,7 @@ use rondel_store::{Store, StoreError};
 
 use crate::metrics::{JobSeries, Jobs, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
-/// Entries in the young half; the whole cache holds up to twice as many.
+/// Maximum entries of the young half; the whole cache holds up to twice as many.
 const YOUNG_MAX: usize = 50_000;
 
 pub(crate) type Key = (JobId, i64);
@@ -27,22 +26,22 @@ pub(crate) struct Compiled {
     pub(crate) app: AppId,
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
-    /// Where its fires and runs are counted.
+    /// The counters of its namespace, for its fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
     /// The job's own series, if it has any.
     pub(crate) series: Option<Arc<JobSeries>>,
-    /// Where its runs are counted by its labels, if any key is set.
+    /// The counters of its label values for its runs, if any label key is configured.
     pub(crate) labelled: Option<Arc<LabelledCounts>>,
 }
 
 impl Compiled {
-    /// What its runs have in common.
+    /// The fields that all runs of this definition share.
     pub(crate) const fn run_of(&self) -> RunOf {
         RunOf { namespace: self.namespace, job: self.id, job_version: self.version, app: self.app }
     }
 }
 
-/// A bounded cache in two halves: what is used moves to the young half, and when that is full the old one goes.
+/// A bounded cache in two halves: an entry that is used moves to the young half; when that is full, it replaces the old half.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     halves: Mutex<Halves>,
@@ -59,12 +58,12 @@ struct Halves {
 }
 
 impl Definitions {
-    /// An empty cache; so many jobs get series of their own, and runs are counted by these labels.
+    /// An empty cache; up to `series_count_max` jobs get series of their own, and runs are counted by the labels with these keys.
     pub(crate) fn new(series_count_max: usize, label_keys: Vec<String>) -> Self {
         Self { jobs: Jobs::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
     }
 
-    /// The definitions with these keys; those that do not exist or cannot be read are left out.
+    /// The definitions with these keys; those that do not exist or cannot be read are omitted.
     pub(crate) async fn load(
         &self,
         store: &dyn Store,
@@ -79,7 +78,7 @@ impl Definitions {
         Ok(found)
     }
 
-    /// The same without keeping those that were not known.
+    /// Like [`load`](Self::load), but does not add definitions to the cache.
     pub(crate) async fn look_at(
         &self,
         store: &dyn Store,
@@ -90,7 +89,7 @@ impl Definitions {
         Ok(found)
     }
 
-    /// Those that are kept, and the keys of the others.
+    /// The cached definitions, and the keys of the others.
     fn known(&self, keys: impl IntoIterator<Item = Key>) -> (HashMap<Key, Arc<Compiled>>, Vec<Key>) {
         let (mut found, mut missing) = (HashMap::new(), Vec::new());
         for key in keys {
@@ -155,7 +154,7 @@ impl Definitions {
                 }))
             }
             Err(errors) => {
-                // Saved by a newer server, perhaps: this one cannot run it and must not pretend to.
+                // Perhaps a newer server saved it: this one cannot run it, and must not pretend to.
                 let error = errors.first().map(ToString::to_string).unwrap_or_default();
                 tracing::error!(job = %definition.spec.name, job_id = %definition.job, error, "unreadable definition of job");
                 None
@@ -163,12 +162,12 @@ impl Definitions {
         }
     }
 
-    /// A definition with the rule of its calendar, which it must not come without.
+    /// Compiles a definition with the rule of its calendar; fails if it uses a calendar and the rule is missing.
     pub(crate) fn job(&self, spec: &JobSpec, rule: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         let calendar = match (&spec.calendar, rule) {
             (None, _) => None,
             (Some(used), Some(rule)) => Some(self.shared(Calendar::of_rule(&used.name, rule)?)),
-            // Without it the job would fire on the very days that it must not.
+            // Without its calendar, the job would fire on the very days on which it must not.
             (Some(used), None) => {
                 let message = format!("the calendar {:?} did not come with the definition", used.name);
                 return Err(vec![FieldError::new("/calendar", message)]);
@@ -177,7 +176,7 @@ impl Definitions {
         spec.compile_with(calendar)
     }
 
-    /// One copy of a calendar for all definitions that are planned by it: it may list thousands of days.
+    /// Returns one shared copy of a calendar for all definitions that use it: it may list thousands of days.
     fn shared(&self, calendar: Calendar) -> Arc<Calendar> {
         let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
         if !calendars.contains_key(calendar.name()) {

@@ -1,4 +1,4 @@
-//! The engine: its loops put together, and the handle that the edges hold.
+//! The engine: starts the loops of a node, and provides the handle for its callers.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
 use tonic::Status;
 
-use crate::alert::{self, AlertLoop, PutWebhook, TestSend, WebhookError};
 use crate::background::{Background, drive};
 use crate::cancel::{self, CancelledRuns};
 use crate::channels::{ChannelLoop, WatchdogLoop};
@@ -32,6 +31,7 @@ use crate::dispatch::persist::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::results::foreign::{ForeignLoop, ForeignQueue};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::exposition;
+use crate::failure_webhook::{self, TestSend, WebhookError, WebhookLoop, WebhookSaved};
 use crate::fires;
 use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
 use crate::host::HostLoop;
@@ -90,7 +90,7 @@ impl Start<'_> {
     }
 }
 
-/// The handle of a running engine: its [`Node`], and what it takes to start, serve and stop it.
+/// The handle of a running engine: its [`Node`], and the means to serve and stop it.
 #[derive(Clone, Debug)]
 pub struct Engine {
     node: Node,
@@ -107,8 +107,8 @@ impl Deref for Engine {
 }
 
 impl Engine {
-    /// Takes the node's lease and starts the loops. They end with the lifecycle: scan, tick and adoption when it is
-    /// asked, the others when it insists.
+    /// Takes the node's lease and starts the loops. The scan, tick and adoption loops end with the lifecycle's soft stop, others with its
+    /// hard stop.
     ///
     /// # Errors
     /// [`StartError`].
@@ -179,7 +179,7 @@ impl Engine {
         start.background(Until::Soft, AdoptLoop::new(Arc::clone(&shared)));
         start.background(Until::Soft, MoveLoop::new(Arc::clone(&shared)));
         start.housekeeping();
-        start.background(Until::Soft, AlertLoop::new(Arc::clone(&shared)));
+        start.background(Until::Soft, WebhookLoop::new(Arc::clone(&shared)));
         start.background(Until::Soft, ChannelLoop::new(Arc::clone(&shared)));
         if shared.config.watchdog_url.is_some() {
             start.background(Until::Soft, WatchdogLoop::new(Arc::clone(&shared)));
@@ -197,14 +197,14 @@ impl Engine {
         Ok(Self { node, gateway, lifecycle: lifecycle.clone() })
     }
 
-    /// The node, without what it takes to start and stop it.
+    /// The node, without the means to stop it.
     #[must_use]
     pub const fn node(&self) -> &Node {
         &self.node
     }
 
-    /// What became of the fires of a job in a range, and where the next account goes on; `within` are the apps whose runs and
-    /// definitions may be shown, `None` for all.
+    /// The outcome of each fire of a job in a range, and where the next account continues; `within` are the apps whose runs and definitions
+    /// the caller may see, `None` for all.
     ///
     /// # Errors
     /// The store's.
@@ -225,8 +225,8 @@ impl Engine {
         fires::why(&self.node, record, at, within).await
     }
 
-    /// Why a job stands where it stands: about its newest run that is due and open; else about its last fire, or its last run
-    /// where that is later; else about its next fire.
+    /// Why a job is in its present state: explains its newest run that is due and open; otherwise its last fire, or its last run if that is
+    /// later; otherwise its next fire.
     ///
     /// # Errors
     /// The store's.
@@ -234,7 +234,7 @@ impl Engine {
         fires::why_now(&self.node, record, within).await
     }
 
-    /// Asks for a run to be cancelled; of a broadcast, all of its shards. `by` names the caller, and the cause.
+    /// Asks for a run to be cancelled; for a broadcast, all of its shards. `by` names the caller and the cause.
     ///
     /// # Errors
     /// The store's.
@@ -242,10 +242,10 @@ impl Engine {
         cancel::cancel_run(&self.node, run, by).await
     }
 
-    /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; of one app alone, where it is given.
+    /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; with an app, only runs of that app.
     ///
     /// # Errors
-    /// The store's; some may have been asked for by then.
+    /// The store's; some runs may have been asked by then.
     pub async fn cancel_runs(
         &self,
         record: &JobRecord,
@@ -256,7 +256,7 @@ impl Engine {
         cancel::cancel_runs(&self.node, record, fire_at, by, app).await
     }
 
-    /// Takes the names of jobs out of runs that belong to none of these apps; `None` for a caller who may look at all of them.
+    /// Removes the names of jobs from runs that belong to none of these apps; `None` for a caller who may see all of them.
     ///
     /// # Errors
     /// The store's.
@@ -269,38 +269,38 @@ impl Engine {
         sight::conceal(&self.node, namespace, within, runs).await
     }
 
-    /// Sets where failed runs of a namespace are reported.
+    /// Sets the webhook to which failed runs of a namespace are reported.
     ///
     /// # Errors
     /// [`WebhookError`].
-    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<PutWebhook, WebhookError> {
-        alert::put_failure_webhook(&self.node, namespace, url).await
+    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<WebhookSaved, WebhookError> {
+        failure_webhook::put_failure_webhook(&self.node, namespace, url).await
     }
 
-    /// Sends a test message to the failure webhook of a namespace now; `None` where it has none.
+    /// Sends a test message to the failure webhook of a namespace; `None` if it has none.
     ///
     /// # Errors
     /// The store's.
     pub async fn test_failure_webhook(&self, namespace: (NamespaceId, &str)) -> Result<Option<TestSend>, StoreError> {
-        alert::test_failure_webhook(&self.node, namespace).await
+        failure_webhook::test_failure_webhook(&self.node, namespace).await
     }
 
     /// All metrics in the text format of Prometheus ([`crate::METRICS_MEDIA_TYPE`]).
     ///
     /// # Errors
-    /// Where the text cannot be put together.
+    /// If the text cannot be written.
     pub async fn metrics(&self) -> Result<String, std::fmt::Error> {
         exposition::gather(self.node.shared()).await
     }
 
-    /// The gRPC service for executors, for the owner of the port.
+    /// The gRPC service for executors, for the caller that owns the port.
     #[must_use]
     pub fn gateway(&self) -> Service {
         self.gateway.clone().into_service()
     }
 
-    /// Takes an executor's stream that came by another way than gRPC, from one whose token was checked: its messages in
-    /// order, the hello first. Answers with the messages to it, the welcome first; their end is the end of the stream.
+    /// Serves an executor's stream that did not arrive by gRPC and whose token was already checked. `messages` are the executor's messages
+    /// in order, the hello first. The receiver yields the messages to it, the welcome first; when it ends, the stream has ended.
     ///
     /// # Errors
     /// A status with the reason why the executor is refused.
@@ -313,7 +313,7 @@ impl Engine {
         Ok(outgoing)
     }
 
-    /// The same of an executor that does not announce its handlers: it takes any.
+    /// Like [`open_session`](Self::open_session), for an executor that does not announce its handlers: it accepts any.
     ///
     /// # Errors
     /// A status with the reason why the executor is refused.
@@ -326,9 +326,9 @@ impl Engine {
         Ok(outgoing)
     }
 
-    /// Leaves: its jobs go to other nodes, as far as there are any; the scan and the ring stop, executors are notified, runs in
-    /// their hands may end within `grace`, and their results become durable; then the lease is given back. What was not
-    /// sent is durable and found by others.
+    /// Leaves the cluster. Its jobs move to other nodes, if there are any; the scan and the ring stop, executors are notified, their
+    /// running runs may end within `grace`, and the results become durable; then the lease is released. Runs that were not sent are
+    /// durable, and other nodes find them.
     pub async fn drain(&self, grace: Duration) {
         leave::leave(self.node.shared(), &self.lifecycle, grace).await;
     }

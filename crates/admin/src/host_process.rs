@@ -1,7 +1,7 @@
-//! Executors on this host: whether the process of one has died is seen at once, without waiting for its silence.
+//! Executors on this host: the server detects at once that such a process has died, without waiting for its silence.
 //!
-//! Only what the server sees itself counts. The hello names a process of the same boot and the same pid namespace, and the server finds
-//! it alive, with the instant of its start, when the hello comes. Whatever it cannot read proves nothing.
+//! Only the server's own observation counts. The hello must name a process of the same boot and pid namespace, and the server must find it
+//! alive, with the same start time, when the hello arrives. A value that it cannot read proves nothing.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use tokio::time::sleep;
 
-/// How long the process is looked for after its stream has ended: the stream ends before the process is quite gone.
+/// How long the server checks the process after its stream has ended: a stream ends shortly before its process is gone.
 const LOOK_FOR: Duration = Duration::from_secs(5);
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
@@ -27,11 +27,11 @@ struct Host {
 enum ProcessState {
     Alive,
     Gone,
-    /// The host does not show it.
+    /// The host does not show the process.
     Unknown,
 }
 
-/// The process that a hello names, where it is one of this host and lives.
+/// The process that a hello names, if it is alive on this host.
 pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
     let named = named?;
     let process = HostProcess {
@@ -43,12 +43,12 @@ pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
     (is_here(process) && look(process) == ProcessState::Alive).then_some(process)
 }
 
-/// Whether it is a process of this host, and gone.
+/// Whether the process belongs to this host and is gone.
 pub(crate) fn is_gone(process: HostProcess) -> bool {
     is_here(process) && look(process) == ProcessState::Gone
 }
 
-/// Whether a process of this host is gone, or goes within a moment. One that lives on is not waited for long.
+/// Whether a process of this host is gone, or ends within a few seconds; false if it is still alive then.
 pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
     let mut left = LOOK_FOR;
     loop {
@@ -69,11 +69,11 @@ fn is_here(process: HostProcess) -> bool {
 }
 
 fn look(process: HostProcess) -> ProcessState {
-    // A number that is not positive means a group of processes.
+    // A pid that is not positive denotes a group of processes.
     let Some(pid) = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
         return ProcessState::Unknown;
     };
-    // Files of processes may be hidden, this is not.
+    // The host may hide a process's files, but not the answer to this signal.
     if test_kill_process(pid) == Err(Errno::SRCH) {
         return ProcessState::Gone;
     }
@@ -83,12 +83,12 @@ fn look(process: HostProcess) -> ProcessState {
     if started_ticks != process.started_ticks || is_over { ProcessState::Gone } else { ProcessState::Alive }
 }
 
-/// The threads of a process may outlive its first one.
+/// Threads of a process can outlive its first thread.
 fn thread_count(pid: i32) -> Option<usize> {
     Some(std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
 }
 
-/// A boot id is a UUID.
+/// Parses a boot id, which is a UUID.
 fn parse_boot_id(text: &str) -> Option<u128> {
     u128::from_str_radix(&text.replace('-', ""), 16).ok().filter(|id| *id != 0)
 }
@@ -102,7 +102,7 @@ impl Host {
     }
 }
 
-/// The state of a process, and when it started, in clock ticks. Its name, in parentheses, may hold anything.
+/// Parses the state of a process and its start time in clock ticks. Its name, in parentheses, may contain any character.
 fn read_stat(stat: &str) -> Option<(&str, u64)> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace();

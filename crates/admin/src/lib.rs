@@ -1,18 +1,16 @@
-//! The server's engine: it decides when jobs are due, claims their fires, hands runs to executors, and keeps what
-//! comes back.
+//! The server's engine: it decides when jobs are due, claims their fires, sends runs to executors, and stores their results.
 //!
-//! - [`engine`] puts the loops together and is what the edges (REST, command line) hold; below it, services work on a [`Node`];
-//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due; [`fires`] reports what became of
-//!   them;
+//! - [`engine`] starts the loops and is the handle for its callers (REST, command line); below it, services work on a [`Node`];
+//! - `scheduler` claims fires ahead of time and keeps them in the ring until they are due; [`fires`] reports their outcomes;
 //! - `dispatch` routes runs to executors, and turns results into durable verdicts;
-//! - `cluster` renews the node's lease and takes over what dead nodes left;
-//! - [`events`] finds what happens for those who listen;
-//! - [`alert`] sends messages about failures, [`channels`] those of alerts, [`rules`] decides about incidents; `housekeeping` removes what is old; `metrics` counts what operators watch, and `exposition` puts it into words;
-//! - [`apps`] bounds the apps of a namespace; `declared` keeps the jobs that executors' code declares in step with it;
-//! - `gateway` and `registry` are the executors' side; [`jobs`] is the jobs' life, [`calendars`] the
-//!   calendars', [`identity`] is who calls.
+//! - `cluster` renews the node's lease and adopts the runs of dead nodes;
+//! - [`events`] finds changes for listeners;
+//! - [`failure_webhook`] sends messages about failed runs, [`channels`] messages of alerts (both by `delivery`), [`rules`] decides about
+//!   incidents; `housekeeping` removes old rows;
+//!   `metrics` counts for operators, and `exposition` exports the counts as text;
+//! - [`apps`] limits the apps of a namespace; `declared` keeps the jobs that executors' code declares in line with it;
+//! - `gateway` and `registry` serve executors; [`jobs`] changes jobs, [`calendars`] changes calendars, [`identity`] authenticates callers.
 
-pub mod alert;
 pub mod apps;
 mod background;
 pub mod calendars;
@@ -25,10 +23,12 @@ mod config;
 mod counters;
 mod declared;
 mod definitions;
+mod delivery;
 mod dispatch;
 pub mod engine;
 pub mod events;
 mod exposition;
+pub mod failure_webhook;
 pub mod fires;
 pub mod gateway;
 mod host;

@@ -1,4 +1,4 @@
-//! Who started what, and in which order it stops. Nothing runs that is not on the tracker.
+//! Starts the tasks of the process, and stops them in order. No task runs outside the tracker.
 
 use std::fmt;
 use std::pin::Pin;
@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A task, as a [`Wrap`] gets it.
+/// A task, as [`Wrap`] receives it.
 pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What every task is put into before it is spawned: the simulation stops and kills a node by it.
+/// A wrapper for every task that is spawned: the simulation uses it to stop and kill a node.
 #[derive(Clone)]
 struct Wrap(Arc<dyn Fn(Task) -> Task + Send + Sync>);
 
@@ -21,7 +21,7 @@ impl fmt::Debug for Wrap {
     }
 }
 
-/// Two tokens and one tracker: `soft` asks (take nothing new, finish what is in hand), `hard` insists.
+/// Two tokens and one tracker: `soft` asks tasks to take no new work and finish what they have, `hard` stops them.
 #[derive(Clone, Debug, Default)]
 pub struct Lifecycle {
     /// Cancelled first: loops that take new work end.
@@ -33,32 +33,32 @@ pub struct Lifecycle {
     wrap: Option<Wrap>,
 }
 
-/// Which of the tokens ends a task; before that, its end is a fault.
+/// The token that ends a task; if the task ends earlier, that is a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// Ends when asked.
+    /// Ends at the soft stop.
     Soft,
-    /// Goes on through the drain.
+    /// Continues through the drain, until the hard stop.
     Hard,
     /// May end at any time.
     Done,
 }
 
 impl Lifecycle {
-    /// A lifecycle with nothing on it.
+    /// A lifecycle without tasks.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A lifecycle whose tasks are each put into what `wrap` makes of them.
+    /// A lifecycle whose tasks are each wrapped by `wrap`.
     #[must_use]
     pub fn with_tasks_in(wrap: Arc<dyn Fn(Task) -> Task + Send + Sync>) -> Self {
         Self { wrap: Some(Wrap(wrap)), ..Self::default() }
     }
 
-    /// Runs a task. If it ends (or panics) before it was asked to, everything is asked to stop and
-    /// [`Lifecycle::has_failed`] answers so: half a server is worse than none.
+    /// Runs a task. If it ends (or panics) before it was asked to, everything is asked to stop and [`Lifecycle::has_failed`] becomes true:
+    /// half a server is worse than none.
     pub fn spawn(&self, name: &'static str, until: Until, task: impl Future<Output = ()> + Send + 'static) {
         let guard = Guard { name, until, lifecycle: self.clone() };
         let guarded = async move {
@@ -78,7 +78,7 @@ impl Lifecycle {
         self.tracker.wait().await;
     }
 
-    /// Whether a task ended that should not have.
+    /// Whether a task ended too early.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)

@@ -1,4 +1,4 @@
-//! Lines of the server's log that a client can cause: one a minute for each client and kind, with how many cases it stands for.
+//! Limits log lines that clients can cause to one a minute for each client and kind; each line has the number of cases since the last one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long one kind of line stays silent about one client.
+/// How long a kind of line is suppressed for a client after one was written.
 const PERIOD: Duration = Duration::from_secs(60);
-/// Clients and kinds that are remembered.
+/// Maximum number of pairs of client and kind.
 const COUNT_MAX: usize = 10_000;
 
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ struct Cases {
 }
 
 impl LogLimit {
-    /// How many cases a line stands for that is written now; `None` while the kind is silent about this client.
+    /// The number of cases for a line to be written now; `None` while this kind of line is suppressed for this client.
     pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
         let now = Instant::now();
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

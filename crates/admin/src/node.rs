@@ -1,4 +1,4 @@
-//! What every part of a running node shares. It starts nothing, and decides nothing.
+//! The state that all parts of a running node share. It starts nothing and decides nothing.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -41,10 +41,10 @@ use crate::scheduler::command::Command;
 use crate::scheduler::in_memory::{Awaiting, InMemory};
 use crate::scheduler::share::ClaimCounts;
 
-/// Shards of one broadcast that a cancel reaches.
+/// Maximum number of shards of one broadcast that a cancel request reaches.
 const SHARD_COUNT_MAX: u32 = 10_000;
 
-/// What the loops share.
+/// The state that the loops share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) store: Arc<dyn Store>,
@@ -68,7 +68,7 @@ pub(crate) struct Shared {
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
     pub(crate) scan_poke: Notify,
-    /// A job became due long ago: the scan must look there.
+    /// A job became due long ago: the scan must read its whole backlog.
     pub(crate) has_late_due: AtomicBool,
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<Command>,
@@ -79,34 +79,34 @@ pub(crate) struct Shared {
     pub(crate) maintenance: MaintenanceBoard,
     pub(crate) departing: Departing,
     pub(crate) claims: ClaimCounts,
-    /// What came of the loops' last ticks.
+    /// Reports of the loops' last ticks.
     pub(crate) loops: Arc<LoopBoard>,
-    /// Until when jobs are quiet, since the database's clock stepped back; in milliseconds.
+    /// No job is due before this instant, since the database's clock stepped back; in milliseconds.
     pub(crate) quiet_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
-    /// The leases that have ended are fenced, and what was open under them is being taken over, or known.
+    /// Ended leases are fenced, and their open runs are adopted or being adopted.
     pub(crate) adopted: AtomicBool,
-    /// The epoch under which all that was open before is known.
+    /// The epoch under which all open runs of earlier leases have been adopted; 0 while some are being adopted.
     pub(crate) all_adopted_epoch: AtomicI64,
 }
 
 impl Shared {
-    /// All that was open before this lease is known.
+    /// All open runs of earlier leases are adopted.
     pub(crate) fn note_all_adopted(&self, token: LeaseToken) {
         self.all_adopted_epoch.store(token.epoch, Ordering::Release);
     }
 
-    /// Open runs are being taken over.
+    /// Open runs are being adopted.
     pub(crate) fn note_adopting(&self) {
         self.all_adopted_epoch.store(0, Ordering::Release);
     }
 
-    /// Whether runs of earlier leases may still have to be taken over.
+    /// Whether runs of earlier leases may still have to be adopted.
     pub(crate) fn is_adopting(&self) -> bool {
         self.all_adopted_epoch.load(Ordering::Acquire) != self.membership.token().epoch
     }
 
-    /// A job was given its next fire, which may be long ago: the end of a run before it was reported late.
+    /// A job's next fire was set. It may be in the far past, if the end of the run before it was reported late.
     pub(crate) fn note_due(&self, at: Timestamp) {
         if at < self.clock.now() - self.config.look_ahead {
             self.has_late_due.store(true, Ordering::Release);
@@ -114,7 +114,7 @@ impl Shared {
         self.scan_poke.notify_one();
     }
 
-    /// The scan may begin: what it claims comes after what was open already.
+    /// Lets the scan begin: the fires that it claims come after the runs that were already open.
     pub(crate) fn note_adopted(&self) {
         if !self.adopted.swap(true, Ordering::AcqRel) {
             self.scan_poke.notify_one();
@@ -130,7 +130,7 @@ impl Shared {
         self.put_as_of(runs, self.clock.boot_micros()).await;
     }
 
-    /// The same of runs that the misfire policy judges as of this instant of the boot-time clock.
+    /// Like [`put`](Self::put), for runs that the misfire policy judges as of this instant of the boot-time clock.
     pub(crate) async fn put_as_of(&self, runs: Vec<Run>, judged_as_of: i64) {
         let new = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
         if !new.is_empty() {
@@ -139,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Of these runs, which are to end, those that were left in the store for want of room.
+    /// Puts those of these runs into the ring, to be ended there, that were left in the store for lack of room.
     pub(crate) async fn end_left(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
@@ -148,14 +148,14 @@ impl Shared {
         }
     }
 
-    /// The instant at which the servers had caught up with a run in memory: the misfire policy asks how late it was then. A lease
-    /// that did not hold in between was an outage.
+    /// The instant at which the servers took up a run that is in memory: the misfire policy judges how late it was then. A time without the
+    /// lease counts as an outage.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
         let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
         self.clock.ago(as_of.max(self.membership.held_since()))
     }
 
-    /// The same of runs some of which may be another home's: that one finds them.
+    /// Like [`put`](Self::put), for runs some of which may have another home: that home finds them itself.
     pub(crate) async fn put_own(&self, runs: Vec<Run>) {
         let token = self.membership.token();
         self.put(runs.into_iter().filter(|run| (run.node, run.node_epoch) == (token.node, token.epoch)).collect())
@@ -173,7 +173,7 @@ impl Shared {
         Ok(shards)
     }
 
-    /// When a loop first looks: nodes that start together do so at different moments of the period.
+    /// The delay before a loop's first look: nodes that start together look at different moments of the period.
     pub(crate) fn first_look(&self, period: Duration) -> Duration {
         let token = self.membership.token();
         let epoch = i32::try_from(token.epoch).unwrap_or(i32::MAX);
@@ -184,7 +184,7 @@ impl Shared {
         if self.store.is_single_server() { 1 } else { self.config.lanes.max(1) }
     }
 
-    /// Whether this process is on its way out.
+    /// Whether this process is leaving the cluster.
     pub(crate) fn is_leaving(&self) -> bool {
         self.draining.load(Ordering::Relaxed)
     }
@@ -205,7 +205,7 @@ impl Shared {
     }
 }
 
-/// Whether a node does its work.
+/// Whether a node can do its work, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
     /// Its lease holds.
@@ -216,7 +216,7 @@ pub struct Readiness {
     pub draining: bool,
     /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
-    /// The database had lost what this node had written, within the last day.
+    /// Within the last day the database had lost writes of this node.
     pub regression: Option<Regression>,
     /// The node's switch.
     pub switch: Switch,
@@ -224,7 +224,7 @@ pub struct Readiness {
     pub quiet_until: Option<Timestamp>,
 }
 
-/// A running node, for the services on top of it and for the edges.
+/// A running node, for the services on top of it and for their callers.
 #[derive(Clone, Debug)]
 pub struct Node(Arc<Shared>);
 
@@ -281,7 +281,7 @@ impl Node {
         self.0.registry.names()
     }
 
-    /// One of them, with all that its hello declared.
+    /// A connected executor, with everything that its hello declared.
     #[must_use]
     pub fn online_executor(&self, id: rondel_core::ExecutorId) -> Option<OnlineExecutor> {
         self.0.registry.get(id)
@@ -301,7 +301,7 @@ impl Node {
         self.0.config.lost_after
     }
 
-    /// Since when this server has held its lease, and heard executors.
+    /// Since when this server has held its lease and received executors' messages.
     pub(crate) fn serves_since(&self) -> Timestamp {
         self.0.clock.ago(self.0.membership.held_since())
     }
@@ -310,36 +310,36 @@ impl Node {
         self.shared().config.heartbeat
     }
 
-    /// How far an open run is, by its handler's last word.
+    /// The progress of an open run, as its handler last reported it.
     #[must_use]
     pub fn progress(&self, run: &Run) -> Option<Progress> {
         self.0.progress.of(run)
     }
 
-    /// Hears when lines of a run's log are stored by this node; those that other nodes store are not heard of.
+    /// Notifies when this node stores lines of a run's log; lines that other nodes store are not covered.
     #[must_use]
     pub fn follow_log(&self, run: RunId) -> LogReader {
         self.0.log_readers.follow(run)
     }
 
-    /// How many open runs are in this node's memory.
+    /// The number of open runs in this node's memory.
     #[must_use]
     pub fn runs_in_memory(&self) -> usize {
         self.0.in_memory.len()
     }
 
-    /// What this process has counted since its start.
+    /// The counts of this process since its start.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.0.counters
     }
 
-    /// A request was answered.
+    /// Counts an answered request.
     pub fn note_request(&self, status: u16, took: Duration) {
         self.0.metrics.answered(status, took);
     }
 
-    /// The port turned a client away, or ended it: counted each time, and logged at most once a minute for each limit.
+    /// Records that the port turned a client away or disconnected it: counted each time, logged at most once a minute for each limit.
     pub fn limit_reached(&self, limit: Limit, client: &dyn std::fmt::Display) {
         self.0.metrics.limits.reached(limit, client);
     }
@@ -383,7 +383,7 @@ impl Node {
         self.0.lookups.cookie(self.store(), (cookie, client), self.now()).await
     }
 
-    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are left out.
+    /// Definitions, compiled with their calendars; those that do not exist or cannot be read are omitted.
     pub(crate) async fn definitions(
         &self,
         keys: impl IntoIterator<Item = Key>,
@@ -391,7 +391,7 @@ impl Node {
         self.0.definitions.load(self.store(), keys).await
     }
 
-    /// The same of definitions that are looked at once: those that were not known are not kept.
+    /// Like [`definitions`](Self::definitions), for a single use: definitions that were not in the cache are not added to it.
     pub(crate) async fn definitions_once(&self, keys: Vec<Key>) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
         self.0.definitions.look_at(self.store(), keys).await
     }
@@ -421,7 +421,7 @@ impl Node {
         self.0.switches.of_executor(app, dispatch::given_name(name))
     }
 
-    /// Makes the node look at the switches now.
+    /// Makes the node read the switches now.
     pub fn poke_beat(&self) {
         self.0.beat_poke.notify_one();
     }
@@ -431,7 +431,7 @@ impl Node {
         self.0.scan_poke.notify_one();
     }
 
-    /// Hands over durable open runs, so that they need not wait for a standing query. Runs of another home are left.
+    /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
     pub fn inject(&self, runs: Vec<Run>) {
         let token = self.token();
         let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
@@ -445,7 +445,7 @@ impl Node {
         }
     }
 
-    /// Makes the owner of a run look at the request to cancel it.
+    /// Makes the owner of a run read the request to cancel it.
     pub(crate) fn poke_cancels(&self, run: &Run) {
         if run.node == self.token().node {
             self.0.adopt_poke.notify_one();

@@ -1,27 +1,27 @@
-//! How far running runs are, as their handlers last reported: in memory, on every node that the executor is connected to.
+//! The progress of running runs, as their handlers last reported it: in memory, on every node that the executor is connected to.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use rondel_core::{ExecutorId, Run, RunId};
 
-/// Runs in the young half; the whole holds up to twice as many, and the oldest go first.
+/// Maximum runs of the young half; the whole board holds up to twice as many, and the oldest are dropped first.
 const YOUNG_MAX: usize = 10_000;
 
-/// How far an attempt is.
+/// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// So many are done …
+    /// The number of items done …
     pub done: u64,
-    /// … of so many; 0 where that is not known.
+    /// … and their total; 0 if it is unknown.
     pub total: u64,
 }
 
-/// The largest count that is kept: the largest that every reader of JSON has exactly.
+/// The largest count that is kept: the largest that every JSON reader represents exactly.
 const COUNT_MAX: u64 = (1 << 53) - 1;
 
 impl Progress {
-    /// What an executor reports, within bounds: no more is done than there is, where that is known.
+    /// An executor's report, limited: not more done than the total, if that is known.
     pub(crate) fn bounded(done: u64, total: u64) -> Self {
         let total = total.min(COUNT_MAX);
         Self { done: done.min(if total == 0 { COUNT_MAX } else { total }), total }
@@ -31,7 +31,7 @@ impl Progress {
 #[derive(Debug, Default)]
 pub(crate) struct ProgressBoard(Mutex<Halves>);
 
-/// A run, and the executor that reported on it: what executors report that do not have the run is kept apart, and never shown.
+/// A run, and the executor that reported on it: reports by executors that do not have the run are kept separately, and never shown.
 type Key = (ExecutorId, RunId);
 
 #[derive(Debug, Default)]
@@ -41,7 +41,7 @@ struct Halves {
 }
 
 impl ProgressBoard {
-    /// The newest report of an executor on an attempt.
+    /// Stores the newest report of an executor on an attempt.
     pub(crate) fn report(&self, executor: ExecutorId, run: RunId, attempt: i32, progress: Progress) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if halves.young.len() >= YOUNG_MAX {
@@ -51,7 +51,7 @@ impl ProgressBoard {
         halves.young.insert((executor, run), (attempt, progress));
     }
 
-    /// The executor reported the end of the run.
+    /// Removes the report, once the executor has reported the end of the run.
     pub(crate) fn forget(&self, executor: ExecutorId, run: RunId) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if halves.young.remove(&(executor, run)).is_none() && !halves.old.is_empty() {
@@ -59,7 +59,8 @@ impl ProgressBoard {
         }
     }
 
-    /// How far the run's present attempt is, by the executor that has it; `None` where it is over, or nothing was reported.
+    /// The progress of the run's current attempt, as reported by the executor that has it; `None` if the run has ended or nothing was
+    /// reported.
     pub(crate) fn of(&self, run: &Run) -> Option<Progress> {
         if run.status.is_terminal() {
             return None;

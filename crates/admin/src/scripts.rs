@@ -1,4 +1,4 @@
-//! The life of a script that the server keeps: saved in versions, restored, deleted.
+//! Scripts that the server stores: saving them in versions, restoring and deleting them.
 
 use rondel_core::script::ScriptSpec;
 use rondel_core::words::counted;
@@ -10,36 +10,36 @@ use sha2::{Digest as _, Sha256};
 use crate::identity::tokens::hex;
 use crate::node::Node;
 
-/// The most scripts of one namespace.
+/// Maximum number of scripts in a namespace.
 pub const SCRIPT_COUNT_MAX: u32 = 1_000;
 
 /// Why a change of a script was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ScriptError {
-    /// The document is wrong.
+    /// The document is invalid.
     #[error("the script has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another caller changed it first.
     #[error("the script was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its version now, 0 where it is gone.
+        /// Its current version, 0 if it was deleted.
         version: i64,
     },
-    /// It is used, and therefore stays.
+    /// The script is in use and cannot be deleted.
     #[error("the script is used by {}", counted(*.job_count, "job"))]
     Used {
         /// Some of the jobs that use it.
         jobs: Vec<String>,
-        /// How many jobs do.
+        /// How many jobs use it.
         job_count: u64,
     },
-    /// The namespace has as many as it can.
+    /// The namespace has reached its maximum number of scripts.
     #[error("the namespace has {SCRIPT_COUNT_MAX} scripts, more are not kept")]
     TooMany,
     /// There is no such script.
     #[error("there is no such script")]
     NotFound,
-    /// There is no such version of it, or it is not kept any more.
+    /// The script has no such version, or it is no longer kept.
     #[error("version {0} is not kept")]
     NoVersion(i64),
     /// The store failed.
@@ -50,9 +50,9 @@ pub enum ScriptError {
 /// A script that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedScript {
-    /// As it is now.
+    /// The script as it is now.
     pub record: ScriptRecord,
-    /// Whether it was not there before.
+    /// Whether the script was created.
     pub is_new: bool,
 }
 
@@ -62,7 +62,7 @@ pub fn hash(source: &str) -> String {
     hex(&Sha256::digest(source.as_bytes()))
 }
 
-/// Saves a version of a script. What is the newest version already makes no further one.
+/// Saves a version of a script. If it equals the newest version, no new one is created.
 ///
 /// # Errors
 /// [`ScriptError::Invalid`], [`ScriptError::Conflict`], [`ScriptError::TooMany`], the store's.
@@ -122,7 +122,7 @@ fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
         && (spec.note.is_empty() || spec.note == *note)
 }
 
-/// Makes an older version the newest again, as a new version with its source and signature.
+/// Makes an older version the newest again, as a new version with the older one's source and signature.
 ///
 /// # Errors
 /// [`ScriptError::NoVersion`], those of [`save`].
@@ -168,11 +168,11 @@ pub async fn delete(
     }
 }
 
-/// A script by its name; a text that cannot be a name finds none.
+/// Finds a script by its name; a text that cannot be a name finds none.
 ///
 /// # Errors
 /// The store's.
 pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<ScriptRecord>, StoreError> {
-    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
     if name::check(wanted).is_ok() { node.store().script(namespace, wanted).await } else { Ok(None) }
 }

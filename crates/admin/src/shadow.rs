@@ -1,4 +1,4 @@
-//! The fires of jobs in shadow mode beside those of the scheduler that they are to replace, by job and day.
+//! Compares the fires of jobs in shadow mode with those of the scheduler that they are to replace, by job and day.
 
 use std::time::Duration;
 
@@ -13,32 +13,34 @@ use rondel_store::shadow::ShadowSpan;
 use crate::node::Node;
 use crate::xxl::Address;
 
-/// Fires of a job and day that are compared on each side; the rest of that day is left out.
+/// Maximum number of fires per job and day compared on each side; the rest of the day is omitted.
 const FIRE_COUNT_MAX: u32 = 100_000;
-/// The most between the planned instant of an observed fire and when it was sent.
+/// Maximum difference between the planned instant of an observed fire and its sending.
 pub const DUE_DISTANCE_MAX: Duration = Duration::from_secs(3_600);
-/// Fires after which a page ends.
+/// Number of fires after which a page ends.
 const PAGE_FIRE_COUNT: usize = 200_000;
 const JOB_PAGE: u32 = 500;
-/// A job that was just made has had fires there that it could not have here.
+/// Ignored time after a job's creation: the other scheduler fired it then, but Rondel could not.
 const SETTLE: Duration = Duration::from_secs(2);
 
-/// What a report is about.
+/// A request for a report.
 #[derive(Clone, Debug)]
 pub struct ShadowAsk<'a> {
-    /// The tenant.
+    /// The namespace.
     pub namespace: NamespaceId,
-    /// Whose fires are compared with those of Rondel.
+    /// The scheduler whose fires are compared with Rondel's.
     pub source: &'a str,
-    /// From when to when, how late fires may be, and from when on they are late.
+    /// The range, and the limits for late fires.
     pub range: Range,
     /// Only jobs of these apps: what the caller may see.
     pub within: Option<Vec<AppId>>,
     /// Only this job.
     pub job: Option<JobRecord>,
+    /// The names of all jobs that [`has_shadows`] admits, in order, if they are known; otherwise all jobs are read.
+    pub shadow_names: Option<Vec<String>>,
     /// Only jobs whose name comes after this one.
     pub after_name: Option<String>,
-    /// So many jobs at most.
+    /// Maximum number of jobs.
     pub job_count_max: usize,
 }
 
@@ -49,47 +51,40 @@ pub struct ShadowRow {
     pub name: String,
     /// Its app.
     pub app: String,
-    /// The beginning of the day.
+    /// The start of the day.
     pub day: Timestamp,
-    /// Both sides.
+    /// The comparison of both sides.
     pub comparison: Comparison,
-    /// Whether the day has more fires than are compared.
+    /// Whether the day has more fires than were compared.
     pub is_cut: bool,
 }
 
 /// A report, or a page of it.
 #[derive(Clone, Debug)]
 pub struct ShadowReport {
-    /// What was observed; `None` where that is nothing.
+    /// The range that was observed; `None` if nothing was observed.
     pub span: Option<ShadowSpan>,
-    /// By job and day.
+    /// Rows by job and day.
     pub rows: Vec<ShadowRow>,
-    /// The last job of this page, where another one follows.
+    /// The last job of this page, if another page follows.
     pub next: Option<String>,
 }
 
-/// Compares the fires of the jobs in shadow mode, and of those that were, up to what was observed.
+/// Compares the fires of jobs that are or were in shadow mode, up to the last observed fire.
 ///
 /// # Errors
-/// The store.
+/// The store's.
 pub async fn report(engine: &Node, ask: &ShadowAsk<'_>) -> Result<ShadowReport, StoreError> {
     let store = engine.store();
     let span = store.shadow_span(ask.namespace, ask.source).await?;
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
-    // What comes after the last observed fire may not have been read there yet.
+    // Fires after the last observed one may not have been read from the other scheduler yet.
     let observed = Range { from: ask.range.from.max(span.first_at), to: ask.range.to.min(span.last_at), ..ask.range };
     let (mut after, mut fire_count, mut job_count) = (ask.after_name.clone(), 0, 0);
     loop {
-        let jobs = match &ask.job {
-            Some(job) => vec![job.clone()],
-            None => {
-                let (within, after_name) = (ask.within.clone(), after.clone());
-                let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
-                store.jobs(ask.namespace, &query).await?
-            }
-        };
-        for job in jobs.iter().filter(|job| has_shadows(&job.spec)) {
+        let page = read_page(engine, ask, after.as_deref()).await?;
+        for job in page.jobs.iter().filter(|job| has_shadows(&job.spec)) {
             if job_count == ask.job_count_max || fire_count >= PAGE_FIRE_COUNT {
                 report.next = report.rows.last().map(|row| row.name.clone()).or(after);
                 return Ok(report);
@@ -98,19 +93,48 @@ pub async fn report(engine: &Node, ask: &ShadowAsk<'_>) -> Result<ShadowReport, 
             fire_count += add(engine, ask, job, observed, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
-        let is_last = ask.job.is_some() || jobs.len() < JOB_PAGE as usize;
-        after = jobs.last().map(|job| job.spec.name.clone());
-        if is_last {
+        after = page.next;
+        if after.is_none() {
             return Ok(report);
         }
     }
 }
 
-fn has_shadows(spec: &JobSpec) -> bool {
+/// A page of the jobs that may be in a report.
+struct JobPage {
+    jobs: Vec<JobRecord>,
+    /// The last name of this page, if there are more.
+    next: Option<String>,
+}
+
+async fn read_page(engine: &Node, ask: &ShadowAsk<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
+    let (store, page_len) = (engine.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
+    match (&ask.job, &ask.shadow_names) {
+        (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next: None }),
+        (None, Some(names)) => {
+            let begin = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
+            let names: Vec<&str> = names[begin..].iter().map(String::as_str).take(page_len).collect();
+            let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(ask.namespace, &names).await? };
+            let next = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
+            Ok(JobPage { jobs, next })
+        }
+        (None, None) => {
+            let (within, after_name) = (ask.within.clone(), after.map(str::to_owned));
+            let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
+            let jobs = store.jobs(ask.namespace, &query).await?;
+            let next = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
+            Ok(JobPage { jobs, next })
+        }
+    }
+}
+
+/// Whether a job is in shadow mode, or was up to an instant.
+#[must_use]
+pub fn has_shadows(spec: &JobSpec) -> bool {
     spec.mode == Mode::Shadow || spec.mode_from.is_some()
 }
 
-/// Adds a job's days. Answers how many fires were read.
+/// Adds the rows of a job's days. Returns the number of fires read.
 async fn add(
     engine: &Node,
     ask: &ShadowAsk<'_>,
@@ -155,12 +179,12 @@ async fn read(
 ) -> Result<(Vec<OwnFire>, Vec<OldFire>, bool), StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
     let own = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
-    // A fire is found by when it was sent, and compared by when it was due.
+    // Fires are queried by the instant at which they were sent, and compared by their due instant.
     let sent = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
     let mut old = store.shadow_fires((ask.namespace, ask.source), job.id, sent, FIRE_COUNT_MAX).await?;
     old.retain(|fire| (from..to).contains(&fire.at()));
     for fire in &mut old {
-        // An executor of XXL-JOB has a name here.
+        // The name that Rondel gives to an XXL-JOB executor.
         if let Ok(address) = Address::parse(&fire.executor) {
             fire.executor = address.name();
         }
@@ -169,8 +193,8 @@ async fn read(
     Ok((own.iter().filter(|run| is_fire(run)).map(own_fire).collect(), old, is_cut))
 }
 
-/// Whether a row stands for a fire that Rondel would have had: not for one that it skipped for a reason of its own, nor for one that it had
-/// while the job was active between two stretches of shadow mode, which the other scheduler rightly did not have.
+/// Whether a row stands for a fire that Rondel would have run: not if Rondel skipped it for another reason, nor if it ran while the job was
+/// active between two periods of shadow mode, when the other scheduler rightly did not fire it.
 fn is_fire(run: &Run) -> bool {
     run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }

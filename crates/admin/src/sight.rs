@@ -1,4 +1,4 @@
-//! Runs for callers who may not look at every job: which of the jobs that they name are out of sight.
+//! Conceals names of jobs in runs from callers who may not see these jobs.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,10 @@ use rondel_store::StoreError;
 
 use crate::node::Node;
 
-/// Names that one question asks for.
+/// Names looked up per query.
 const BATCH: usize = 500;
 
-/// Takes the names of jobs out of runs that belong to none of these apps; `None` for a caller who may look at all of them.
+/// Removes the names of jobs from runs that belong to none of these apps; `None` for a caller who may see all of them.
 ///
 /// # Errors
 /// The store's.
@@ -23,7 +23,7 @@ pub(crate) async fn conceal(
 ) -> Result<(), StoreError> {
     let Some(within) = within else { return Ok(()) };
     let named = named_jobs(runs);
-    // What cannot be a name is not looked up: messages are the words of handlers too.
+    // Text that cannot be a name is not looked up: messages may contain arbitrary text of handlers.
     let names: Vec<&str> =
         named.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok()).collect();
     let (mut seen, mut hidden) = (BTreeSet::new(), BTreeSet::new());

@@ -1,5 +1,5 @@
-//! Traces: from the fire of a job to the executor that gets its run. Nothing is made here unless the configuration asks
-//! that traces are exported; what came with a request is handed on either way.
+//! Traces: from the fire of a job to the executor that gets its run. Spans are created only if the configuration enables the export of
+//! traces; the trace of a request is passed on in either case.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime};
@@ -14,23 +14,23 @@ use rondel_core::{Timestamp, TraceParent, trace_parent};
 
 use crate::dispatch::Ready;
 
-/// Whose spans these are.
+/// The instrumentation scope of the spans.
 const SCOPE: &str = "rondel";
 
 thread_local! {
-    /// What the next trace that begins on this thread is called; 0 for whatever.
+    /// The id of the next trace that begins on this thread; 0 for a random one.
     static NEXT_TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// The id that a trace is to have which begins now on this thread, for the generator of ids: the traces of fires follow from
-/// their runs, so that all attempts are in one, on whichever node.
+/// The id for a trace that begins now on this thread, for the id generator. The ids of fires' traces are derived from their runs, so that
+/// all attempts share one trace, on whichever node they run.
 #[must_use]
 pub fn take_next_trace() -> Option<u128> {
     let id = NEXT_TRACE.replace(0);
     (id != 0).then_some(id)
 }
 
-/// A context whose spans are children of this one.
+/// A context whose spans are children of `parent`.
 #[must_use]
 pub fn context_of(parent: TraceParent) -> Context {
     let flags = if parent.is_sampled() { TraceFlags::SAMPLED } else { TraceFlags::default() };
@@ -39,17 +39,17 @@ pub fn context_of(parent: TraceParent) -> Context {
     Context::new().with_remote_span_context(parent)
 }
 
-/// What children of this span name as their parent; `None` where it is no span.
+/// The parent of this span's children; `None` if the span context is not valid.
 #[must_use]
 pub fn parent_of(span: &SpanContext) -> Option<TraceParent> {
     let trace_id = u128::from_be_bytes(span.trace_id().to_bytes());
     TraceParent::new(trace_id, u64::from_be_bytes(span.span_id().to_bytes()), span.is_sampled())
 }
 
-/// Makes the spans of fires, if any are made.
+/// Creates the spans of fires, if traces are enabled.
 pub(crate) struct FireTracer(Option<BoxedTracer>);
 
-/// The span of a run on its way to an executor: over when it is dropped, at the latest.
+/// The span of a run on its way to an executor: it ends when it is dropped, at the latest.
 #[derive(Debug)]
 pub(crate) struct DispatchSpan(BoxedSpan);
 
@@ -58,8 +58,8 @@ impl FireTracer {
         Self(is_on.then(|| global::tracer(SCOPE)))
     }
 
-    /// What a run is sent with, and its dispatch as a span: a child of its fire, which began when it was due and is over
-    /// now; that is a child of the span of the caller.
+    /// Returns the trace parent to send with a run, and the span of its dispatch. That span is a child of the fire's span, which began when
+    /// the run was due and ends now; the fire's span is a child of the caller's span.
     pub(crate) fn send(
         &self,
         ready: &Ready,
@@ -96,7 +96,7 @@ impl FireTracer {
 }
 
 impl DispatchSpan {
-    /// The executor has the run, or has answered why it does not take it.
+    /// Ends the span: the executor has accepted the run, or refused it for this reason.
     pub(crate) fn answered(mut self, refused: Option<&'static str>, now: Timestamp) {
         if let Some(why) = refused {
             self.0.set_status(Status::error(why));

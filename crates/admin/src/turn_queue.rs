@@ -1,5 +1,5 @@
-//! A queue that is bounded for each session and served in turns: first by app, then by session. However much one executor
-//! sends, those of other apps wait for one of its items at most.
+//! A queue that is bounded per session and served in turns: first by app, then by session. However much one executor sends, executors of
+//! other apps wait for at most one of its items.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_core::AppId;
 use tokio::sync::Notify;
 
-/// Where an item comes from.
+/// The origin of an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) app: AppId,
@@ -16,7 +16,7 @@ pub(crate) struct Source {
     pub(crate) session: u64,
 }
 
-/// How much may wait, in the unit of the items' weights. One item is always taken from a session of which nothing waits.
+/// Limits of the waiting items, in the unit of their weights. A session without waiting items may always add one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) session: usize,
@@ -35,7 +35,7 @@ pub(crate) struct TurnQueue<T> {
 #[derive(Debug)]
 struct State<T> {
     apps: BTreeMap<AppId, AppQueue<T>>,
-    /// The apps of which something waits, in the order of their turns.
+    /// The apps with waiting items, in the order of their turns.
     turns: VecDeque<AppId>,
     weight: usize,
 }
@@ -59,21 +59,21 @@ impl<T> TurnQueue<T> {
         Self { bounds, state: Mutex::new(state), came: Notify::new(), left: Notify::new() }
     }
 
-    /// Puts an item into its session's queue; gives it back where the session, its app or all have their share.
+    /// Adds an item to its session's queue; returns the item if the session, its app or the whole queue is full.
     pub(crate) fn offer(&self, source: Source, weight: usize, item: T) -> Result<(), T> {
         self.lock().offer(self.bounds, source, weight, item)?;
         self.came.notify_one();
         Ok(())
     }
 
-    /// The same, waiting for room for so long.
+    /// Like [`offer`](Self::offer), but waits for room for up to `limit`.
     pub(crate) async fn offer_within(&self, limit: Duration, source: Source, weight: usize, item: T) -> Result<(), T> {
         let deadline = tokio::time::Instant::now() + limit;
         let mut item = item;
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
-            // Registered before it is looked: what leaves meanwhile is noticed.
+            // Registered before the check, so that an item taken meanwhile is noticed.
             left.as_mut().enable();
             match self.offer(source, weight, item) {
                 Ok(()) => return Ok(()),
@@ -85,7 +85,7 @@ impl<T> TurnQueue<T> {
         }
     }
 
-    /// Waits for items, and takes them in turns until they weigh so much.
+    /// Waits for items, and takes them in turns until their weight reaches `weight_max`.
     pub(crate) async fn take(&self, weight_max: usize) -> Vec<T> {
         loop {
             let taken = self.lock().take(weight_max);

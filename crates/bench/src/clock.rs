@@ -11,23 +11,23 @@ pub(crate) fn micros() -> i64 {
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
 }
 
-/// How much later than `planned` it is, in microseconds; negative before it.
+/// How much later than `planned` it is now, in microseconds; negative before it.
 pub(crate) fn micros_after(planned: Timestamp) -> i64 {
     micros().saturating_sub(planned.as_millis().saturating_mul(1_000))
 }
 
-/// The present, in whole milliseconds.
+/// The current time, in whole milliseconds.
 pub(crate) fn now() -> Timestamp {
     Timestamp::from_millis(micros().div_euclid(1_000))
 }
 
-/// Waits until then.
+/// Waits until this instant.
 pub(crate) async fn sleep_until(at: Timestamp) {
     let left = u64::try_from(-micros_after(at)).unwrap_or(0);
     tokio::time::sleep(Duration::from_micros(left)).await;
 }
 
-/// What this process has used of the processors.
+/// The processor time that this process has used.
 pub(crate) fn cpu() -> Duration {
     let used = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(used.tv_sec).unwrap_or(0), u32::try_from(used.tv_nsec).unwrap_or(0))

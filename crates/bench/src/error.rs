@@ -1,4 +1,4 @@
-//! Why there is no figure.
+//! The errors of measurements.
 
 use rondel::ExecutorError;
 use rondel_admin::StartError;
@@ -7,10 +7,10 @@ use rondel_store::{OpenError, StoreError};
 /// Why a measurement was refused or failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// Jobs of the database would fire, and be in the way.
+    /// The database has jobs or runs, which would disturb the measurement.
     #[error("the database is not empty: it has {found}; name an empty one, or set --reuse")]
     NotEmpty {
-        /// The first thing that was found.
+        /// The first one that was found.
         found: String,
     },
     /// The database could not be opened.
@@ -25,19 +25,19 @@ pub enum BenchError {
     /// An executor did not start.
     #[error(transparent)]
     Executor(#[from] ExecutorError),
-    /// The system refused something.
+    /// The operating system refused an operation.
     #[error("cannot {doing}")]
     System {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
         /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// A part did not do its part: the figures would be useless.
+    /// A part of the measurement failed, so that the figures would be useless.
     #[error("{what}")]
     Void {
-        /// Which, and what.
+        /// The part, and what it did.
         what: String,
     },
 }

@@ -1,5 +1,5 @@
-//! The executors: in this process, or each in a process of its own, so that what they use can be separated from what the
-//! server uses.
+//! The executors: in this process, or each in a process of its own, so that their usage can be separated from the
+//! server's.
 
 use std::io::BufRead as _;
 use std::path::Path;
@@ -20,34 +20,34 @@ use crate::recorder::{HANDLER, Recorder, Seen, Window, nothing};
 use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
-/// An executor in a process of its own. Its token and the window come over its standard input, whose end is its end.
+/// An executor in a process of its own. It gets its token and the window on standard input, and ends when that ends.
 #[derive(Clone, Debug)]
 pub struct ExecutorPlan {
-    /// The server to dial.
+    /// The servers to dial.
     pub servers: Vec<String>,
     /// Its name.
     pub name: String,
     /// How many runs it takes at the same time.
     pub slots: u32,
-    /// Whether it has the agent's handlers too.
+    /// Whether it also has the agent's handlers.
     pub agent: bool,
 }
 
-/// A line on an executor's standard input.
+/// A message on an executor's standard input.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Word {
+enum InputMessage {
     Token(String),
     Measure(Window),
 }
 
-/// Runs an executor until its standard input ends. Answers what it saw, as a line for [`crate::run`].
+/// Runs an executor until its standard input ends. Returns what it observed, as a line for [`crate::run`].
 ///
 /// # Errors
-/// What keeps an executor from starting, and an input that is not a bench's.
+/// An error that keeps the executor from starting, or an input that does not come from a bench.
 pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
-    let Words { token, stop } = Words::listen(&recorder)?;
+    let InputMessages { token, stop } = InputMessages::listen(&recorder)?;
     let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
     let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
@@ -55,17 +55,17 @@ pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
 }
 
-/// What comes over standard input.
+/// Messages from standard input.
 #[derive(Debug)]
-pub(crate) struct Words {
-    /// The token.
+pub(crate) struct InputMessages {
+    /// Receives the token.
     pub(crate) token: tokio::sync::oneshot::Receiver<String>,
     /// Cancelled when the input ends.
     pub(crate) stop: CancellationToken,
 }
 
-impl Words {
-    /// Listens from now on; windows go to the recorder.
+impl InputMessages {
+    /// Starts to listen; windows go to the recorder.
     pub(crate) fn listen(recorder: &Recorder) -> Result<Self, BenchError> {
         let stop = CancellationToken::new();
         let (token_sender, token) = tokio::sync::oneshot::channel();
@@ -81,8 +81,8 @@ fn listen(token_sender: tokio::sync::oneshot::Sender<String>, recorder: &Recorde
     let mut token_sender = Some(token_sender);
     for line in std::io::stdin().lock().lines().map_while(Result::ok) {
         match serde_json::from_str(&line) {
-            Ok(Word::Token(token)) => drop(token_sender.take().map(|sender| sender.send(token))),
-            Ok(Word::Measure(window)) => recorder.measure(window),
+            Ok(InputMessage::Token(token)) => drop(token_sender.take().map(|sender| sender.send(token))),
+            Ok(InputMessage::Measure(window)) => recorder.measure(window),
             Err(error) => tracing::warn!(%error, "standard input has an unknown message"),
         }
     }
@@ -145,26 +145,26 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Sets which starts count.
+    /// Sets the window whose starts count.
     pub(crate) async fn measure(&mut self, window: Window) -> Result<(), BenchError> {
         match self {
             Self::Here { recorder, .. } => recorder.measure(window),
             Self::Apart(processes) => {
                 for process in processes {
-                    process.send(&Word::Measure(window)).await?;
+                    process.send(&InputMessage::Measure(window)).await?;
                 }
             }
         }
         Ok(())
     }
 
-    /// What processes of their own have used; `None` for executors in this process.
+    /// The usage of executors with their own processes; `None` for executors in this process.
     pub(crate) fn usage(&self) -> Option<Usage> {
         let used = |sum: Usage, one: Usage| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written };
         self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), used))
     }
 
-    /// The memory of the largest of them.
+    /// The memory of the largest executor process, now and at its peak.
     pub(crate) fn memory(&self) -> Option<(u64, u64)> {
         self.pids().map(|pids| pids.map(usage::memory).max_by_key(|(_, peak)| *peak).unwrap_or_default())
     }
@@ -176,7 +176,7 @@ impl Fleet {
         }
     }
 
-    /// Ends them; answers what they saw.
+    /// Ends the executors; returns what they observed.
     pub(crate) async fn end(self) -> Result<Seen, BenchError> {
         match self {
             Self::Here { recorder, stop, mut tasks } => {
@@ -214,11 +214,11 @@ impl Process {
         let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
         let words = child.stdin.take();
         let mut process = Self { child, words };
-        process.send(&Word::Token(stand.token().reveal().to_owned())).await?;
+        process.send(&InputMessage::Token(stand.token().reveal().to_owned())).await?;
         Ok(process)
     }
 
-    async fn send(&mut self, word: &Word) -> Result<(), BenchError> {
+    async fn send(&mut self, word: &InputMessage) -> Result<(), BenchError> {
         let Some(words) = &mut self.words else { return Ok(()) };
         let line = serde_json::to_string(word).map_err(|error| BenchError::void(error.to_string()))?;
         words.write_all(format!("{line}\n").as_bytes()).await.map_err(BenchError::system("speak to an executor"))

@@ -1,4 +1,4 @@
-//! Counts of durations in buckets that are never wider than a 64th of what they hold.
+//! Counts of durations in buckets that are never wider than a 64th of their values.
 
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +43,7 @@ impl Histogram {
         self.max
     }
 
-    /// The least duration that at least `permille` of a thousand do not exceed, rounded up to the end of its bucket.
+    /// The smallest duration that at least `permille` of a thousand do not exceed, rounded up to the end of its bucket.
     pub(crate) fn quantile(&self, permille: u64) -> u64 {
         let wanted = (self.count * permille).div_ceil(1_000).max(1);
         let mut seen = 0;
@@ -57,7 +57,7 @@ impl Histogram {
     }
 }
 
-/// Below 128 each has its own; from there on 64 to each doubling.
+/// Values below 128 have a bucket each; from there on, each doubling has 64 buckets.
 fn bucket(micros: u64) -> usize {
     let shift = (u64::BITS - micros.leading_zeros()).saturating_sub(FINE_BITS + 1);
     let bucket = (u64::from(shift) << FINE_BITS) + (micros >> shift);

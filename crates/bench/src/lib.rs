@@ -1,16 +1,16 @@
-//! How fast it goes: server, store and executors driven by no-op jobs, beside a probe that sends the same statements to
-//! the same tables without any of them. The command line is `rondel bench`.
+//! Measures throughput and lateness: server, store and executors are driven by no-op jobs, and compared with a probe
+//! that sends the same statements to the same tables without any of them. The command line is `rondel bench`.
 //!
 //! - [`run`] is one measurement: [`Plan`] in, [`Report`] out; `steady`, `burst` and `idle` are the three kinds;
-//! - `test_server` puts a server together as the product does, `fleet` the executors (here, or as processes of their own),
+//! - `test_server` assembles a server as the product does, `fleet` the executors (here, or as processes of their own),
 //!   `load` the jobs;
-//! - `metered` is the store with a watch on it: what was claimed, what became durable when, how long statements took;
-//! - `recorder` is the handler, `histogram` where it writes; `witness` is a bare timer and `probe` a bare database, what
-//!   the figures are held against; `usage` is the kernel's account of processes;
+//! - `metered` wraps the store and records what was claimed, when results became durable, and how long statements took;
+//! - `recorder` is the handler, which writes to a `histogram`; `witness` is a bare timer and `probe` a bare database,
+//!   with which the figures are compared; `usage` reads the kernel's figures for processes;
 //! - `xxl` has executors of XXL-JOB's protocol, for a server in another process;
-//! - [`seed`] fills a database with jobs and their history, to look at and to measure pages with.
+//! - [`seed`] fills a database with jobs and their history, for looking at pages and measuring them.
 //!
-//! Load is open: what is due when is fixed beforehand, and lateness counts from the planned instant.
+//! Load is open: the due instants are fixed beforehand, and lateness counts from the planned instant.
 
 mod clock;
 mod error;

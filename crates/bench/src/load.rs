@@ -1,4 +1,4 @@
-//! The jobs.
+//! Creates the jobs.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use crate::recorder::HANDLER;
 
 /// The app of the jobs and of the executors that run them.
 pub(crate) const APP: &str = "bench";
-/// Jobs that are made in memory at the same time.
+/// How many jobs are in memory at the same time.
 const CHUNK: u32 = 4_096;
 
 /// When jobs fire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fires {
-    /// Each second, from then on.
+    /// Each second, from this instant on.
     EachSecond(Timestamp),
-    /// Once, then.
+    /// Once, at this instant.
     Once(Timestamp),
-    /// Once each, one second after the other, from then on.
+    /// Once each, one second after the other, from this instant on.
     OneByOne(Timestamp),
 }
 
-/// Refuses a database that has something in it.
+/// Refuses a database with jobs or runs.
 pub(crate) async fn check_empty(store: &SqlStore) -> Result<(), BenchError> {
     for namespace in store.namespaces().await? {
         let jobs = store.jobs(namespace.id, &JobQuery { limit: 1, ..JobQuery::default() }).await?;
@@ -52,7 +52,7 @@ pub(crate) async fn home(store: &SqlStore, ids: &IdGen) -> Result<(NamespaceId, 
     Ok((namespace, store.ensure_app(AppId::new(ids.next(now)), namespace, APP, now).await?.id))
 }
 
-/// Creates jobs, all or some of them; answers their ids, the first few alone where there are many.
+/// Creates jobs; returns their ids, at most those of the first [`CHUNK`].
 pub(crate) async fn create(
     store: &SqlStore,
     ids: &IdGen,
@@ -92,7 +92,7 @@ pub(crate) async fn create(
     Ok(made)
 }
 
-/// Creates the job whose one run prints as fast as it can, from `at` on for so long.
+/// Creates a job whose single run prints as fast as it can, from `at` on for this length.
 pub(crate) async fn create_flood(
     store: &SqlStore,
     ids: &IdGen,

@@ -1,5 +1,5 @@
-//! The store with a watch on it: it passes every call on, and notes how long calls took, which fires were claimed, and
-//! when their verdicts were durable.
+//! A wrapper around the store: it passes every call on, and records how long calls took, which fires were claimed, and
+//! when their verdicts became durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use crate::clock;
 use crate::recorder::Window;
 
-/// How long calls of one kind took.
+/// The durations of calls of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
     pub(crate) calls: u64,
-    /// Rows that went in with them, where that is known.
+    /// Rows passed to them, where that is known.
     pub(crate) rows: u64,
     pub(crate) total: Duration,
     pub(crate) max: Duration,
@@ -28,16 +28,16 @@ pub(crate) struct Timing {
 pub(crate) struct Fires {
     pub(crate) claimed: u64,
     pub(crate) durable: u64,
-    /// How long after the instant the last verdict was durable, in microseconds.
+    /// How long after the instant the last verdict became durable, in microseconds.
     pub(crate) last_durable: u64,
 }
 
-/// What was seen since the last [`Metered::begin`].
+/// The observations since the last [`Metered::begin`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) calls: BTreeMap<&'static str, Timing>,
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
-    /// Results that became durable at whatever instant, and with them other answers to results.
+    /// Results that became durable at any time, and below them other answers to results.
     pub(crate) stored: u64,
     pub(crate) other_answers: u64,
     /// Results that became durable while the window was open.
@@ -67,7 +67,7 @@ impl Metered {
         metrics.window = Some(window);
     }
 
-    /// Runs of this job are not counted.
+    /// Excludes the runs of this job.
     pub(crate) fn ignore(&self, job: JobId) {
         self.lock().ignored = Some(job);
     }

@@ -1,5 +1,5 @@
-//! The probe: claims and results of 500 runs each, one after the other in a few lanes, through the store alone. What a
-//! database gives when nothing is decided, sent or run.
+//! The probe: claims and finishes 500 runs at a time, one batch after the other in a few lanes, through the store
+//! alone. It shows what a database achieves when nothing is decided, sent or run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use crate::{BenchError, clock, usage};
 
 const BATCH: u32 = 500;
 const LANES: [u32; 2] = [1, 2];
-/// How far off the fires are that the probe claims: no server finds them due.
+/// How far ahead the fires of the probe are, so that no server finds them due.
 const FAR: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// What a lane works with.
+/// The data of a lane.
 #[derive(Debug)]
 struct Lane {
     store: Arc<SqlStore>,
@@ -115,7 +115,7 @@ async fn with_lanes(
     })
 }
 
-/// Batch after batch until the time is over; the last one takes the jobs off the calendar.
+/// Runs batch after batch until the time is up; the last one leaves the jobs without a next fire.
 async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done, BenchError> {
     let mut done = Done::default();
     let ids = IdGen::new(0);

@@ -1,4 +1,4 @@
-//! The handler of the jobs: it does nothing but note how late it was started.
+//! The handler of the jobs: it only records how late it was started.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 /// The handler's name.
 pub(crate) const HANDLER: &str = "bench.nothing";
 
-/// Planned instants that are measured: from the first on, before the second.
+/// The planned instants that are measured: from the first on, before the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) from_ms: i64,
@@ -29,7 +29,7 @@ impl Window {
     }
 }
 
-/// What the handlers of one process saw.
+/// What the handlers of one process observed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Seen {
     /// Every start.
@@ -38,7 +38,7 @@ pub(crate) struct Seen {
     pub(crate) repeated: u64,
     /// Starts before the planned instant.
     pub(crate) early: u64,
-    /// Lateness of the starts of the window.
+    /// Lateness of the starts in the window.
     pub(crate) lateness: Histogram,
 }
 
@@ -70,7 +70,7 @@ impl Recorder {
         self.lock().seen.clone()
     }
 
-    /// Notes a start that was planned for then.
+    /// Records a start at the present that was planned for `fire_at`.
     pub(crate) fn note_now(&self, fire_at: Timestamp, is_repeated: bool) {
         self.note(fire_at, if is_repeated { 2 } else { 1 }, clock::micros_after(fire_at));
     }

@@ -1,4 +1,4 @@
-//! What was measured, as text and as JSON.
+//! The report of a measurement, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::plan::{Flood, Mode};
 /// One measurement.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Which question was asked.
+    /// The kind of measurement.
     pub mode: Mode,
     /// The database, without its password.
     pub database: String,
@@ -22,19 +22,19 @@ pub struct Report {
     pub seconds: f64,
     /// How many servers there were.
     pub nodes: u32,
-    /// How many times they tried to claim a job, warm-up and all …
+    /// How often servers tried to claim a job, including the warm-up …
     pub claims_tried: u64,
-    /// … and how many of those another one had locked or moved.
+    /// … and how often another one had locked or moved it.
     pub claims_lost: u64,
     /// How many executors there were.
     pub executors: u32,
     /// How many runs each took at the same time.
     pub slots: u32,
-    /// Whether executors were processes of their own.
+    /// Whether executors had processes of their own.
     pub separate: bool,
-    /// Where a run beside them printed without end.
+    /// Where an additional run printed without end.
     pub flood: Option<Flood>,
-    /// How long the jobs took to create, in seconds.
+    /// How long the creation of the jobs took, in seconds.
     pub create_s: f64,
     /// The host's load over 1, 5 and 15 minutes, before.
     pub load_before: String,
@@ -42,9 +42,9 @@ pub struct Report {
     pub runs_per_second: f64,
     /// From the planned instant to the handler's start.
     pub start_lateness: Lateness,
-    /// From the planned instant to the verdict's commit, of the last run of each instant.
+    /// From the planned instant to the commit of the verdict, for the last run of each instant.
     pub durability: Durability,
-    /// How late a thread was that only slept.
+    /// The lateness of a thread that only slept.
     pub witness: Lateness,
     /// What happened to the runs.
     pub counts: Counts,
@@ -52,16 +52,16 @@ pub struct Report {
     pub cpu: Cpu,
     /// Memory at the end of the window.
     pub memory: Memory,
-    /// Calls of the store in the window, those that took longest in sum first.
+    /// Calls of the store in the window, those with the largest total time first.
     pub calls: Vec<StoreCall>,
-    /// The database alone.
+    /// The probe of the database alone.
     pub probe: Option<Probe>,
 }
 
-/// Milliseconds.
+/// Lateness in milliseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Lateness {
-    /// How many were seen.
+    /// The number of values.
     pub count: u64,
     /// Half were not later.
     pub p50_ms: f64,
@@ -73,19 +73,19 @@ pub struct Lateness {
     pub max_ms: f64,
 }
 
-/// Milliseconds.
+/// Milliseconds until verdicts were durable.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Durability {
-    /// Of half of the instants the last verdict was durable by then.
+    /// For half of the instants, the last verdict was durable by then.
     pub p50_ms: f64,
-    /// Of every instant.
+    /// For every instant.
     pub max_ms: f64,
 }
 
 /// What happened to the runs.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Counts {
-    /// Fires that the window should have.
+    /// The number of fires planned in the window.
     pub planned: u64,
     /// Of those, the ones that were claimed.
     pub claimed: u64,
@@ -93,9 +93,9 @@ pub struct Counts {
     pub started: u64,
     /// Of those, the ones with a durable verdict.
     pub durable: u64,
-    /// Starts of the whole measurement, warm-up and end among them.
+    /// Starts during the whole measurement, including warm-up and end.
     pub started_in_all: u64,
-    /// Durable verdicts of the whole measurement.
+    /// Durable verdicts during the whole measurement.
     pub durable_in_all: u64,
     /// Results that were duplicates, late or unknown.
     pub other_answers: u64,
@@ -108,28 +108,28 @@ pub struct Counts {
 /// Seconds of processor time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Cpu {
-    /// Of the server; with the executors where they are in its process.
+    /// Of the server, including executors in its process.
     pub server_s: f64,
-    /// Of the executors, where they are processes of their own.
+    /// Of the executors, if they have processes of their own.
     pub executors_s: Option<f64>,
-    /// Of the database server, where its process was named.
+    /// Of the database server, if its process was named.
     pub database_s: Option<f64>,
-    /// Of all that are known, for a thousand runs.
+    /// Of all known processes, per thousand runs.
     pub per_1000_runs_s: f64,
-    /// Bytes that the server's process wrote to disk, for a run: SQLite's file.
+    /// Bytes that the server's process wrote to disk per run: SQLite's file.
     pub server_bytes_per_run: f64,
-    /// Bytes that the database server wrote to disk, for a run.
+    /// Bytes that the database server wrote to disk per run.
     pub database_bytes_per_run: Option<f64>,
 }
 
 /// Megabytes (10⁶ bytes).
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Memory {
-    /// Of the server now; with the executors where they are in its process.
+    /// Of the server at the end, including executors in its process.
     pub server_mb: f64,
-    /// The most that it was in the window.
+    /// The server's peak in the window.
     pub server_peak_mb: f64,
-    /// The most that the largest executor was, where they are processes of their own.
+    /// The peak of the largest executor, if they have processes of their own.
     pub executor_peak_mb: Option<f64>,
     /// Of the database server, each shared page counted once.
     pub database_mb: Option<f64>,
@@ -138,13 +138,13 @@ pub struct Memory {
 /// Calls of one kind.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoreCall {
-    /// The method.
+    /// The method of the store.
     pub name: &'static str,
-    /// How many.
+    /// The number of calls.
     pub calls: u64,
-    /// Rows that went in, where they were counted.
+    /// Rows passed to them, where they were counted.
     pub rows: u64,
-    /// How long they took in sum, in seconds.
+    /// Their total time, in seconds.
     pub total_s: f64,
     /// The mean, in milliseconds.
     pub mean_ms: f64,
@@ -159,28 +159,29 @@ pub struct Probe {
     pub before: Vec<ProbeLane>,
     /// After it.
     pub after: Vec<ProbeLane>,
-    /// The best of them, in runs per second.
+    /// The best rate of all lanes, in runs per second.
     pub best: f64,
-    /// The measurement's runs per second, divided by that; a burst's claims lie before what is measured, so it has none.
+    /// The measurement's runs per second, divided by `best`; `None` for a burst, whose claims come before the measured
+    /// time.
     pub ratio: Option<f64>,
 }
 
-/// The probe with some lanes.
+/// The probe with one number of lanes.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ProbeLane {
-    /// How many transactions at the same time.
+    /// The number of transactions at the same time.
     pub lanes: u32,
-    /// Runs claimed and ended.
+    /// Runs claimed and ended per second.
     pub runs_per_second: f64,
-    /// A claim of 500.
+    /// Duration of a claim of 500 runs, in milliseconds.
     pub claim_ms: f64,
-    /// The results of 500.
+    /// Duration of storing 500 results, in milliseconds.
     pub finish_ms: f64,
-    /// Processor time of the client for a thousand runs; of SQLite too.
+    /// Processor time of the client per thousand runs, including SQLite's.
     pub client_cpu_s_per_1000: f64,
-    /// Processor time of the database server for a thousand runs.
+    /// Processor time of the database server per thousand runs.
     pub database_cpu_s_per_1000: Option<f64>,
-    /// Bytes that the database server wrote for a run.
+    /// Bytes that the database server wrote per run.
     pub database_bytes_per_run: Option<f64>,
 }
 
@@ -226,10 +227,10 @@ impl Report {
         }
         lines.row("measured", format!("{:.1} s", self.seconds));
         if self.mode != Mode::Idle {
-            self.say_runs(&mut lines);
+            self.add_run_lines(&mut lines);
         }
         lines.row("witness late", late(&self.witness));
-        self.say_cost(&mut lines);
+        self.add_cost_lines(&mut lines);
         for call in &self.calls {
             let rows = if call.rows == 0 { String::new() } else { format!(", {} rows", call.rows) };
             let text = format!("{} calls{rows}, mean {:.2} ms, max {:.1} ms", call.calls, call.mean_ms, call.max_ms);
@@ -241,7 +242,7 @@ impl Report {
         lines.0
     }
 
-    fn say_runs(&self, lines: &mut Lines) {
+    fn add_run_lines(&self, lines: &mut Lines) {
         let counts = &self.counts;
         lines.row("runs per second", format!("{:.0}, results durable", self.runs_per_second));
         lines.row("start late", late(&self.start_lateness));
@@ -254,7 +255,7 @@ impl Report {
         lines.row("with warm-up and end", format!("{in_all} started, {stored} durable, {odd}"));
     }
 
-    fn say_cost(&self, lines: &mut Lines) {
+    fn add_cost_lines(&self, lines: &mut Lines) {
         let cpu = &self.cpu;
         let mut text = format!("server {:.2} s", cpu.server_s);
         let more = [("executors", cpu.executors_s), ("database", cpu.database_s)];

@@ -1,7 +1,7 @@
-//! Fills a database with jobs and the history of their runs, so that pages and queries can be looked at and measured with as much as a
-//! busy system has: namespaces, apps, failures, skipped fires, shards and children.
+//! Fills a database with jobs and the history of their runs, to view and measure pages and queries with the data of a
+//! busy system: namespaces, apps, failures, skipped fires, shards and children.
 //!
-//! The same plan gives the same data, but for the present from which it counts back.
+//! The same plan gives the same data, except for the current time from which it counts back.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,55 +24,55 @@ const LEASE: Duration = Duration::from_secs(6 * 3_600);
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
 /// How far the history reaches back.
 const DAYS: u64 = 7;
-/// Runs of one claim.
+/// Runs in one claim.
 const CLAIM: usize = 2_000;
-/// Jobs that are made at once.
+/// Jobs created at once.
 const JOBS: usize = 2_000;
-/// Runs that are counted at once.
+/// Runs counted at once.
 const ROLL_UP: u32 = 1_000;
 const NAMESPACES: [&str; 3] = ["default", "staging", "tools"];
 const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
 const WORK: [&str; 10] =
     ["close", "import", "verify", "export", "sync", "clean", "index", "send", "rebuild", "archive"];
-/// Minutes between fires, and how many jobs of twenty have them.
+/// Minutes between fires, and how many of twenty jobs have this period.
 const PERIODS: [(u64, u64); 5] = [(1, 2), (5, 6), (15, 6), (60, 4), (1_440, 2)];
 
-/// How much is made.
+/// How much data to create.
 #[derive(Clone, Debug)]
 pub struct SeedPlan {
     /// The database: an empty one.
     pub database: DatabaseUrl,
-    /// How many jobs.
+    /// The number of jobs.
     pub jobs: u32,
-    /// About how many runs.
+    /// The approximate number of runs.
     pub history: u32,
 }
 
-/// What was made.
+/// How much data was created.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Seeded {
-    /// Jobs.
+    /// The number of jobs.
     pub jobs: usize,
-    /// Rows of the ledger.
+    /// The number of rows in the ledger.
     pub runs: usize,
-    /// Rows that were counted.
+    /// The number of rows that were counted for the statistics.
     pub counted: u64,
 }
 
-/// A job with what its history looks like.
+/// A job with the properties of its history.
 struct Seed {
     job: JobId,
     app: AppId,
     namespace: NamespaceId,
     app_name: &'static str,
-    /// Chooses everything about it.
+    /// Decides everything about it.
     number: u64,
     period: Duration,
     next: Timestamp,
-    /// The first job of its app, which it follows from; it has no schedule of its own.
+    /// The job of its app that it follows, if it has no schedule of its own.
     parent: Option<usize>,
     shards: u32,
-    /// Whether it has a schedule, instead of a parent job.
+    /// Whether its own schedule fires.
     fires: bool,
     term: i64,
     home: NodeId,
@@ -81,7 +81,7 @@ struct Seed {
 /// Fills the database.
 ///
 /// # Errors
-/// What [`BenchError`] lists.
+/// Those of [`BenchError`].
 pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
     let store = SqlStore::open(&StoreConfig { url: plan.database.clone(), ..StoreConfig::default() }).await?;
     load::check_empty(&store).await?;
@@ -101,7 +101,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
     };
     let ids = IdGen::new(ordinal);
     let runs = history(&store, (&ids, token), &mut seeds, now).await?;
-    // It leaves in order: nothing is to be missed.
+    // It leaves in order, so that nothing counts as missed.
     store.report_node(token, &NodeReport { is_leaving: true, ..NodeReport::default() }).await?;
     store.release(token, Timestamp::EPOCH).await?;
     let mut counted = 0;
@@ -115,7 +115,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
     Ok(Seeded { jobs: seeds.len(), runs, counted })
 }
 
-/// Spreads numbers: the same one always gives the same.
+/// Spreads numbers; the same number always gives the same result.
 const fn mix(number: u64) -> u64 {
     let mut x = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -134,7 +134,7 @@ fn period(number: u64) -> u64 {
     1_440
 }
 
-/// By how much periods are stretched, so that the history has about as many runs as are wanted.
+/// The factor by which periods are stretched, so that the history has about the wanted number of runs.
 fn stretch(plan: &SeedPlan) -> u64 {
     let per_day = |number: u64| 1_440 / period(number);
     let all: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * DAYS;
@@ -194,7 +194,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             app,
             spec,
             anchor: next,
-            // A claim needs one; those that do not fire by themselves lose it at the end.
+            // A claim needs an instant; jobs that do not fire by themselves lose it at the end.
             next_fire_at: Some(next),
             author: "rondel bench".to_owned(),
             now: created_at,
@@ -229,7 +229,7 @@ fn definition((number, app): (u64, &str), minutes: u64, parent: Option<String>) 
         .map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))
 }
 
-/// Writes the history, in the order of time, as claims of rows that have their verdicts.
+/// Writes the history in the order of time, as claims of rows that already have their verdicts.
 async fn history(
     store: &SqlStore,
     (ids, token): (&IdGen, LeaseToken),

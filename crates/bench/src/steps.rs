@@ -20,21 +20,21 @@ use crate::usage::{self, Usage};
 use crate::witness::Witness;
 use crate::{BenchError, clock};
 
-/// From the creation of the last job to its first fire, at least.
+/// Minimum time from the creation of the last job to its first fire.
 const HEAD_START: Duration = Duration::from_secs(4);
-/// Jobs that are surely created in a second.
+/// The number of jobs that are certainly created in a second.
 const CREATED_PER_SECOND: u32 = 2_000;
 /// How long the last results of the window may take.
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Ordinal of the ids of jobs: the highest, which no node takes while fewer live.
+/// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
-/// When idle jobs begin to be due: years ahead.
+/// How far ahead idle jobs are due: years.
 const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 
 /// Runs one measurement.
 ///
 /// # Errors
-/// What [`BenchError`] lists.
+/// Those of [`BenchError`].
 pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
     let load_before = usage::load();
     let defaults = StoreConfig::default();
@@ -55,7 +55,7 @@ pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
     Ok(report)
 }
 
-/// What the window held.
+/// The observations of the window.
 #[derive(Debug)]
 struct Outcome {
     window: Window,
@@ -95,7 +95,7 @@ impl Cost {
 async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
     let metered = Arc::new(Metered::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
-    // Executors are refused while there is no such app.
+    // Executors are refused as long as the app does not exist.
     load::home(store, &ids).await?;
     let mut create = Duration::ZERO;
     if plan.mode == Mode::Idle {
@@ -113,7 +113,7 @@ async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchErr
     Ok(Outcome { create, seen, claims, metrics: metered.read(Clone::clone), ..outcome })
 }
 
-/// Starts the executors, creates what is to fire, and watches.
+/// Starts the executors, creates the jobs that are to fire, and watches.
 async fn drive(
     store: &SqlStore,
     ids: &IdGen,
@@ -155,7 +155,7 @@ async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: Fires) -
     Ok(start.elapsed())
 }
 
-/// Watches the window; a burst until its last result is durable.
+/// Watches the window; a burst is watched until its last result is durable.
 async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
     let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
     if clock::micros_after(from) > 0 {
@@ -182,7 +182,7 @@ async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window
     Ok(Outcome { window, create, took, seen, witness, metrics, cost, memory, claims })
 }
 
-/// Waits until all fires of the window have a durable verdict, or for long enough.
+/// Waits until all fires of the window have a durable verdict, up to a limit.
 async fn durable(metered: &Metered, window: Window, planned: u64) {
     let start = Instant::now();
     while durable_count(metered, window) < planned && start.elapsed() < DURABLE_TIMEOUT {

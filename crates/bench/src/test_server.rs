@@ -1,4 +1,4 @@
-//! A server in this process, put together as `rondel server` does, with the metered store under it.
+//! A server in this process, assembled as by `rondel server`, on the metered store.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ impl TestServer {
         for number in 1..=count.max(1) {
             let config = EngineConfig {
                 node_name: format!("{NODE}-{number}"),
-                // Several would get into each other's way.
+                // Without this, several nodes would try to claim the same jobs.
                 claim_strategy: if count > 1 { ClaimStrategy::IdHash } else { ClaimStrategy::Default },
                 ..EngineConfig::default()
             };
@@ -61,7 +61,7 @@ impl TestServer {
         Ok(stand)
     }
 
-    /// Waits until every node has seen the others: what is due before that would be shared out among fewer.
+    /// Waits until every node has seen the others: jobs due before that would be shared among fewer nodes.
     async fn see_each_other(&self) -> Result<(), BenchError> {
         let give_up_at = clock::now() + ONLINE_TIMEOUT;
         let engine = &self.nodes[0].engine;
@@ -73,29 +73,29 @@ impl TestServer {
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // A beat later each has them in mind.
+        // One beat later each node knows the others.
         tokio::time::sleep(BEAT).await;
         Ok(())
     }
 
-    /// Where they listen.
+    /// The URLs of the servers.
     pub(crate) fn urls(&self) -> Vec<&str> {
         self.nodes.iter().map(|node| node.url.as_str()).collect()
     }
 
-    /// What opens each of their doors: they share a database.
+    /// The token for all servers: they share a database.
     pub(crate) fn token(&self) -> &Token {
         &self.nodes[0].token
     }
 
-    /// By the nodes' last beats.
+    /// The sums of the nodes' last beats.
     pub(crate) async fn claims(&self) -> Result<Claims, BenchError> {
         let nodes = self.nodes[0].engine.store().nodes().await?;
         let sum = |count: fn(&NodeReport) -> u64| nodes.iter().map(|node| count(&node.report)).sum();
         Ok(Claims { tried: sum(|report| report.claims_tried), lost: sum(|report| report.claims_lost) })
     }
 
-    /// Waits until so many executors have a stream to each of them.
+    /// Waits until this many executors have a stream to each server.
     pub(crate) async fn online(&self, count: usize) -> Result<(), BenchError> {
         for node in &self.nodes {
             node.online(count).await?;
@@ -103,7 +103,7 @@ impl TestServer {
         Ok(())
     }
 
-    /// Stops taking new fires; what is in executors' hands becomes durable.
+    /// Stops taking new fires; the results of runs that executors hold become durable.
     pub(crate) async fn drain(&self) {
         let mut drains = JoinSet::new();
         for engine in self.nodes.iter().map(|node| node.engine.clone()) {
@@ -112,7 +112,7 @@ impl TestServer {
         drains.join_all().await;
     }
 
-    /// Stops the rest.
+    /// Stops the other parts.
     pub(crate) async fn close(self) -> Result<(), BenchError> {
         for node in self.nodes {
             node.close().await?;
@@ -129,7 +129,7 @@ impl Node {
         let engine = Engine::start(store, config, &lifecycle).await?;
         let token = Token::generate();
         add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await?;
-        // All executors come from this machine, and at once.
+        // All executors connect from this machine, and at the same time.
         let limits = HttpLimits::default();
         let limits = HttpLimits { connections_per_address: limits.connections, ..limits };
         let web = WebConfig { shutdown: lifecycle.soft.clone(), limits: limits.clone(), ..WebConfig::default() };

@@ -1,4 +1,4 @@
-//! The kernel's account of processes: processor time, memory, bytes written.
+//! The usage of processes as the kernel counts it: processor time, memory, bytes written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rustix::param::clock_ticks_per_second;
 
-/// What a process and those that it started have used so far, the ended ones among them.
+/// What a process and its children have used so far, including ended ones.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,
-    /// Bytes that went to the disk, or would have if the file had not been deleted before.
+    /// Bytes that went to disk, or would have if the file had not been deleted first.
     pub(crate) written: u64,
 }
 
@@ -20,12 +20,12 @@ impl Usage {
     }
 }
 
-/// Of one process, which has waited for its children.
+/// The usage of one process, including the children that it has waited for.
 pub(crate) fn of(pid: u32) -> Usage {
     stat(pid).map(|stat| Usage { cpu: stat.cpu, written: written(pid) }).unwrap_or_default()
 }
 
-/// Of a process and all that descend from it: a database server.
+/// The usage of a process and all its descendants, such as a database server.
 pub(crate) fn of_tree(root: u32) -> Usage {
     let tree = tree(root);
     tree.iter()
@@ -33,25 +33,25 @@ pub(crate) fn of_tree(root: u32) -> Usage {
         .fold(Usage::default(), |sum, one| Usage { cpu: sum.cpu + one.cpu, written: sum.written + one.written })
 }
 
-/// Memory of its own that a process and all that descend from it have: shared pages are divided among their users.
+/// The memory of a process and all its descendants, in bytes; shared pages are divided among their users.
 pub(crate) fn memory_of_tree(root: u32) -> u64 {
     tree(root).iter().map(|pid| kilobytes(&format!("/proc/{pid}/smaps_rollup"), "Pss:")).sum()
 }
 
-/// Memory of a process now, and the most that it had, in bytes.
+/// The current and the peak memory of a process, in bytes.
 pub(crate) fn memory(pid: u32) -> (u64, u64) {
     let path = format!("/proc/{pid}/status");
     (kilobytes(&path, "VmRSS:"), kilobytes(&path, "VmHWM:"))
 }
 
-/// Forgets the most memory that this process had.
+/// Resets the peak of this process's memory.
 pub(crate) fn forget_peak() {
     if let Err(error) = fs::write("/proc/self/clear_refs", "5") {
         tracing::debug!(%error, "the peak of memory includes the preparation");
     }
 }
 
-/// How busy the machine was over the last minute, as `uptime` shows it.
+/// The load of the machine over 1, 5 and 15 minutes, as `uptime` shows it.
 pub(crate) fn load() -> String {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').take(3).collect::<Vec<_>>().join(" ")
@@ -76,7 +76,7 @@ struct Stat {
 
 fn stat(pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything.
+    // The name is in parentheses and may contain anything.
     let (_, rest) = text.rsplit_once(") ")?;
     let fields: Vec<&str> = rest.split(' ').collect();
     let ticks: u64 = fields.get(11..15)?.iter().filter_map(|field| field.parse::<u64>().ok()).sum();

@@ -1,4 +1,5 @@
-//! A thread that only sleeps until instants fixed beforehand: how late anything at all is on this host at this time.
+//! A thread that only sleeps until instants fixed beforehand: it shows how late any thread is on this host at this
+//! time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use crate::BenchError;
 use crate::clock;
 use crate::histogram::Histogram;
 
-/// Twenty instants a second, one of them its beginning.
+/// Twenty instants a second, one of them at its beginning.
 const PERIOD_MICROS: i64 = 50_000;
 
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl Witness {
         Ok(Self { stop, thread })
     }
 
-    /// What it saw.
+    /// What it observed.
     pub(crate) fn end(self) -> Histogram {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()

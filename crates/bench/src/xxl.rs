@@ -1,5 +1,5 @@
-//! Executors that speak XXL-JOB's protocol, many in one process, each with a port of its own: they accept a run at once, and report it as
-//! succeeded by a batch of callbacks, as XXL-JOB's own executors do.
+//! Executors that speak XXL-JOB's protocol, many in one process, each with a port of its own. They accept a run at
+//! once, and report its success in a batch of callbacks, as XXL-JOB's own executors do.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -24,22 +24,23 @@ use crate::load::APP;
 use crate::recorder::{Recorder, Seen};
 use crate::report::Lateness;
 
-/// Executors of XXL-JOB in a process of their own. Their token and the window come over its standard input, whose end is their end.
+/// Executors of XXL-JOB in a process of their own. They get their token and the window on standard input, and end when
+/// that ends.
 #[derive(Clone, Debug)]
 pub struct XxlPlan {
     /// The servers that they register with.
     pub servers: Vec<String>,
-    /// How many.
+    /// The number of executors.
     pub count: u32,
 }
 
 /// How often they register.
 const REGISTER_EACH: Duration = Duration::from_secs(30);
-/// How soon they try again where it failed.
+/// How soon they retry a failed request.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// The most callbacks of one request.
+/// Maximum number of callbacks in one request.
 const BATCH: usize = 500;
-/// Callbacks that wait, of one executor.
+/// Maximum number of waiting callbacks of one executor.
 const WAITING_MAX: usize = 100_000;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const TOKEN_HEADER: &str = "XXL-JOB-ACCESS-TOKEN";
@@ -47,7 +48,7 @@ const TOKEN_HEADER: &str = "XXL-JOB-ACCESS-TOKEN";
 /// What the executors of a process share.
 struct Shared {
     recorder: Recorder,
-    /// The newest planned second of each job.
+    /// The newest planned second of each job that was started.
     newest: Mutex<HashMap<i64, i64>>,
     client: Client,
     servers: Vec<String>,
@@ -69,23 +70,23 @@ struct RunRequest {
     log_date_time: i64,
 }
 
-/// What the executors saw.
+/// What the executors observed.
 #[derive(Debug, Serialize)]
 struct Summary {
     /// Every start.
     started: u64,
-    /// Starts of a second of a job that had begun before.
+    /// Starts for a second of a job for which a run had begun before.
     repeated: u64,
-    /// Starts before the second.
+    /// Starts before the planned second.
     early: u64,
-    /// How late those of the window were, of all that were planned in it.
+    /// Lateness of the starts that were planned in the window.
     lateness: Lateness,
 }
 
-/// Runs executors until standard input ends. Answers what they saw, as a line.
+/// Runs executors until standard input ends. Returns what they observed, as a line.
 ///
 /// # Errors
-/// What keeps them from starting, and an input that is not a bench's.
+/// An error that keeps them from starting, or an input that does not come from a bench.
 pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let words = Words::listen(&recorder)?;
@@ -110,7 +111,7 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     serde_json::to_string(&summary).map_err(|error| BenchError::void(error.to_string()))
 }
 
-/// Starts one: its port, its registrations, and its callbacks.
+/// Starts one executor: its port, its registrations, and its callbacks.
 async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Result<(), BenchError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
@@ -146,7 +147,7 @@ async fn log() -> axum::Json<Value> {
     answer(json!({"content": {"fromLineNum": 1, "toLineNum": 0, "logContent": "", "isEnd": true}}))
 }
 
-/// Begins a run, which is over at once. It was planned for the second in which it was sent.
+/// Accepts a run, which ends at once. Its planned instant is the second in which it was sent.
 async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
     let planned = request.log_date_time.div_euclid(1_000);
     let is_repeated = {
@@ -162,7 +163,7 @@ async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunReques
 }
 
 impl Shared {
-    /// Sends a request to the first server that takes it, for as long as it takes.
+    /// Sends a request to the first server that accepts it, and tries again until one does.
     async fn send(&self, path: &str, body: &Value) {
         loop {
             for server in &self.servers {
@@ -187,7 +188,7 @@ async fn register(shared: Arc<Shared>, address: String) {
     }
 }
 
-/// One request at a time, with all that ended meanwhile.
+/// Sends one request at a time, with all runs that ended meanwhile.
 async fn report(shared: Arc<Shared>, mut ends: mpsc::Receiver<RunRequest>) {
     let mut batch = Vec::new();
     while ends.recv_many(&mut batch, BATCH).await > 0 {

@@ -48,7 +48,7 @@ const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, th
     the token itself, the variable RONDEL_TOKEN; rondel token create NAME --kind executor --role executor:NAMESPACE/APP \
     makes one";
 
-/// The words that start it.
+/// The arguments of this program that start the watcher.
 const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 
 impl AgentArgs {
@@ -107,7 +107,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     }
     builder = match (handover.token(), &config.settings.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
-        // The executor reads it anew at each dial.
+        // The executor reads the file again at each dial.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };
@@ -122,7 +122,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
 
 fn handlers(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
     let run_as = config.settings.run_as.as_deref().map(|name| run_as::find(name, config)).transpose()?;
-    // What is closed to another user has no place for that user's working directories.
+    // Another user cannot enter the data folder, so it cannot hold the working directories of that user's runs.
     let in_data_dir = config.settings.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
     let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
     Ok(agent::AgentConfig {

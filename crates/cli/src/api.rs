@@ -1,4 +1,4 @@
-//! `rondel api`: any call of the REST API, as it stands.
+//! `rondel api`: any call of the REST API, with the answer unchanged.
 
 use std::path::PathBuf;
 
@@ -87,7 +87,7 @@ impl ApiArgs {
     }
 }
 
-/// A segment without its percent signs: the client puts them back where they are needed.
+/// Decodes the percent escapes of a segment: the client escapes it again as needed.
 fn decoded(segment: &str) -> String {
     let bytes = segment.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

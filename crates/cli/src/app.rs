@@ -160,7 +160,7 @@ fn handler_row(handler: &Value, _now: Timestamp) -> Vec<String> {
     vec![text_of(&handler["name"]), executors.to_string(), params(&handler["params_schema"])]
 }
 
-/// The fields of a schema, those that must be there first as they stand, the others in brackets: `table [rows]`.
+/// The fields of a schema, the required ones first and the others in brackets: `table [rows]`.
 fn params(schema: &Value) -> String {
     let Some(fields) = schema["properties"].as_object() else {
         return schema["type"].as_str().unwrap_or_default().to_owned();

@@ -122,12 +122,12 @@ enum Command {
 }
 
 impl Cli {
-    /// The tree as it is shown, with the defaults of settings.
+    /// The command tree as help shows it, with the defaults of settings.
     pub(crate) fn shown() -> clap::Command {
         config::with_defaults(Self::command())
     }
 
-    /// Reads the command line, and ends the program where it is wrong.
+    /// Reads the command line, and ends the program if it is wrong.
     pub(crate) fn read() -> Self {
         let matches = Self::shown().get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())

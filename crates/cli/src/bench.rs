@@ -1,4 +1,4 @@
-//! `rondel bench`: how fast this machine and a database go.
+//! `rondel bench`: measures the throughput of this machine and a database.
 
 use clap::{Args, Subcommand, ValueEnum};
 use rondel_bench::{BenchError, ExecutorPlan, Plan, SeedPlan, XxlPlan};

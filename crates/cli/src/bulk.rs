@@ -1,4 +1,4 @@
-//! The same to many jobs or runs: what a filter matches is counted first, and done after consent.
+//! One action on many jobs or runs: the matches of a filter are counted first, and changed after consent.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -31,22 +31,22 @@ pub(crate) struct BulkArgs {
     yes: bool,
 }
 
-/// What is done to what.
+/// An action, and what it applies to.
 pub(crate) struct Bulk<'a> {
     /// The resource: `jobs` or `runs`.
     pub(crate) of: &'a str,
-    /// One of it: `job`.
+    /// The word for one of it: `job`.
     pub(crate) one: &'a str,
     /// The action of the API.
     pub(crate) action: &'a str,
-    /// What was done, for the reader: `paused`.
+    /// The participle for messages: `paused`.
     pub(crate) done: &'a str,
     /// Further fields of the request.
     pub(crate) more: Value,
 }
 
 impl Bulk<'_> {
-    /// Does it to these.
+    /// Applies the action to these ids.
     pub(crate) async fn these(&self, client: &Client, ids: &[&String], format: FormatArgs) -> Result<(), Failure> {
         let done = post(client, self, &json!({ "ids": ids })).await?;
         report(&done, self, false, format)
@@ -54,7 +54,7 @@ impl Bulk<'_> {
 }
 
 impl BulkArgs {
-    /// Does it to everything that passes the filter.
+    /// Applies the action to everything that passes the filter.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
         let filter = self.filter.as_deref().unwrap_or_default();
         let counted_first = post(client, bulk, &json!({"q": filter, "dry_run": true})).await?;
@@ -85,7 +85,7 @@ async fn post(client: &Client, bulk: &Bulk<'_>, which: &Value) -> Result<Body, F
     client.post(&[&format!("{}:bulk", bulk.of)], &body.to_string()).await
 }
 
-/// Asks for consent. Without a terminal there is none.
+/// Asks for consent, and refuses if there is no terminal.
 fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
     let count = counted(matched, bulk.one);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -105,7 +105,7 @@ fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
     }
 }
 
-/// What it was done to, by name; of runs that were repeated the new ones.
+/// The names of the jobs or runs that were changed; of repeated runs, those of the new ones.
 fn names(answer: &Value) -> Vec<String> {
     let lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
     lists.flatten().map(text_of).collect()
@@ -130,7 +130,7 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> R
     }
 }
 
-/// What was done, or would be.
+/// Describes what was done or, in a dry run, would be.
 fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
     let matched = answer["matched"].as_u64().unwrap_or_default();
     let more = if answer["has_more"] == true { "; more pass the filter than one request takes" } else { "" };

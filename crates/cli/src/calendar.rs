@@ -154,7 +154,7 @@ impl ImportArgs {
             query.push(("dry_run", "true"));
         }
         let body = client.post_file(&["calendars", &self.name, "import"], &query, read_text(&self.file)?).await?;
-        // What was not saved has nothing for the columns of a list.
+        // A calendar that was not saved has no values for the columns of a list.
         if self.dry_run { output::json(body.text()) } else { VIEW.line(&body, format) }
     }
 

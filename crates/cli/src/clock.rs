@@ -1,4 +1,4 @@
-//! The present, and the distance of an instant from it in words.
+//! The current time, and the distance of an instant from it as text.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -6,14 +6,14 @@ use std::time::Duration;
 use chrono::SecondsFormat;
 use rondel_core::Timestamp;
 
-/// The present by this machine's clock: for display, never for the engine.
+/// The current time by this machine's clock: for display, never for the engine.
 pub(crate) fn now() -> Timestamp {
     chrono::Utc::now().into()
 }
 
 static SHOWS_UTC: AtomicBool = AtomicBool::new(false);
 
-/// Whether times are shown in UTC rather than in the zone of this machine; set once, before anything is printed.
+/// Chooses whether times are shown in UTC or in the zone of this machine; set once, before anything is printed.
 pub(crate) fn show_utc(utc: bool) {
     SHOWS_UTC.store(utc, Ordering::Relaxed);
 }

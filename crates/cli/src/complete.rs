@@ -8,7 +8,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use crate::client::{ClientArgs, text_of};
 use crate::runtime;
 
-/// A name is not worth a longer wait.
+/// A completion is not worth a longer wait.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// As many names as a reader looks through.
 const COUNT_MAX: &str = "100";
@@ -28,8 +28,8 @@ pub(crate) fn executors() -> ArgValueCompleter {
     ArgValueCompleter::new(|part: &OsStr| names("executors", part))
 }
 
-/// Names that the server knows; none where it cannot be asked. The environment and the context name the server: flags
-/// are not known here.
+/// Names from the server; none if it cannot be asked. The environment and the context select the server: flags are not
+/// known here.
 fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
     let Some(part) = part.to_str() else { return Vec::new() };
     let mut found = Vec::new();

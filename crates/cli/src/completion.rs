@@ -1,4 +1,4 @@
-//! Completion scripts: the shell asks this program itself for what can follow.
+//! Completion scripts: the shell asks this program for completions.
 
 use clap::{Args, Command, ValueEnum};
 use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershell, Zsh};
@@ -6,7 +6,7 @@ use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershe
 use crate::exit::Failure;
 use crate::output;
 
-/// The variable by which the shell asks.
+/// The variable by which the shell asks for completions.
 const VARIABLE: &str = "RONDEL_COMPLETE";
 
 /// A completion script.
@@ -30,7 +30,7 @@ enum Shell {
     Powershell,
 }
 
-/// Answers a shell that asks about these commands, and ends the process; else does nothing.
+/// Answers a shell that asks for completions of these commands, and ends the process; otherwise does nothing.
 pub(crate) fn answer(commands: impl Fn() -> Command) {
     CompleteEnv::with_factory(commands).var(VARIABLE).complete();
 }

@@ -1,4 +1,4 @@
-//! `rondel context`: servers by names of one's own, and `rondel login`, which gives one a token.
+//! `rondel context`: names for servers, and `rondel login`, which stores a token for one.
 
 use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::path::PathBuf;
@@ -156,7 +156,7 @@ pub(crate) struct LogoutArgs {
 }
 
 impl LoginArgs {
-    /// Asks for a token, tries it, and keeps it for the context.
+    /// Asks for a token, tries it, and stores it for the context.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let contexts = Contexts::read()?;
         let Some(name) = self.client.context_name(&contexts) else {
@@ -175,7 +175,7 @@ impl LoginArgs {
 }
 
 impl LogoutArgs {
-    /// Throws the token away.
+    /// Deletes the token.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let contexts = Contexts::read()?;
         let Some(name) = self.context.or_else(|| contexts.current().map(str::to_owned)) else {
@@ -188,7 +188,7 @@ impl LogoutArgs {
     }
 }
 
-/// One line of standard input, which a terminal does not show.
+/// Reads one line of standard input, which a terminal does not show.
 fn read_token(server: &str) -> Result<Token, Failure> {
     let stdin = std::io::stdin();
     let shown = if stdin.is_terminal() {
@@ -208,7 +208,7 @@ fn read_token(server: &str) -> Result<Token, Failure> {
         .ok_or_else(|| Failure::refused("what was read is no token: one line of visible characters, at least 16"))
 }
 
-/// Stops the terminal from showing what is typed; answers how it was.
+/// Stops the terminal from showing typed text; returns its previous modes.
 fn hide() -> Option<rustix::termios::Termios> {
     let before = tcgetattr(std::io::stdin()).ok()?;
     let mut modes = before.clone();

@@ -1,5 +1,5 @@
-//! What a person's own configuration knows of servers: `contexts.toml` in the folder of XDG, and a file with a token for
-//! each context, which only that person can read.
+//! A user's own configuration of servers: `contexts.toml` in the XDG folder, and for each context a file with a token,
+//! which only that user can read.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -14,18 +14,18 @@ use crate::exit::{Exit, Failure};
 use crate::startup_files::StartupFiles;
 use crate::token_file;
 
-/// A server, as one person calls it.
+/// A server under a user's own name for it.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Context {
     /// The server's URL.
     pub(crate) server: String,
-    /// The namespace that commands mean.
+    /// The namespace that commands use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
 }
 
-/// Every context, and which one is in use.
+/// All contexts, and the one in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct ContextFile {
@@ -35,7 +35,7 @@ struct ContextFile {
     contexts: BTreeMap<String, Context>,
 }
 
-/// The folder, and what is in its file.
+/// The folder, and the contents of its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Contexts {
     folder: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct Contexts {
 }
 
 impl Contexts {
-    /// Reads them; there are none where there is no file.
+    /// Reads the contexts; without a file there are none.
     pub(crate) fn read() -> Result<Self, Failure> {
         Self::read_in(folder())
     }
@@ -67,12 +67,12 @@ impl Contexts {
         self.file.contexts.iter()
     }
 
-    /// The name of the one in use.
+    /// The name of the context in use.
     pub(crate) fn current(&self) -> Option<&str> {
         self.file.current.as_deref()
     }
 
-    /// The context with this name, which must be there.
+    /// The context with this name; an error if there is none.
     pub(crate) fn get(&self, wanted: &str) -> Result<&Context, Failure> {
         self.file.contexts.get(wanted).ok_or_else(|| {
             let known: Vec<&str> = self.file.contexts.keys().map(String::as_str).collect();
@@ -121,12 +121,12 @@ impl Contexts {
         self.folder.join("tokens").join(wanted)
     }
 
-    /// Keeps a token for a context.
+    /// Stores a token for a context.
     pub(crate) fn keep_token(&self, wanted: &str, token: &Token) -> Result<(), Failure> {
         write_secret(&self.token_path(wanted), &format!("{}\n", token.reveal()))
     }
 
-    /// Throws the token of a context away; false where there was none.
+    /// Deletes the token of a context; `false` if there was none.
     pub(crate) fn forget_token(&self, wanted: &str) -> Result<bool, Failure> {
         let path = self.token_path(wanted);
         match std::fs::remove_file(&path) {
@@ -142,7 +142,7 @@ impl Contexts {
     }
 }
 
-/// The folder of this program in the configuration of this person.
+/// This program's folder in the configuration of the user.
 fn folder() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
@@ -150,7 +150,7 @@ fn folder() -> PathBuf {
     config.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
 }
 
-/// Writes a file that only this person can read, as a whole, over what was there.
+/// Writes a file that only this user can read, and replaces the previous one as a whole.
 fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();

@@ -1,4 +1,4 @@
-//! `rondel cron`: what an expression means, without a server.
+//! `rondel cron`: explains an expression, without a server.
 
 use chrono::{SecondsFormat, TimeZone as _};
 use clap::{Args, Subcommand};
@@ -70,13 +70,13 @@ struct ExplainArgs {
     format: FormatArgs,
 }
 
-/// What `next -o json` prints.
+/// The output of `next -o json`.
 #[derive(Debug, Serialize)]
 struct Fires {
     fires: Vec<Timestamp>,
 }
 
-/// What `explain -o json` prints.
+/// The output of `explain -o json`.
 #[derive(Debug, Serialize)]
 struct Explained<'a> {
     expression: &'a str,
@@ -104,7 +104,7 @@ impl CronArgs {
     }
 }
 
-/// An expression, read, with what is ahead.
+/// A parsed expression, with its next fires.
 struct CronReport {
     expression: CronExpr,
     zone: Tz,
@@ -146,7 +146,7 @@ impl CronReport {
         warnings.map(|warning| warning.sentence(self.lang))
     }
 
-    /// A schedule that never fires is a mistake, whatever was printed.
+    /// Fails if the schedule never fires: that is a mistake, whatever was printed.
     fn end(&self) -> Result<(), Failure> {
         if self.found.fires.is_empty() {
             let (expression, after) = (&self.expression, self.after);

@@ -1,4 +1,4 @@
-//! How every command ends that deletes something.
+//! The end of every command that deletes something.
 
 use crate::client::Client;
 use crate::exit::Failure;
@@ -6,7 +6,7 @@ use crate::format::{Format, FormatArgs};
 use crate::job::queued_sentence;
 use crate::output;
 
-/// Deletes what the path leads to, whose last part is its name, and reports it by this sentence.
+/// Deletes the object at this path, whose last segment is its name, and reports it with this sentence.
 pub(crate) async fn delete(
     client: &Client,
     path: &[&str],

@@ -1,4 +1,4 @@
-//! `rondel doctor`: what could be wrong, and what to do about it.
+//! `rondel doctor`: finds problems, and names a remedy for each.
 
 mod alerts;
 mod fleet;
@@ -22,10 +22,10 @@ use crate::paint::{Ink, Paint};
 use crate::terminal::harmless;
 use crate::{clock, output};
 
-/// A clock further off than this makes times on the screen misleading.
+/// A clock further off than this makes displayed times misleading.
 const SKEW_MAX: Duration = Duration::from_secs(2);
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Less than this of a disk is too little for a server.
+/// The least free space on a disk that is enough for a server.
 const DISK_MIN: u64 = 1024 * 1024 * 1024;
 
 /// Looks at what commands, and with --config a server, need.
@@ -50,7 +50,7 @@ enum Verdict {
     Wrong,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Debug)]
 struct Check {
     name: &'static str,
@@ -73,7 +73,7 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
     Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
 }
 
-/// What a failure found and its remedy, each in its place.
+/// A failed check, with the message split into the finding and the remedy.
 fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
     let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
     wrong(name, found, remedy)
@@ -144,7 +144,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
     checks
 }
 
-/// Whether the database went back in time under the server.
+/// Whether the database was set back in time under the server.
 fn history(ready: &str) -> Option<Check> {
     let ready: Value = serde_json::from_str(ready).ok()?;
     let details = ready["details"].as_array()?;
@@ -153,7 +153,7 @@ fn history(ready: &str) -> Option<Check> {
     Some(warning("history", found, "compare the ledger with what your handlers wrote"))
 }
 
-/// The server's clock, from the answer's `Date`, against this machine's. It has whole seconds.
+/// Compares the server's clock, from the answer's `Date` in whole seconds, with this machine's.
 fn skew(server: Timestamp) -> Check {
     let now = clock::now();
     let apart = if server > now { server.since(now) } else { now.since(server) };
@@ -181,7 +181,7 @@ fn versions(nodes: &Value) -> Check {
     }
 }
 
-/// What a server with this config file needs.
+/// Checks what a server with this config file needs.
 async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
     let config = match file.server(ServerSettings::default()).and_then(ServerConfig::try_from) {
         Ok(config) => config,
@@ -193,7 +193,7 @@ async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
     checks
 }
 
-/// Whether a server listens at the address of the database. It is not opened: that would bring its tables up to date.
+/// Whether a server listens at the address of the database. The database is not opened: that would migrate its tables.
 async fn database(database: &Database) -> Check {
     let shown = database.to_string();
     if let Some(file) = database.0.sqlite_path() {

@@ -1,4 +1,4 @@
-//! `rondel events`: what happens, as it happens.
+//! `rondel events`: prints events as they happen.
 
 use clap::Args;
 use serde_json::Value;
@@ -9,8 +9,7 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// Prints runs that come to stand elsewhere, jobs that are saved, executors and servers that come and go, until it is
-/// interrupted.
+/// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  rondel events --kind run --job report.daily\n  rondel events -o jsonl --count 1")]
 pub(crate) struct EventsArgs {
@@ -67,7 +66,7 @@ impl EventsArgs {
                 }
             };
             match reason.as_str() {
-                // It lasted as long as one may: another one goes on where it ended.
+                // The stream has lasted as long as one may: the next one continues where it ended.
                 "timeout" => {}
                 "token_over" => return Err(Failure::new(Exit::Auth, "the token is over, or may not look any more")),
                 other => {

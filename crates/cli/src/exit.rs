@@ -1,4 +1,4 @@
-//! How the program ends: its exit codes, and failures.
+//! The end of the program: its exit codes, and failures.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -8,29 +8,29 @@ use rondel_core::error_chain::chain_in_one_line;
 /// The exit codes, which scripts depend on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
-    /// It is done.
+    /// The command is done.
     Success = 0,
-    /// It failed, for a reason without a code of its own.
+    /// A failure without a code of its own.
     Failed = 1,
-    /// The command line, a setting or the server's input check refuses it.
+    /// The command line or a setting is wrong, or the server's input check refused it.
     Refused = 2,
-    /// The run that was waited for did not succeed.
+    /// The run that the command waited for did not succeed.
     RunFailed = 3,
     /// The server wants a token, or another one.
     Auth = 4,
-    /// There is no such thing.
+    /// The object does not exist.
     NotFound = 5,
-    /// Another caller was first.
+    /// Another caller changed it first.
     Conflict = 6,
-    /// What was waited for did not come in time.
+    /// A wait timed out.
     TimedOut = 7,
-    /// No server answers there.
+    /// No server answers at the address.
     Unreachable = 8,
-    /// There is something to change: what `plan --exit-code` found.
+    /// `plan --exit-code` found changes.
     Changes = 10,
-    /// What the agent starts as another user: the program cannot be started …
+    /// A program that the agent starts as another user cannot be started …
     CannotStart = 126,
-    /// … or is not there. As shells have it.
+    /// … or does not exist. Shells use the same codes.
     NoProgram = 127,
     /// SIGINT.
     Interrupted = 130,
@@ -44,7 +44,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An end without success.
+/// An end of the program without success.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -62,12 +62,12 @@ impl Failure {
         Self { exit, message: None }
     }
 
-    /// An operation failed: `doing` names it, the error and its causes have the reason.
+    /// A failed operation: `doing` names it, and the error and its causes give the reason.
     pub(crate) fn of(doing: impl std::fmt::Display, error: &(dyn Error + 'static)) -> Self {
         Self::new(Exit::Failed, format!("{doing}: {}", chain_in_one_line(error)))
     }
 
-    /// It failed, for a reason that is no error of a library.
+    /// A failure that is not an error of a library.
     pub(crate) fn from_text(sentence: impl Into<String>) -> Self {
         Self::new(Exit::Failed, sentence)
     }
@@ -77,7 +77,7 @@ impl Failure {
         Self::new(Exit::Refused, message)
     }
 
-    /// The same with a remark behind it.
+    /// Appends a hint to the message.
     pub(crate) fn with_hint(mut self, hint: &str) -> Self {
         if let Some(message) = &mut self.message {
             message.push_str(hint);
@@ -85,12 +85,12 @@ impl Failure {
         self
     }
 
-    /// What the process ends with.
+    /// The exit code of the process.
     pub(crate) const fn exit(&self) -> Exit {
         self.exit
     }
 
-    /// Its message; empty where it has none.
+    /// Its message; empty if it has none.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()
     }

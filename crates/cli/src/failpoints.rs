@@ -1,4 +1,4 @@
-//! Where a process under test is to die, stop, pause or fail.
+//! Places where a process under test dies, stops, pauses or fails.
 
 use clap::Args;
 

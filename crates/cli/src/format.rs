@@ -1,8 +1,8 @@
-//! In which form a command prints its output.
+//! The output formats of commands.
 
 use clap::{Args, ValueEnum};
 
-/// Where the help lists these flags.
+/// The heading under which the help lists these flags.
 const HEADING: &str = "Output";
 
 /// What stands on stdout.
@@ -39,7 +39,7 @@ pub(crate) struct FormatArgs {
     pub(crate) utc: bool,
 }
 
-/// Which columns a table has.
+/// The columns of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Columns(pub(crate) &'static [String]);
 
@@ -48,6 +48,6 @@ fn columns(text: &str) -> Result<Columns, String> {
     if names.iter().any(String::is_empty) {
         return Err("a name is missing between two commas".to_owned());
     }
-    // Read once, wanted until the process ends, and passed on by value wherever something is printed.
+    // Read once, needed until the process ends, and passed on by value wherever something is printed.
     Ok(Columns(Vec::leak(names)))
 }

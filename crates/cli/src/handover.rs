@@ -1,9 +1,9 @@
-//! Takes the agent's token and secrets out of its environment.
+//! Removes the agent's token and secrets from its environment.
 //!
-//! The environment that a process began with stays readable in `/proc/PID/environ`, whatever the process does later, for
-//! root and, unless the process is closed to it, for every process of its user: the programs that the agent runs. So an
-//! agent that finds a token or secrets there begins again without them, and reads them from its standard input: a file in
-//! memory that it then empties and lets go.
+//! The environment that a process started with stays readable in `/proc/PID/environ`, whatever the process does later:
+//! for root and, unless the process is closed to them, for all processes of its user, such as the programs that the
+//! agent runs. An agent that finds a token or secrets there therefore starts again without them, and reads them from
+//! its standard input: a file in memory, which it then empties and closes.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,7 +23,7 @@ const SECRET_PREFIX: &str = "RONDEL_SECRET_";
 /// Set when standard input holds the token and the secrets.
 const MARK: &str = "RONDEL_AGENT_HANDOVER";
 
-/// What stood in the environment.
+/// The token and the secrets that were in the environment.
 #[derive(Default, Serialize, Deserialize)]
 pub(crate) struct Handover {
     token: Option<String>,
@@ -38,7 +38,8 @@ impl std::fmt::Debug for Handover {
 }
 
 impl Handover {
-    /// What stood in the environment of this process. Begins it again where it still does, and then does not return.
+    /// Takes the token and the secrets from the environment. If they are still there, starts the process again and does
+    /// not return.
     pub(crate) fn take() -> Result<Self, Failure> {
         if std::env::var_os(MARK).is_some() {
             return receive();
@@ -63,7 +64,7 @@ impl Handover {
         Ok(Self { token, secrets })
     }
 
-    /// Becomes the same program with the same arguments and without the variables; returns only where that fails.
+    /// Becomes the same program with the same arguments, without the variables; returns only if that fails.
     fn begin_again(&self) -> Failure {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::from_text(format!(
@@ -77,7 +78,7 @@ impl Handover {
         };
         let mut arguments = std::env::args_os();
         let called = arguments.next().unwrap_or_else(|| "rondel".into());
-        // A program that was replaced or removed since its start is still this one.
+        // The running program is meant even if its file was replaced or removed since its start.
         let program = std::env::current_exe().ok().filter(|path| path.is_file());
         let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
         command.arg0(called).args(arguments).env(MARK, "1").env_remove(TOKEN).stdin(Stdio::from(file));
@@ -114,7 +115,7 @@ fn receive() -> Result<Handover, Failure> {
     let mut stdin = std::io::stdin().lock();
     stdin.read_to_end(&mut text).map_err(|error| failed(&error))?;
     let handover = serde_json::from_slice(&text).map_err(|error| failed(&error))?;
-    // Root can open this process's standard input: first it is empty, then another file.
+    // Root can open this process's standard input, so it is emptied and then replaced.
     rustix::fs::ftruncate(&stdin, 0).map_err(|error| failed(&error))?;
     let nothing = File::open("/dev/null").map_err(|error| failed(&error))?;
     rustix::stdio::dup2_stdin(&nothing).map_err(|error| failed(&error))?;
@@ -132,8 +133,8 @@ fn file_in_memory() -> std::io::Result<File> {
     tempfile::tempfile()
 }
 
-/// Closes this process to others of its user: its environment, memory and open files (`/proc/PID`), and to debuggers. Root
-/// can still look.
+/// Closes this process to other processes of its user: its environment, memory and open files (`/proc/PID`), and to
+/// debuggers. Root still has access.
 pub(crate) fn close_to_others() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {

@@ -1,4 +1,4 @@
-//! Text and JSON that a command is given: in a flag, a file, or on stdin.
+//! Text and JSON given to a command: in a flag, a file, or on stdin.
 
 use std::io::Read as _;
 use std::path::Path;

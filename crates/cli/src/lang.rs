@@ -22,7 +22,7 @@ enum Choice {
 }
 
 impl LangArgs {
-    /// The language that was chosen, or that the environment wants.
+    /// The chosen language, or that of the environment.
     pub(crate) fn lang(self) -> Lang {
         match self.lang {
             Some(Choice::En) => Lang::En,

@@ -1,4 +1,4 @@
-//! Lists of the API, a page at a time.
+//! Lists of the API, read page by page.
 
 use clap::Args;
 use serde_json::Value;
@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 use crate::client::{Body, Client};
 use crate::exit::Failure;
 
-/// The most that the server gives at once.
+/// The most items that the server returns at once.
 pub(crate) const PAGE_LEN_MAX: usize = 200;
 /// How many pages of a list an overview reads.
 pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
@@ -24,18 +24,18 @@ pub(crate) struct BoundArgs {
 }
 
 impl BoundArgs {
-    /// All of it.
+    /// No limit.
     pub(crate) const fn everything() -> Self {
         Self { limit: 1, all: true }
     }
 
-    /// How many at most.
+    /// The maximum number of items.
     pub(crate) fn max(&self) -> usize {
         if self.all { usize::MAX } else { usize::try_from(self.limit).unwrap_or(usize::MAX) }
     }
 }
 
-/// Reads a list. Where one page is enough, it is the server's answer as it stands.
+/// Reads a list. If one page is enough, the server's answer is returned unchanged.
 pub(crate) async fn read(
     client: &Client,
     collection: &str,
@@ -45,7 +45,7 @@ pub(crate) async fn read(
     read_at(client, &[collection], query, bounds).await
 }
 
-/// The same, of a list that lies deeper: `path` is what follows `/api/v1`.
+/// Reads a list at a longer path: `path` holds the segments after `/api/v1`.
 pub(crate) async fn read_at(
     client: &Client,
     path: &[&str],
@@ -71,7 +71,7 @@ pub(crate) async fn read_at(
     Ok(Body::new(format!("{{\"items\":[{}],\"next_cursor\":{next}}}", items.join(","))))
 }
 
-/// The items of a list, whether or not it comes in pages; at most [`OVERVIEW_PAGES_MAX`] of these.
+/// The items of a list with or without pages; at most [`OVERVIEW_PAGES_MAX`] pages are read.
 pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]) -> Result<Vec<Value>, Failure> {
     let (mut items, mut cursor) = (Vec::new(), None::<String>);
     for _ in 0..OVERVIEW_PAGES_MAX {

@@ -1,12 +1,13 @@
-//! `rondel`: the one binary. `args` has the command tree, each noun a module of its own.
+//! `rondel`: the one binary. `args` has the command tree; each noun has its own module.
 //!
-//! - `dev`, `server` and `agent` put the other crates together; `handover` and `run_as` keep the agent's secrets from the
-//!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`,
-//!   `telemetry` and `runtime` are what their starts and stops consist of;
-//! - `job`, `calendar`, `script`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` speak REST through `client`, and print through `view` and `table`;
-//! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` is what this person calls it, `completion`, `complete`
-//!   and `manual` are for shells and readers;
-//! - `bench` measures; `cron` and `import` work offline; `exit` and `output` are how everything ends and speaks.
+//! - `dev`, `server` and `agent` assemble the other crates; `handover` and `run_as` keep the agent's secrets from the
+//!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`, `telemetry` and `runtime` implement
+//!   their start and stop;
+//! - `job`, `calendar`, `script`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` call the REST API
+//!   through `client`, and print through `view` and `table`;
+//! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` holds the user's own names for
+//!   servers; `completion`, `complete` and `manual` are for shells and readers;
+//! - `bench` measures; `cron` and `import` work offline; `exit` and `output` define exit codes and output.
 
 mod agent;
 mod alert;

@@ -71,12 +71,12 @@ impl NodeArgs {
     }
 }
 
-/// A length in milliseconds with its sign, such as `+12ms`.
+/// A signed length in milliseconds, such as `+12ms`.
 fn signed_ms(value: &Value) -> String {
     value.as_i64().map_or_else(String::new, |ms| format!("{ms:+}ms"))
 }
 
-/// Which of the server's loops fail: "scan, heal fail"; "ok" where none does.
+/// The failing loops of a server: "scan, heal fail"; "ok" if there are none.
 fn loops(loops: &Value) -> String {
     let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
     let names: Vec<String> = failing.map(|one| text_of(&one["name"])).collect();

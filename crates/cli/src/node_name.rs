@@ -10,10 +10,10 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
 const FILE: &str = "node-name";
-/// Of the host's name; what is random comes behind it.
+/// Maximum length of the part made of the host's name; a random part follows.
 const HOST_LEN_MAX: usize = 60;
 
-/// The name in the data folder; at the first start it is made.
+/// The name in the data folder, which is made at the first start.
 pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) -> Result<String, Failure> {
     let path = data_dir.join(FILE);
     match std::fs::read_to_string(&path) {
@@ -32,7 +32,7 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
     }
 }
 
-/// A host's name with everything replaced that a name cannot hold.
+/// Replaces every character of a host's name that a name cannot contain.
 fn as_name(host: &str) -> String {
     let mapped = host.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' => c,

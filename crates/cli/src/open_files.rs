@@ -1,13 +1,13 @@
-//! How many files this process may have open, and how many connections that leaves room for.
+//! The limit of open files of this process, and the number of connections that it allows.
 
 use rondel_web::HttpLimits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Files that are kept for the database, its connections, logs and what is read in between.
+/// Files reserved for the database, its connections, logs and other reads.
 const RESERVE: usize = 128;
 
 /// Raises the soft limit to the hard limit: systemd and most shells start with 1,024, for the sake of programs that use
-/// `select`. How many files may be open now.
+/// `select`. Returns how many files may be open now.
 pub(crate) fn raise() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
@@ -24,8 +24,8 @@ pub(crate) fn open_max() -> usize {
     getrlimit(Resource::Nofile).current.map_or(usize::MAX, |max| usize::try_from(max).unwrap_or(usize::MAX))
 }
 
-/// The bounds of connections that so many open files leave room for. Where files are fewer than `http.connections`, one address
-/// has at most a quarter of what there is.
+/// The limits on connections that this many open files allow. If the files are too few for `http.connections`, one
+/// address or one caller gets at most a quarter of the connections.
 pub(crate) fn fitting(limits: HttpLimits, open_max: usize) -> HttpLimits {
     let room = open_max.saturating_sub(RESERVE).max(open_max / 2).max(4);
     if limits.connections <= room {

@@ -1,4 +1,4 @@
-//! The only place that writes to the terminal: data to stdout, talk to stderr.
+//! The only place that writes to the terminal: data to stdout, messages to stderr.
 
 use std::borrow::Cow;
 use std::io::{ErrorKind, IsTerminal as _, Write};
@@ -8,10 +8,10 @@ use crate::exit::{Exit, Failure};
 use crate::format::Format;
 use crate::terminal::{harmless, harmless_lines, is_harmful};
 
-/// Writes data: a whole line, or several.
+/// Writes data: one or more whole lines.
 ///
 /// # Errors
-/// Silent success where the reader has gone (`rondel run list | head -1`); else the error of the system.
+/// Silent success if the reader has gone (`rondel run list | head -1`); otherwise the system's error.
 pub(crate) fn data(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
@@ -25,10 +25,10 @@ pub(crate) fn data(lines: &str) -> Result<(), Failure> {
     })
 }
 
-/// Writes what the server answered: as it stands, or in YAML.
+/// Writes the server's answer: unchanged, or as YAML.
 ///
 /// # Errors
-/// As [`data`], and where the answer is no JSON.
+/// As [`data`], and if the answer is not JSON.
 pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
     if format != Format::Yaml {
         return self::json(json);
@@ -38,7 +38,7 @@ pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
     data(&rondel_web::yaml::write_value(&value))
 }
 
-/// Writes the text of a file as it stands, or made harmless for a terminal.
+/// Writes the text of a file: unchanged, or made harmless for a terminal.
 ///
 /// # Errors
 /// As [`data`].
@@ -60,8 +60,8 @@ pub(crate) fn json(text: &str) -> Result<(), Failure> {
     data(&escaped_json(text))
 }
 
-/// Writes an answer of the server of whatever kind: JSON as [`json`] does; other text as it stands into files and pipes, and made
-/// harmless for a terminal.
+/// Writes an answer of the server of any kind: JSON as [`json`] does; other text unchanged into files and pipes, and
+/// made harmless for a terminal.
 ///
 /// # Errors
 /// As [`data`].
@@ -84,8 +84,8 @@ pub(crate) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Result
     data(&lines.join("\n"))
 }
 
-/// The same JSON without what a terminal would obey or that would reorder visible text: JSON leaves C1 controls and
-/// invisible signs as they stand. Outside of its texts it has none of these.
+/// The same JSON without characters that a terminal would obey or that would reorder visible text: JSON does not escape
+/// C1 controls and invisible characters. Outside its texts it has none of these.
 fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
     if !json.contains(is_obeyed) {

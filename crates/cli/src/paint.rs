@@ -2,40 +2,40 @@
 
 use std::io::IsTerminal as _;
 
-/// What stands out.
+/// A colour or style, by its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
-    /// What comes, what went well.
+    /// New, or successful.
     Green,
-    /// What goes, what went wrong.
+    /// Removed, or failed.
     Red,
-    /// What changes, what is not over.
+    /// Changed, or not ended yet.
     Yellow,
-    /// What is less important.
+    /// Less important.
     Dim,
-    /// What a line is about.
+    /// The subject of a line.
     Bold,
 }
 
-/// How stdout is painted.
+/// Whether text for stdout is painted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Paint {
     is_on: bool,
 }
 
 impl Paint {
-    /// Nothing is painted.
+    /// Paints nothing.
     #[cfg(test)]
     pub(crate) const OFF: Self = Self { is_on: false };
 
-    /// As stdout wants it.
+    /// Paints if stdout is a terminal with colours, and `NO_COLOR` is not set.
     pub(crate) fn of_stdout() -> Self {
         let is_set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
         let is_dumb = is_set("TERM").is_none_or(|term| term == "dumb");
         Self { is_on: std::io::stdout().is_terminal() && is_set("NO_COLOR").is_none() && !is_dumb }
     }
 
-    /// The text in this ink. It must be harmless already.
+    /// The text in this ink. It must already be harmless.
     pub(crate) fn ink(self, ink: Ink, text: &str) -> String {
         if !self.is_on || text.is_empty() {
             return text.to_owned();

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::exit::Failure;
 
-/// The roles as the API takes them.
+/// The roles in the form that the API takes.
 pub(crate) fn roles(words: &[String]) -> Result<Value, Failure> {
     words.iter().map(|word| role(word)).collect::<Result<Vec<_>, _>>().map(Value::from)
 }
@@ -23,7 +23,7 @@ fn role(word: &str) -> Result<Value, Failure> {
     Ok(json!({"role": role, "namespace": some(namespace), "app": some(app)}))
 }
 
-/// Where a role names an app as if it were a namespace, how that is written.
+/// Adds a hint if a role names an app in place of a namespace.
 pub(crate) fn with_place_hint(failure: Failure, words: &[String]) -> Failure {
     let of_namespace = |word: &String| {
         let (role, place) = word.split_once(':')?;
@@ -34,7 +34,7 @@ pub(crate) fn with_place_hint(failure: Failure, words: &[String]) -> Failure {
     failure.with_hint(&hint)
 }
 
-/// A grant of the API as it is typed.
+/// A grant of the API in the form of the command line.
 pub(crate) fn line_of(grant: &Value) -> String {
     let role = grant["role"].as_str().unwrap_or_default();
     match (grant["namespace"].as_str(), grant["app"].as_str()) {

@@ -1,13 +1,13 @@
-//! A bar on stderr while something takes its time. Off a terminal there is none.
+//! A progress bar on stderr; none if stderr is not a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A bar that fills up.
+/// A progress bar.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
 impl Progress {
-    /// A bar for so many steps of something.
+    /// A bar for this many steps.
     pub(crate) fn new(count: usize, what: &'static str) -> Self {
         let bar = ProgressBar::with_draw_target(Some(count as u64), ProgressDrawTarget::stderr());
         let style = ProgressStyle::with_template("{msg} [{bar:40}] {pos}/{len} {elapsed}");
@@ -18,7 +18,7 @@ impl Progress {
         Self(bar)
     }
 
-    /// One more.
+    /// Advances by one step.
     pub(crate) fn step(&self) {
         self.0.inc(1);
     }

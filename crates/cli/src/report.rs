@@ -1,4 +1,4 @@
-//! `rondel report`: how runs went over days and months, and when the weekly report is sent.
+//! `rondel report`: how runs went over days and months, and the schedule of the weekly report.
 
 use chrono::{Months, NaiveDate};
 use clap::builder::PossibleValuesParser;
@@ -197,7 +197,7 @@ fn midnight(day: NaiveDate) -> String {
     format!("{day}T00:00:00Z")
 }
 
-/// The rows with the sum below them, and then what failed most.
+/// Prints the rows with their sum below, and then the most frequent failures.
 fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
     let report = body.value()?;
     let mut items: Vec<Value> = report["items"].as_array().cloned().unwrap_or_default();

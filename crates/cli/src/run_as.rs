@@ -1,7 +1,7 @@
-//! `rondel agent --run-as`: programs as another user of this host, with that user's groups.
+//! `rondel agent --run-as`: starts programs as another user of this host, with that user's groups.
 //!
-//! The standard library starts programs as another user, but without supplementary groups. So the agent starts this binary
-//! again, which has one thread, changes groups, group and user, and becomes the program.
+//! The standard library can start programs as another user, but without supplementary groups. So the agent starts this
+//! binary again: it has one thread, changes groups, group and user, and then becomes the program.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -51,7 +51,7 @@ pub(crate) struct ProbeAs {
     folder: PathBuf,
 }
 
-/// The user with this name, and how programs are started as that user.
+/// The user with this name, and the commands that start programs as that user.
 pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
     let refused = |sentence: String| Failure::refused(format!("agent.run_as: {sentence}"));
     let own = uzers::get_effective_uid();
@@ -68,7 +68,7 @@ pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
         return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
     }
     let mut groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
-    // A group that has no entry of its own counts all the same.
+    // A group without an entry of its own counts too.
     if !groups.contains(&gid) {
         groups.push(gid);
     }
@@ -97,13 +97,13 @@ fn groups_of(name: &str, user: &User) -> Option<Vec<u32>> {
     Some(groups.iter().map(uzers::Group::gid).collect())
 }
 
-/// Supplementary groups are set on Linux alone.
+/// Supplementary groups are only set on Linux.
 #[cfg(not(target_os = "linux"))]
 fn groups_of(_: &str, _: &User) -> Option<Vec<u32>> {
     None
 }
 
-/// What belongs to the agent alone: its token, its key, its secrets, and the results in its data folder.
+/// The files that belong to the agent alone: its token, its key, its secrets, and the results in its data folder.
 fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
     let named = [&config.settings.token_file, &config.settings.data_dir].into_iter().flatten().cloned();
     let key = config.certificate.iter().map(|(_, key)| key.clone());
@@ -139,7 +139,7 @@ impl Ids {
 }
 
 impl ExecAs {
-    /// Becomes the program; returns only where that fails.
+    /// Becomes the program; returns only if that fails.
     pub(crate) fn run(self) -> Failure {
         if let Err(failure) = self.ids.become_user() {
             return failure;
@@ -156,7 +156,7 @@ impl ExecAs {
     }
 }
 
-/// What the agent gave this process for the program.
+/// The variables that the agent passed to this process for the program.
 fn variables() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter_map(|(name, value)| {
         let name = name.as_bytes().strip_prefix(RunAs::VARIABLE_PREFIX.as_bytes())?;
@@ -165,7 +165,7 @@ fn variables() -> impl Iterator<Item = (OsString, OsString)> {
 }
 
 impl ProbeAs {
-    /// Fails with a sentence where something is open that should not be, or the other way around.
+    /// Fails with a sentence if the user cannot work in the folder, or can read what belongs to the agent.
     pub(crate) fn run(&self) -> Result<(), Failure> {
         self.ids.become_user()?;
         let uid = self.ids.uid;

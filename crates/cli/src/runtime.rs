@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// How long an immediate exit waits for tasks to be dropped, and with them the processes that they started.
+/// How long an immediate exit waits until tasks are dropped, and with them the processes that they started.
 const DROP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Runs a program that goes on until it is asked to stop. The first SIGINT or SIGTERM cancels the token it is given, and it
+/// Runs a program until it is asked to stop. The first SIGINT or SIGTERM cancels the token that it was given, and it
 /// drains; the second ends it at once.
 pub(crate) fn serve<F>(program: impl FnOnce(CancellationToken) -> F) -> Result<Exit, Failure>
 where
@@ -41,7 +41,7 @@ where
     ended
 }
 
-/// Runs a command that speaks to a server and ends. SIGINT ends it at once.
+/// Runs a client command. SIGINT ends it at once.
 pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -65,7 +65,7 @@ impl Signals {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// The exit code of the next signal, should it end the process.
+    /// Waits for a signal, and returns the exit code to use if it ends the process.
     async fn next(&mut self) -> Exit {
         tokio::select! {
             _ = self.interrupt.recv() => Exit::Interrupted,

@@ -1,5 +1,5 @@
-//! The key that stored secrets are encrypted with: from a file that the settings name, else made once in the data folder of
-//! a server that has its database for itself.
+//! The key that encrypts stored secrets: from a file that the settings name, else made once in the data folder of a
+//! server that does not share its database.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -13,10 +13,10 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
 const FILE: &str = "secret.key";
-/// The most bytes of a file with keys that are read.
+/// Maximum number of bytes read from a file with keys.
 const LEN_MAX: u64 = 64 * 1024;
 
-/// The key of this server; none for a cluster that was given none.
+/// The keys of this server; `None` for a cluster without configured keys.
 pub(crate) fn read_or_make(
     config: &ServerConfig,
     startup_files: &mut StartupFiles,
@@ -42,8 +42,8 @@ pub(crate) fn read_or_make(
     parse(&path, &made).map(Some)
 }
 
-/// The text of a file with keys; `None` where there is no such file. One that others can read is refused, as files with tokens
-/// are: with the key they can read all stored secrets.
+/// The text of a file with keys; `None` if there is no such file. A file that other users can read is refused, as files
+/// with tokens are: with the key they could read all stored secrets.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     let place = path.display();
     let mut text = String::new();

@@ -1,4 +1,4 @@
-//! `rondel sign-in-link`: a way into the console.
+//! `rondel sign-in-link`: prints a link that opens the console.
 
 use clap::Args;
 

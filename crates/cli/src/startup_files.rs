@@ -1,4 +1,4 @@
-//! What a start makes on disk, and that a start which fails leaves nothing of it behind.
+//! The files and folders that a start creates. A failed start removes them again.
 
 use std::fs::DirBuilder;
 use std::io::Write as _;
@@ -9,14 +9,14 @@ use tempfile::NamedTempFile;
 
 use crate::exit::Failure;
 
-/// What this start has made so far. Dropped before [`StartupFiles::keep`], it takes all of that back.
+/// What this start has created so far. If it is dropped before [`StartupFiles::keep`], it removes all of that.
 #[derive(Debug, Default)]
 pub(crate) struct StartupFiles {
     made: Vec<PathBuf>,
 }
 
 impl StartupFiles {
-    /// Makes a folder that only this user can enter, with the folders above it, where it is missing.
+    /// Makes a folder that only this user can enter, with its parents, unless it exists.
     pub(crate) fn folder(&mut self, path: &Path) -> Result<(), Failure> {
         let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
         let missing: Vec<_> = above.take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
@@ -31,12 +31,12 @@ impl StartupFiles {
         if path.is_dir() { Ok(()) } else { Err(Failure::from_text(format!("{} is not a folder", path.display()))) }
     }
 
-    /// Counts in a file that another part of this start created.
+    /// Adds a file that another part of this start created.
     pub(crate) fn add(&mut self, path: PathBuf) {
         self.made.push(path);
     }
 
-    /// Writes a file that only this user can read: as a whole or not at all, and never over another one.
+    /// Writes a file that only this user can read: completely or not at all, and never over an existing one.
     pub(crate) fn secret_file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         self.folder(folder)?;
@@ -53,7 +53,7 @@ impl StartupFiles {
         Ok(())
     }
 
-    /// The start has succeeded: what it made stays.
+    /// Keeps what was created, because the start has succeeded.
     pub(crate) fn keep(mut self) {
         self.made.clear();
     }
@@ -62,7 +62,7 @@ impl StartupFiles {
 impl Drop for StartupFiles {
     fn drop(&mut self) {
         for path in self.made.iter().rev() {
-            // A folder that has files of others stays.
+            // A folder with other files in it stays.
             if path.is_dir() {
                 std::fs::remove_dir(path).ok()
             } else {

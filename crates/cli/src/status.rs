@@ -20,13 +20,13 @@ use crate::{clock, output};
 const PAGE_LEN: &str = "200";
 /// How many runs of a kind are counted.
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
-/// A run that is due for longer and has not been sent is overdue.
+/// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
-/// How many of those that failed, and of those that were skipped, are shown.
+/// How many failed runs, and how many skipped ones, are shown.
 const SHOWN: usize = 5;
-/// Runs that were skipped longer ago are not listed.
+/// Runs that were skipped longer ago than this are not listed.
 const SKIPPED_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Why a run was skipped that should have run: other reasons are wanted by its job's definition.
+/// Reasons for skipping a run that should have run; other reasons follow from its job's definition.
 const SKIPPED_REASONS: [&str; 3] = ["no_executor", "misfire", "expired"];
 
 /// The cluster in one screen.
@@ -41,16 +41,16 @@ pub(crate) struct StatusArgs {
     format: FormatArgs,
 }
 
-/// What was found.
+/// The data for the screen.
 struct StatusData {
     nodes: Vec<Value>,
     executors: Vec<Value>,
     running: Vec<Value>,
     waiting: Vec<Value>,
-    /// Due, and not with an executor.
+    /// Due, but not with an executor.
     overdue: Vec<Value>,
     failed: Vec<Value>,
-    /// For want of an executor or a server, or after too long a wait, the newest first.
+    /// Skipped for lack of an executor or a server, or after too long a wait; the newest first.
     skipped: Vec<Value>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
     due_at.is_some_and(|due_at| due_at + OVERDUE_AFTER < now)
 }
 
-/// Whether the run was skipped not long ago although its job wanted it to run.
+/// Whether the run was skipped recently although its job wanted it to run.
 fn is_skipped_lately(run: &Value, now: Timestamp) -> bool {
     let finished_at = run["finished_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let is_unwanted = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));

@@ -4,7 +4,7 @@ use comfy_table::presets::NOTHING;
 
 use crate::terminal::harmless;
 
-/// A table that is being filled. Its cells are made harmless for the terminal.
+/// A table under construction. Its cells are made harmless for the terminal.
 #[derive(Debug)]
 pub(crate) struct Table {
     headers: Vec<String>,
@@ -12,7 +12,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty one.
+    /// An empty table.
     pub(crate) fn new(headers: &[impl AsRef<str>]) -> Self {
         Self { headers: headers.iter().map(|header| header.as_ref().to_owned()).collect(), rows: Vec::new() }
     }

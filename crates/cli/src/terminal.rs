@@ -1,4 +1,4 @@
-//! What others wrote, made harmless for a terminal.
+//! Makes text from other sources harmless for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -29,7 +29,7 @@ pub(crate) fn harmless_lines(text: &str) -> String {
     text.lines().map(|line| harmless(line) + "\n").collect()
 }
 
-/// Whether a terminal would obey it, or it would reorder visible text, or it cannot be seen.
+/// Whether a terminal would obey the character, or it would reorder visible text, or it is invisible.
 pub(crate) fn is_harmful(c: char) -> bool {
     (c.is_control() && c != '\t') || is_invisible(c)
 }

@@ -76,7 +76,7 @@ enum TokenCommand {
         #[arg(long, conflicts_with = "declares", hide = true)]
         no_declares: bool,
     },
-    /// Put a new secret in the place of one, and print it; the old one works on for a while
+    /// Replace a token's secret and print the new one; the old one stays valid for a while
     Rotate {
         /// The token's id, or its name where no other has it
         #[arg(value_name = "ID")]
@@ -141,7 +141,7 @@ impl TokenArgs {
     }
 }
 
-/// The id of the token that is meant: it may be given by its name.
+/// The id of the requested token, which may be given by its name.
 async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
     if wanted.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(wanted.to_owned());
@@ -168,7 +168,7 @@ async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
     }
 }
 
-/// The role of executors and the kind of their tokens go together.
+/// Checks that the role of executors is only for the kinds of tokens for executors, and these have no other role.
 fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
     let is_executor = |word: &&String| word.split(':').next() == Some("executor");
     match kind {
@@ -186,7 +186,7 @@ fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// The apps of these roles that are not there yet, as far as this can be seen.
+/// The apps of these roles that do not exist yet, as far as the caller can see.
 async fn new_apps(client: &Client, wanted: &[String]) -> Vec<String> {
     let mut found = Vec::new();
     for place in wanted.iter().filter_map(|word| word.strip_prefix("executor:")) {
@@ -201,7 +201,7 @@ async fn new_apps(client: &Client, wanted: &[String]) -> Vec<String> {
     found
 }
 
-/// The secret alone on stdout, so that it can go into a file.
+/// Prints the secret alone on stdout, so that it can be written to a file.
 fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
     if matches!(format.format, Format::Json | Format::Jsonl) {
         return output::data(made.text());

@@ -12,11 +12,11 @@ use rondel_core::secret_file::exposure;
 use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 
-/// Shorter texts are no secrets.
+/// Minimum length of a token: shorter texts are no secrets.
 const LEN_MIN: usize = 16;
 const LEN_MAX: usize = 512;
 
-/// Reads the token in a file; `None` where there is no such file.
+/// Reads the token in a file; `None` if there is no such file.
 pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
     if path.to_str().is_some_and(is_token) {
         return Err(Failure::refused(
@@ -53,7 +53,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
     }
 }
 
-/// Reads the token in a file that must be there.
+/// Reads the token in a file that must exist.
 pub(crate) fn read_existing(path: &Path) -> Result<Token, Failure> {
     let missing = || Failure::from_text(format!("there is no token file {}", path.display()));
     read(path)?.ok_or_else(missing)
@@ -81,12 +81,12 @@ pub(crate) fn path_from_environment() -> Option<PathBuf> {
     variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
 }
 
-/// Secrets are no flags, which every user of the machine can see: the environment is read directly.
+/// Reads the environment directly: a secret must not be a flag, which every user of the machine can see.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 
-/// The token that a text is, if it can be one.
+/// Parses a text as a token; `None` if it cannot be one.
 pub(crate) fn check(text: &str) -> Option<Token> {
     let text = text.trim_end_matches(['\n', '\r']);
     let is_token = (LEN_MIN..=LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());

@@ -1,4 +1,4 @@
-//! `rondel user`: who can sign in to the console.
+//! `rondel user`: the users of the console.
 
 use std::io::{BufRead as _, IsTerminal as _, Read as _};
 
@@ -31,7 +31,7 @@ enum UserCommand {
     List(list::BoundArgs),
     /// Show a user
     Get(NameArgs),
-    /// Create a user, and print a link by which they come in and set their password
+    /// Create a user, and print a link with which they sign in and set their password
     Create {
         /// What is typed to sign in
         #[arg(value_name = "USER")]
@@ -83,7 +83,7 @@ struct NameArgs {
     name: String,
 }
 
-/// How much of stdin is read for a password, in bytes.
+/// Maximum number of bytes read from stdin for a password.
 const PASSWORD_LEN_MAX: u64 = 4_096;
 
 const VIEW: View = View { name: "name", headers: &["NAME", "DISPLAY NAME", "ROLES", "STATE", "CREATED"], row };
@@ -138,7 +138,7 @@ impl UserArgs {
     }
 }
 
-/// The first line of stdin: other users of the machine can read arguments.
+/// The first line of stdin: other users of the machine could read an argument.
 fn password(name: &str) -> Result<String, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {

@@ -1,4 +1,4 @@
-//! How things of the API look on stdout, in each of the forms.
+//! Prints objects of the API on stdout, in each format.
 
 use rondel_core::Timestamp;
 use serde_json::Value;
@@ -10,19 +10,19 @@ use crate::format::{Columns, Format, FormatArgs};
 use crate::output;
 use crate::table::Table;
 
-/// How one kind of thing looks.
+/// How one kind of object is printed.
 #[derive(Debug)]
 pub(crate) struct View {
-    /// The key of what it is called by.
+    /// The field with the object's name or id.
     pub(crate) name: &'static str,
     /// The columns of a list.
     pub(crate) headers: &'static [&'static str],
-    /// A line of a list.
+    /// Makes a line of a list.
     pub(crate) row: fn(&Value, Timestamp) -> Vec<String>,
 }
 
 impl View {
-    /// Prints a list: a whole answer of the server.
+    /// Prints a list, which is a whole answer of the server.
     pub(crate) fn list(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Yaml => output::document(body.text(), format.format),
@@ -39,7 +39,7 @@ impl View {
         }
     }
 
-    /// Prints one thing as a line of a list: the output of a command that changed it.
+    /// Prints one object as a line of a list: the output of a command that changed it.
     pub(crate) fn line(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
@@ -47,12 +47,12 @@ impl View {
         }
     }
 
-    /// Prints one thing, whole.
+    /// Prints one object with all its fields.
     pub(crate) fn whole(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         self.whole_in_words(body, format, |_, _| None)
     }
 
-    /// The same, with words of its own for some of the values.
+    /// Prints one object with all its fields; `words` replaces some of the values.
     pub(crate) fn whole_in_words(
         &self,
         body: &Body,
@@ -74,7 +74,7 @@ impl View {
         output::data(&table.render(true))
     }
 
-    /// Prints some of them.
+    /// Prints these objects.
     pub(crate) fn items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
@@ -95,7 +95,7 @@ impl View {
         output::data(&table.render(format.no_headers))
     }
 
-    /// Those that are asked for; else those of the view, and with `wide` the fields beyond them.
+    /// The requested columns; else those of the view and, with `wide`, the fields that these do not show.
     fn columns(&self, items: &[Value], format: FormatArgs) -> Result<Vec<Column>, Failure> {
         if let Some(Columns(names)) = format.columns {
             return names.iter().map(|name| self.column(name, items)).collect();
@@ -139,9 +139,9 @@ impl View {
 
 /// A column of a table.
 enum Column {
-    /// One that the view makes.
+    /// A column that the view makes.
     Cell(usize, &'static str),
-    /// A field as it stands.
+    /// A field, unchanged.
     Field(String),
 }
 

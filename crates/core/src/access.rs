@@ -1,4 +1,4 @@
-//! Who may do what: roles, what they permit, and where. Pure: another part has authenticated the caller.
+//! Which caller may do what: roles, what they permit, and where. Pure: another part has authenticated the caller.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +21,12 @@ words! {
     }
 }
 
-/// What every token begins with, so that secret scanners and readers recognise one.
+/// Prefix of every token, so that secret scanners and readers recognise one.
 pub const TOKEN_PREFIX: &str = "rondel_";
-/// How much of a token is kept in the clear, so that its owner can recognise it.
+/// How many characters of a token are kept in the clear, so that its owner can recognise it.
 const TOKEN_SHOWN_LEN: usize = 17;
 
-/// The beginning of a token, by which its owner can recognise it; of a token that was chosen by a user, next to nothing.
+/// The beginning of a token, by which its owner can recognise it; only two characters of a token that a user chose.
 ///
 /// ```
 /// use rondel_core::access::token_beginning;
@@ -40,7 +40,7 @@ pub fn token_beginning(token: &str) -> &str {
     token.char_indices().nth(len).map_or(token, |(end, _)| &token[..end])
 }
 
-/// Whether a text that should name a file is a token instead: such a text is not repeated.
+/// Whether a text that should name a file is a token instead, which must not be repeated in a message.
 ///
 /// ```
 /// use rondel_core::access::is_token;
@@ -55,10 +55,10 @@ pub fn is_token(text: &str) -> bool {
     secret.len() >= 16 && secret.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Names of the tokens that servers make for themselves: what they change is signed with these.
+/// Names of the tokens that servers make for themselves: changes by servers are signed with these.
 pub const SERVER_TOKEN_NAMES: [&str; 3] = ["admin", "system", "server"];
 
-/// Whether a name is kept for tokens that servers make for themselves, however it is written.
+/// Whether a name is reserved for tokens that servers make for themselves, in whatever case it is written.
 ///
 /// ```
 /// use rondel_core::access::is_reserved_token_name;
@@ -70,27 +70,27 @@ pub fn is_reserved_token_name(name: &str) -> bool {
     SERVER_TOKEN_NAMES.iter().any(|reserved| name.trim().eq_ignore_ascii_case(reserved))
 }
 
-/// What a request asks of its caller.
+/// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// To be signed in: for what belongs to the caller.
+    /// To be signed in, for what belongs to the caller.
     Own,
-    /// To look.
+    /// To view.
     View,
-    /// To look everywhere: at what describes all namespaces at once.
+    /// To view everywhere, for what describes all namespaces at once.
     Watch,
     /// To start, cancel, pause and resume what others have defined.
     Operate,
     /// To define, change and delete.
     Edit,
-    /// To see and change what guards a namespace.
+    /// To view and change what guards a namespace.
     Admin,
-    /// To see and change what belongs to no namespace: users, namespaces, the audit log, the cluster.
+    /// To view and change what belongs to no namespace: users, namespaces, the audit log, the cluster.
     Cluster,
 }
 
 impl Role {
-    /// Whether the role permits this at its place. [`Permission::Watch`] and [`Permission::Cluster`] are decided by the place too.
+    /// Whether the role permits this at its place. [`Permission::Watch`] and [`Permission::Cluster`] also depend on the place.
     #[must_use]
     pub const fn permits(self, permission: Permission) -> bool {
         match permission {
@@ -120,9 +120,9 @@ impl Role {
 pub struct Grant {
     /// The role.
     pub role: Role,
-    /// Where; `None` is every namespace.
+    /// The namespace; `None` for every namespace.
     pub namespace: Option<NamespaceId>,
-    /// Which app of that namespace; `None` is every app.
+    /// The app of that namespace; `None` for every app.
     pub app: Option<AppId>,
 }
 
@@ -148,12 +148,12 @@ impl Grant {
 pub enum Reach {
     /// All of them, and what belongs to the namespace itself.
     All,
-    /// These; none at all where it is empty.
+    /// Only these apps; an empty set means none.
     Apps(BTreeSet<AppId>),
 }
 
 impl Reach {
-    /// Whether there is nothing in it.
+    /// Whether it is empty.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Apps(apps) if apps.is_empty())
@@ -176,7 +176,7 @@ impl Reach {
     }
 }
 
-/// All that a caller may do: the grants, within a limit where there is one (a token's, within those of its owner).
+/// All that a caller may do: its grants, within a limit if there is one (a token's grants, within those of its owner).
 ///
 /// ```
 /// use rondel_core::access::{Grant, Permission, Rights, Role};
@@ -195,13 +195,13 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// These grants.
+    /// Rights with these grants, without a limit.
     #[must_use]
     pub const fn new(grants: Vec<Grant>) -> Self {
         Self { grants, limit: None }
     }
 
-    /// The same, as far as these grants reach too.
+    /// Limits these rights to what `limit` permits too.
     #[must_use]
     pub fn within(self, limit: Vec<Grant>) -> Self {
         Self { limit: Some(limit), ..self }
@@ -211,8 +211,8 @@ impl Rights {
         holds(&self.grants) && self.limit.as_deref().is_none_or(holds)
     }
 
-    /// Whether this is permitted for an app of a namespace, or, without an app, for what belongs to the namespace itself:
-    /// a caller who may look at any part of it may look at that.
+    /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who may
+    /// view any app of the namespace may view that too.
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
         if matches!(permission, Permission::Own | Permission::Watch | Permission::Cluster) {
@@ -227,7 +227,7 @@ impl Rights {
         })
     }
 
-    /// Whether this is permitted at any place at all: what a gate can know before it is known what is asked for.
+    /// Whether this is permitted at any place at all, for a check before it is known what is requested.
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.every(|grants| match permission {
@@ -260,8 +260,8 @@ impl Rights {
         }
     }
 
-    /// Whether an executor of this app may be let in; without an app, of any app of the namespace, one that is yet to be
-    /// made among them.
+    /// Whether an executor of this app may connect; without an app, an executor of any app of the namespace, including one that does not
+    /// exist yet.
     #[must_use]
     pub fn allow_executor(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
         self.every(|grants| {
@@ -269,7 +269,7 @@ impl Rights {
         })
     }
 
-    /// Whether all that a grant gives is here already: a caller cannot give away more than it has.
+    /// Whether these rights include all that a grant gives: a caller cannot grant more than it has.
     #[must_use]
     pub fn cover(&self, wanted: &Grant) -> bool {
         self.every(|grants| {

@@ -1,10 +1,10 @@
-//! The handlers of the agent, as far as a server knows them: their names, and what their parameters cannot do without.
+//! The handlers of the agent, as far as a server knows them: their names, and the parameters that they need.
 
 use serde_json::Value;
 
 use crate::field_error::FieldError;
 
-/// Each handler, and the parameters of which it needs one.
+/// Each handler, with the parameters of which it needs at least one.
 const HANDLERS: [(&str, &[&str]); 7] = [
     ("shell", &["argv", "script"]),
     ("python", &["script"]),
@@ -35,8 +35,8 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// What these parameters lack for a handler of the agent: for servers to which no executor with the handler is connected, so
-/// that there is no schema.
+/// The error for a parameter that a handler of the agent needs and that is missing. For servers to which no executor with the handler is
+/// connected, so that they have no schema.
 #[must_use]
 pub fn missing(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;

@@ -5,7 +5,7 @@ use crate::time::Timestamp;
 
 /// How many instants of each kind are listed; all are counted.
 pub const LISTED_MAX: usize = 50;
-/// How many fires of one job are looked at.
+/// How many fires of one job are compared.
 pub const STEPS_MAX: u32 = 10_000;
 
 /// A definition, and the instant that its fixed rates count from.
@@ -13,7 +13,7 @@ pub const STEPS_MAX: u32 = 10_000;
 pub struct Planned<'a> {
     /// The definition.
     pub job: &'a Job,
-    /// What its fixed rates count from.
+    /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
 }
 
@@ -29,7 +29,7 @@ pub struct Fires {
 /// What an edit does to the fires of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireChanges {
-    /// Up to where the definitions were compared: the end of the window, or earlier where there are too many fires.
+    /// The definitions were compared up to here: the end of the window, or earlier if there are too many fires.
     pub to: Timestamp,
     /// Whether that is the end of the window.
     pub is_whole: bool,
@@ -48,10 +48,10 @@ impl Fires {
     }
 }
 
-/// Compares the fires after `from` and up to `to` of the definitions before and after an edit; `None` stands for a job
-/// that is not there. A paused one has no fires, nor has one whose instants follow from runs.
+/// Compares the fires after `from` and up to `to` of the definitions before and after an edit; `None` stands for a job that does not exist.
+/// A paused job has no fires, nor has one whose instants depend on its runs.
 ///
-/// No more fires are looked at than `steps` allows, which is what is left for other jobs afterwards.
+/// At most `steps` fires are looked at; afterwards it holds what is left for other jobs.
 ///
 /// ```
 /// use rondel_core::ahead::{Planned, fire_changes};

@@ -1,5 +1,5 @@
-//! What needs a look: picks from facts about jobs, runs and servers what an operator should see first. The caller brings the
-//! facts and puts the answer into words.
+//! Picks from facts about jobs, runs and servers what an operator should see first. The caller brings the facts and puts the result into
+//! words.
 
 use std::time::Duration;
 
@@ -8,9 +8,9 @@ use crate::time::Timestamp;
 
 /// Handlers should begin within this after the planned instant.
 pub const LATENESS_OBJECTIVE: Duration = Duration::from_secs(1);
-/// A run is far longer than usual beyond so many times what 95 of 100 took …
+/// A run is far longer than usual if it takes this many times what 95 of 100 runs do not exceed, and longer than [`LONGER_THAN`].
 const LONGER_BY: u32 = 3;
-/// … and beyond this.
+/// A run that is no longer than this is never far longer than usual.
 const LONGER_THAN: Duration = Duration::from_secs(60);
 /// A job that is paused for longer may have been forgotten.
 pub const PAUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -22,24 +22,24 @@ pub const TOKEN_ENDS_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 pub struct Failing {
     /// Its name.
     pub job: String,
-    /// How many runs in a row.
+    /// How many runs in a row failed.
     pub streak: u64,
     /// The planned instant of the first of them.
     pub since: Timestamp,
-    /// The newest run that succeeded before; `None` where none ever did.
+    /// The newest run that succeeded before; `None` if none ever did.
     pub succeeded_at: Option<Timestamp>,
-    /// The message of the newest one.
+    /// The message of the newest failure.
     pub message: Option<String>,
 }
 
-/// A job whose fires were skipped because no executor was there.
+/// A job whose fires were skipped because no executor was available.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unoffered {
     /// Its name.
     pub job: String,
     /// The handler that it asks for.
     pub handler: String,
-    /// How many fires.
+    /// How many fires were skipped.
     pub count: u64,
 }
 
@@ -52,11 +52,11 @@ pub struct UnderWay {
     pub job: String,
     /// When its handler began.
     pub since: Timestamp,
-    /// What 95 of 100 runs of the job do not exceed; `None` where that is not known.
+    /// What 95 of 100 runs of the job do not exceed; `None` if that is not known.
     pub usual: Option<Duration>,
 }
 
-/// What is known.
+/// The facts to pick from.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Jobs whose newest runs failed.
@@ -65,30 +65,30 @@ pub struct Facts {
     pub unoffered: Vec<Unoffered>,
     /// Runs under way.
     pub under_way: Vec<UnderWay>,
-    /// What 99 of 100 runs of the last minutes were late by at most.
+    /// The lateness that 99 of 100 runs of the last minutes did not exceed.
     pub lateness: Option<Duration>,
-    /// Paused jobs by name, with the instant from which they are.
+    /// Paused jobs by name, each with the instant from which it is paused.
     pub paused: Vec<(String, Timestamp)>,
     /// Tokens by name, with their end.
     pub tokens: Vec<(String, Timestamp)>,
-    /// Servers whose lease ended although they did not leave, with that instant.
+    /// Servers whose lease ended although they did not leave, each with the instant at which it ended.
     pub lost_nodes: Vec<(String, Timestamp)>,
     /// Loops that fail: the server, the loop, and since when.
     pub failing_loops: Vec<(String, String, Timestamp)>,
 }
 
-/// How bad it is.
+/// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Work does not get done.
     Bad,
     /// Work may soon not get done.
     Warning,
-    /// To be known.
+    /// Worth knowing.
     Note,
 }
 
-/// Something that needs a look.
+/// A finding that needs a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Look {
     /// A server is gone.
@@ -110,7 +110,7 @@ pub enum Look {
 }
 
 impl Look {
-    /// How bad it is.
+    /// The severity of the finding.
     #[must_use]
     pub const fn severity(&self) -> Severity {
         match self {
@@ -122,7 +122,7 @@ impl Look {
         }
     }
 
-    /// Of two as bad, the one with the greater weight comes first.
+    /// Of two findings with the same severity, the one with the greater weight comes first.
     fn weight(&self) -> u64 {
         match self {
             Self::NodeLost(..) => u64::MAX,

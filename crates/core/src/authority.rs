@@ -1,4 +1,4 @@
-//! Who may look at and change accounts, sign-ins and tokens: none what is stronger than itself. A token is a limited
+//! Which caller may view and change accounts, sign-ins and tokens: none may manage what has more rights than itself. A token is a limited
 //! form of its account, so it has no rights over that account's stronger tokens, its sign-ins and its password.
 
 use crate::access::{Grant, Permission, Rights};
@@ -9,7 +9,7 @@ use crate::id::AccountId;
 pub struct Actor<'a> {
     /// What it may do now.
     pub rights: &'a Rights,
-    /// The account behind it; `None` behind a token of the server's.
+    /// The account behind it; `None` for a token of the server.
     pub account: Option<AccountId>,
     /// Whether it acts by a token: in a call of the API, or in a sign-in that a token began.
     pub is_token: bool,
@@ -18,7 +18,7 @@ pub struct Actor<'a> {
 /// A token that is to be read, rotated or revoked.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenTarget<'a> {
-    /// The account that it belongs to; `None` for one of the server's.
+    /// The account that it belongs to; `None` for a token of the server.
     pub owner: Option<AccountId>,
     /// Whether it is for executors.
     pub is_executor: bool,

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// The wait after `failed_count` tries that failed: `first` after the first of them, twice as long after each further
-/// one, and at most `max`. None failed: no wait.
+/// The wait after `failed_count` tries that failed: `first` after the first of them, twice as long after each further one, and at most
+/// `max`. Without a failure there is no wait.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,8 +20,8 @@ pub fn doubled(first: Duration, max: Duration, failed_count: u32) -> Duration {
     first.saturating_mul(factor).min(max)
 }
 
-/// A part of a wait, so that those who failed together do not all try again together: `chance` from 0 to 1 gives half the
-/// wait to the whole of it.
+/// A part of a wait, so that callers that failed together do not all try again together: `chance` from 0 to 1 gives half of the wait up to
+/// the whole wait.
 #[must_use]
 pub fn spread(wait: Duration, chance: f64) -> Duration {
     wait.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)

@@ -13,11 +13,11 @@ use crate::field_error::FieldError;
 use crate::name;
 use crate::word_enum::words;
 
-/// The most days that one calendar lists, with those of the calendars that it is made of.
+/// Maximum number of days that one calendar lists, including those of the calendars that it names.
 pub const DAY_COUNT_MAX: usize = 20_000;
-/// The most rules that one calendar is made of.
+/// Maximum number of rules of one calendar.
 pub const RULE_COUNT_MAX: usize = 500;
-/// The most times of day that one calendar lists.
+/// Maximum number of times of day that one calendar lists.
 pub const TIME_COUNT_MAX: usize = 24;
 /// How deep rules and calendars may be nested.
 pub const DEPTH_MAX: usize = 16;
@@ -110,13 +110,13 @@ words! {
     }
 }
 
-/// A calendar, checked and ready to be asked.
+/// A calendar, checked and ready for lookups.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     name: String,
     node: Node,
     has_times: bool,
-    /// How many rules and spans one question may look at.
+    /// Upper bound on the rules and spans that one lookup checks.
     size: u64,
     /// Minutes of the day at which membership can change, midnight among them, in order.
     edges: Vec<u32>,
@@ -127,7 +127,7 @@ enum Node {
     Days(BTreeMap<NaiveDate, Option<String>>),
     /// One bit per weekday, Monday first.
     Weekdays(u8),
-    /// Minutes of the day, from and up to.
+    /// Spans of minutes of the day; the end is not included.
     Times(Vec<(u32, u32)>),
     All(Vec<Node>),
     Any(Vec<Node>),
@@ -135,10 +135,10 @@ enum Node {
 }
 
 impl Calendar {
-    /// Checks a calendar and puts in those that it is made of, which `find` answers by name.
+    /// Checks a calendar and inserts the calendars that it names, which `find` returns by name.
     ///
     /// # Errors
-    /// Every complaint, with a pointer into the document.
+    /// Every error, with a pointer into the document.
     pub fn compile(spec: &CalendarSpec, find: impl Fn(&str) -> Option<CalendarSpec>) -> Result<Self, Vec<FieldError>> {
         let mut compiler =
             Compiler { find: &find, path: vec![spec.name.clone()], days: 0, rules: 0, times: 0, errors: Vec::new() };
@@ -160,10 +160,10 @@ impl Calendar {
         Ok(Self { name: spec.name.clone(), has_times: node.has_times(), size: node.size(), node, edges })
     }
 
-    /// A calendar from a rule that was checked when it was saved, with the calendars that it names put in.
+    /// A calendar from a stored rule, which was checked when it was saved and has the calendars that it names inserted.
     ///
     /// # Errors
-    /// As for [`compile`](Self::compile): only where it was saved by a later version.
+    /// As for [`compile`](Self::compile), but only if a later version saved the rule.
     pub fn of_rule(name: &str, rule: &Rule) -> Result<Self, Vec<FieldError>> {
         let spec = CalendarSpec { name: name.to_owned(), description: String::new(), rule: rule.clone() };
         Self::compile(&spec, |_| None)
@@ -181,7 +181,7 @@ impl Calendar {
         self.node.has(local)
     }
 
-    /// Whether a day is in it; asked at its first minute, for calendars that know only days.
+    /// Whether a day is in it; checks the day's first minute, for calendars without times of day.
     #[must_use]
     pub fn has_day(&self, day: NaiveDate) -> bool {
         self.node.has(day.and_time(NaiveTime::MIN))
@@ -193,12 +193,12 @@ impl Calendar {
         self.has_times
     }
 
-    /// What one question costs at most: how many rules and spans of the day are looked at.
+    /// The highest cost of one lookup: how many rules and spans of the day it checks.
     pub(crate) const fn size(&self) -> u64 {
         self.size
     }
 
-    /// What the day is called, where a rule gives it a name.
+    /// The name of a day, if a rule gives it one.
     #[must_use]
     pub fn day_name(&self, day: NaiveDate) -> Option<&str> {
         self.node.day_name(day)
@@ -218,7 +218,7 @@ impl Calendar {
 }
 
 impl CalendarSpec {
-    /// Its rule with the calendars that it names put in; of one that [`Calendar::compile`] takes.
+    /// Its rule with the calendars that it names inserted. Only for a calendar that [`Calendar::compile`] accepts.
     #[must_use]
     pub fn expanded(&self, find: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
         fn expand(rule: &Rule, find: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
@@ -258,7 +258,7 @@ impl CalendarSpec {
 
 struct Compiler<'f> {
     find: &'f dyn Fn(&str) -> Option<CalendarSpec>,
-    /// The calendars that are being put into one another.
+    /// The chain of calendars that are being inserted, to find circles.
     path: Vec<String>,
     days: usize,
     rules: usize,

@@ -1,13 +1,13 @@
-//! Jobs that code declares: which declaration counts, and what it does to the job that is there.
+//! Jobs that are declared in code: which declaration counts, and what it does to a job that exists.
 //!
-//! Executors of one build declare the same set of jobs. While an app is deployed anew, executors of two builds live side
-//! by side, and each sends its own at every hello. So that a job does not go back and forth:
+//! Executors of one build declare the same set of jobs. During a deployment executors of two builds live side by side, and each sends its
+//! own set at every hello. So that a job does not go back and forth:
 //!
 //! - A declaration (a job's name and the text of its definition) is as old as the first set that it was seen in, however
 //!   often it is sent again.
-//! - Of the declarations in sets that living executors have, the youngest counts. The first executor of a new build
-//!   brings a change; one of the old build that connects again, or is restarted, does not take it back.
-//! - A roll back to an old build counts from when the last executor of the new one is gone.
+//! - Of the declarations in sets that living executors have, the youngest counts. The first executor of a new build brings a change; one of
+//!   the old build that reconnects or restarts does not revert it.
+//! - A rollback to an old build counts from when the last executor of the new one is gone.
 //!
 //! Edits by users win: see [`step`].
 
@@ -29,17 +29,17 @@ pub struct SeenSet {
     pub jobs: BTreeMap<String, String>,
 }
 
-/// What counts of some sets.
+/// The declarations that count, out of several sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectiveDeclarations {
     /// The text that counts, for each job that living executors declare.
     pub jobs: BTreeMap<String, String>,
-    /// Jobs that were declared once, and that no living executor declares. Nothing is gone while no executor lives.
+    /// Jobs that were declared before, and that no living executor declares. Empty while no executor lives.
     pub gone: BTreeSet<String>,
 }
 
-/// Decides what counts. Sets last seen before `living_since` have no living executor; they still count for how old a
-/// declaration is.
+/// Decides which declarations count. Sets last seen before `living_since` have no living executor; they still determine the age of a
+/// declaration.
 ///
 /// ```
 /// use rondel_core::Timestamp;
@@ -68,7 +68,7 @@ pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarati
     }
     let mut youngest: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
     for (name, text) in living.iter().flat_map(|set| &set.jobs) {
-        // Two of one age: any of them, but the same on every node.
+        // Of two with the same age, every node must take the same one.
         let mark = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
         let best = youngest.entry(name).or_insert(mark);
         *best = (*best).max(mark);
@@ -83,18 +83,18 @@ pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarati
 /// What a declaration does to a job that exists.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Nothing: it is known.
+    /// Nothing: the declaration is known.
     Nothing,
-    /// It is remembered; the definition stays as it is.
+    /// The declaration is remembered; the definition stays as it is.
     Remember,
-    /// It becomes the definition, and is remembered.
+    /// The declaration becomes the definition, and is remembered.
     Change(Box<JobSpec>),
 }
 
-/// Decides what a declaration does to a job with the definition `current`, of which code declared `before` until now.
+/// Decides what a declaration does to a job with the definition `current`; `before` is what code declared until now.
 ///
-/// The definition follows the declaration while no user has edited it, that is, while it is what was declared. Whether
-/// the job is paused is not looked at, and stays as users left it: a paused job still gets its new schedule.
+/// The definition follows the declaration while no user has edited it, that is, while it equals what was declared. Whether the job is
+/// paused does not matter, and stays as users left it: a paused job still gets its new schedule.
 #[must_use]
 pub fn step(current: &JobSpec, before: Option<&JobSpec>, declared: &JobSpec) -> Step {
     let Some(before) = before else { return Step::Remember };

@@ -1,4 +1,4 @@
-//! Instants at which more jobs are due than servers can claim in the usual look-ahead: from when on they are claimed.
+//! When to start claiming the fires of an instant at which more jobs are due than servers can claim in the usual look-ahead.
 
 use std::time::Duration;
 
@@ -16,14 +16,14 @@ pub struct DenseInstant {
 /// How fires are claimed ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimPace {
-    /// All fires are to be claimed so long before their instant.
+    /// All fires must be claimed at least this long before their instant.
     pub near: Duration,
-    /// How many jobs a server can claim in a second, as far as is assumed. At least 1.
+    /// How many jobs a server is assumed to claim per second. At least 1.
     pub jobs_per_second: u32,
 }
 
-/// Those of `instants`, which are in order, whose fires must be claimed from now on to be claimed in time. Fires of an instant are
-/// claimed after those of the dense ones before it.
+/// The instants whose fires must be claimed from `now` on to be claimed in time. `instants` are in order; the fires of one are claimed
+/// after those of the dense instants before it.
 #[must_use]
 pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
     let mut job_count = 0_u64;
@@ -36,7 +36,7 @@ pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> V
             last = Some(index);
         }
     }
-    // Where a later one cannot wait, those before it cannot either.
+    // If a later instant cannot wait, those before it cannot either.
     instants.iter().take(last.map_or(0, |last| last + 1)).map(|instant| instant.at).collect()
 }
 

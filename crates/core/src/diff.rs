@@ -1,9 +1,9 @@
-//! What differs between two versions of a definition: field by field, and line by line where a field is a text of lines,
-//! such as a script.
+//! The differences between two versions of a definition: field by field, and line by line if a field is a text of several lines, such as a
+//! script.
 
 use serde_json::Value;
 
-/// Pairs of lines that are compared at most; of longer texts all that differs is one block.
+/// Maximum number of pairs of lines that are compared; in longer texts all that differs is one block.
 const PAIRS_MAX: usize = 4_000_000;
 
 /// Unchanged lines that are shown around changed ones.
@@ -12,11 +12,11 @@ const CONTEXT: usize = 3;
 /// A field that is not the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
-    /// Which, as a JSON pointer.
+    /// The field, as a JSON pointer.
     pub pointer: String,
-    /// What it was; `None` where it was not there.
+    /// Its old value; `None` if it did not exist.
     pub from: Option<Value>,
-    /// What it is; `None` where it is not there any more.
+    /// Its new value; `None` if it no longer exists.
     pub to: Option<Value>,
 }
 
@@ -50,8 +50,8 @@ fn compare(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mu
     }
 }
 
-/// Two edits of one definition as one: what the later edit did not change is as the earlier one left it. Objects are merged field by
-/// field, lists as a whole.
+/// Merges two edits of `base`: a field that `mine` did not change is taken from `theirs`. Objects are merged field by field, lists as a
+/// whole.
 ///
 /// ```
 /// use rondel_core::diff::merge;
@@ -78,7 +78,7 @@ pub fn merge(base: &Value, mine: &Value, theirs: &Value) -> Value {
     Value::Object(merged.collect())
 }
 
-/// The changes as text: `-` before what was, `+` before what is. Texts of several lines are compared by line.
+/// The changes as text: `-` before old values, `+` before new ones. Texts of several lines are compared by line.
 ///
 /// ```
 /// use rondel_core::diff::{changes, text};
@@ -108,7 +108,7 @@ pub fn text(changes: &[Change]) -> String {
     shown
 }
 
-/// A line of a comparison: whether it was, and whether it is.
+/// A line of a comparison, by which of the two texts has it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Line<'a> {
     Same(&'a str),
@@ -140,7 +140,7 @@ fn add_lines(shown: &mut String, from: &str, to: &str) {
     }
 }
 
-/// The shortest way from one to the other, or, where that is too much work, everything between the equal ends.
+/// The shortest edit from one to the other or, if that is too much work, everything between the equal ends as one block.
 fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     let head = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let (from_rest, to_rest) = (&from[head..], &to[head..]);
@@ -157,7 +157,7 @@ fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
 }
 
 fn middle<'a>(old: &[&'a str], new: &[&'a str], lines: &mut Vec<Line<'a>>) {
-    // common[i][j]: the length of the longest common part of what begins at i and at j.
+    // common[i][j]: the length of the longest common subsequence of `old[i..]` and `new[j..]`.
     let width = new.len() + 1;
     let mut common = vec![0_u32; (old.len() + 1) * width];
     for i in (0..old.len()).rev() {

@@ -1,6 +1,6 @@
-//! What of a document is shown to whom. The audit log shows fields that are on a list and hides every other value: what a job's
-//! parameters are called is its author's business, so no list of secret names is ever complete. Old versions of a job and runs hide what looks
-//! like a secret from callers who may not edit the job.
+//! Which parts of a document are shown to which readers. The audit log shows fields that are on a list and hides every other value: authors
+//! name a job's parameters as they like, so no list of secret names is ever complete. Old versions of a job and runs hide what looks like a
+//! secret from callers who may not edit the job.
 
 mod bounded;
 mod secrets;
@@ -10,18 +10,18 @@ use serde_json::{Map, Value};
 use self::secrets::{is_secret_name, without_secrets};
 use crate::diff::Change;
 
-/// What stands in the place of a value.
+/// Shown in place of a hidden value.
 pub const HIDDEN: &str = "***";
-/// The field of a definition that holds what its author likes.
+/// The field of a definition whose content is up to its author.
 const PARAMS: &str = "params";
 /// The field whose items have parameters too.
 const PUMP: &str = "pump";
-/// Maps whose keys are their author's words and whose values are no secrets: executors announce them.
+/// A map whose keys are chosen by its author and whose values are no secrets: executors announce them.
 const LABELS: &str = "labels";
-/// Fields of which the scheme and the host are shown: the rest of a webhook's URL is its secret.
+/// A field of which the scheme and the host are shown: the rest of a webhook's URL is its secret.
 const URL: &str = "url";
 
-/// The fields whose values the audit log shows. A test holds the list to the documents of the API.
+/// The fields whose values the audit log shows. A test compares the list with the documents of the API.
 const SHOWN: &[&str] = &[
     "action",
     "address",
@@ -188,7 +188,7 @@ fn shown(document: Value) -> Value {
     }
 }
 
-/// The same for documents by the names of what they are about; `more` of them were left out before.
+/// As [`for_audit`], for documents keyed by the names of their objects; `more` of them were left out before.
 #[must_use]
 pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
     bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, shown(document))).collect(), more)
@@ -203,7 +203,7 @@ pub fn is_shown(field: &str) -> bool {
 fn audited(key: &str, value: Value) -> Value {
     let mut fields = segments(key);
     let last = fields.next_back().unwrap_or_default();
-    // What lies below the labels has names of its author's.
+    // Fields below the labels have names that their author chose.
     if key.starts_with('/') && segments(key).any(|field| field == LABELS) {
         return value;
     }
@@ -217,14 +217,14 @@ fn audited(key: &str, value: Value) -> Value {
     }
 }
 
-/// The fields of a pointer, without the places in lists; a plain name is one field.
+/// The fields of a pointer, without the indexes of lists; a plain name is one field.
 fn segments(key: &str) -> impl DoubleEndedIterator<Item = &str> {
     let path = key.strip_prefix('/').unwrap_or(key);
     let is_pointer = key.starts_with('/');
     path.split('/').filter(move |part| !is_pointer || !part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The same shape without the values: whether a field is set, and which there are, can still be seen.
+/// The same shape without the values: it still shows which fields there are, and whether they are set.
 fn hidden(value: Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value,
@@ -267,14 +267,14 @@ pub fn params_for_viewer(params: Value) -> Value {
     without_secrets(params)
 }
 
-/// The same for what differs between two definitions.
+/// A difference between two definitions, for readers who may not edit the job.
 #[must_use]
 pub fn change_for_viewer(change: Change) -> Change {
     let show = shown_at(&change.pointer);
     Change { from: change.from.map(show), to: change.to.map(show), ..change }
 }
 
-/// How viewers see what a pointer leads to.
+/// How viewers see the value at a pointer.
 fn shown_at(pointer: &str) -> fn(Value) -> Value {
     let mut fields = segments(pointer);
     let is_param = matches!(fields.next(), Some(PARAMS | PUMP));

@@ -1,4 +1,4 @@
-//! A definition as a document: in the order of the documentation, without what is the default anyway.
+//! A definition as a document: in the order of the documentation, without values that are the default.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ impl JobSpec {
     }
 }
 
-/// Takes what is the default out of a pump, which has none as a whole.
+/// Removes default values from a pump; a pump as a whole has no default.
 fn leave_out_defaults(pump: &mut Value) {
     let least = json!({"items": pump["items"], "groups": pump["groups"]});
     let plain =
@@ -88,8 +88,8 @@ fn leave_out_defaults(pump: &mut Value) {
     }
 }
 
-/// Whether a value is the default; takes out the parts of it that are. What users made, such as `params`, has null for
-/// its default and stays whole.
+/// Whether a value is the default; if not, removes those parts of it that are. Values that users shape freely, such as `params`, have null
+/// as their default and stay whole.
 fn is_default(value: &mut Value, default: Option<&Value>) -> bool {
     let Some(default) = default else { return false };
     if value == default {

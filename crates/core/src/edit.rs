@@ -1,8 +1,8 @@
-//! What an edit does to the rows of a job that are not sent yet, so that no fire runs under a definition that is gone.
+//! What an edit does to the rows of a job that are not sent yet, so that no fire runs under a definition that was replaced.
 //!
-//! Rows that the new definition also fires move to the new version; others are settled. A settled row whose instant is
-//! still ahead is reopened when the definition fires it again, never inserted again: its key exists. The next fire is
-//! the first one without a row. Fires that are over and have no row get one for all of them, unless the scan still runs them.
+//! Rows that the new definition also fires move to the new version; others are settled. A settled row whose instant is still ahead is
+//! reopened if a later definition fires it again; it is never inserted again, because its key exists. The next fire is the first one
+//! without a row. Past fires without a row share one, unless the scan still runs them.
 
 use std::time::Duration;
 
@@ -14,9 +14,8 @@ use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// A row that may start within this time may be on its way already: the tick reads rows that much ahead. An edit leaves it
-/// as it is, so that the ledger never shows a run that began as skipped. No fire due later than this after
-/// an edit runs under the old definition.
+/// A row that may start within this time may be on its way already: the tick reads rows that far ahead. An edit leaves it as it is, so that
+/// the ledger never shows a run that began as skipped. No fire due later than this after an edit runs under the old definition.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
@@ -32,27 +31,27 @@ pub struct FutureRow {
     pub status: RunStatus,
 }
 
-/// Where a job stands when it is edited.
+/// The state of a job when it is edited.
 #[derive(Clone, Copy, Debug)]
 pub struct EditContext<'a> {
     /// The job.
     pub job: JobId,
-    /// What its fixed rates count from.
+    /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
     /// The present, as the editor saw it.
     pub now: Timestamp,
-    /// When the new definition was checked: an `at` after this instant was ahead then, and fires although it may be over by now.
+    /// When the new definition was checked: an `at` after this instant was ahead then, and fires although it may have passed by now.
     pub checked_at: Timestamp,
-    /// The latest that the clock is known to have been when the rows were read: later than `now` where the edit was slow on its
-    /// way, or the clock stepped back. What was due by then may have been sent.
+    /// The latest known time of the clock when the rows were read. It is later than `now` if the edit was slow to arrive, or the clock
+    /// stepped back. Rows due by then may have been sent.
     pub read_at: Timestamp,
     /// Its rows that an edit is about, in any order.
     pub rows: &'a [FutureRow],
-    /// Its definition before; `None` where that cannot be read any more.
+    /// Its definition before; `None` if that can no longer be read.
     pub before: Option<&'a Job>,
     /// The first fire without a row, by that definition.
     pub next_fire_at: Option<Timestamp>,
-    /// The open run whose end gives the next fire: only of a job with a delay.
+    /// The open run whose end sets the next fire; only for a job with a delay.
     pub follows: Option<RunId>,
 }
 
@@ -70,17 +69,17 @@ pub struct Moved {
 pub struct EditPlan {
     /// Open rows that move to the new version.
     pub keep: Vec<Moved>,
-    /// Open rows that end as skipped …
+    /// Open rows that end as skipped.
     pub settle: Vec<RunId>,
-    /// … for this reason.
+    /// Why they are skipped.
     pub reason: Reason,
-    /// Fires of the definition before that are over, have no row, and do not happen any more; skipped for the same reason.
+    /// Past fires of the previous definition that have no row and will not run; they are skipped for the same reason.
     pub passed: Option<MissedSpan>,
     /// Settled rows that are open again under the new version.
     pub reopen: Vec<Moved>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
-    /// The open run whose end gives the next fire.
+    /// The open run whose end sets the next fire.
     pub follows: Option<RunId>,
 }
 
@@ -112,8 +111,8 @@ pub fn plan_edit(job: Option<&Job>, standing: EditContext<'_>) -> EditPlan {
     plan
 }
 
-/// How far before the present the planned instants of rows can lie that start after it: by the larger jitter of the
-/// definitions before and after an edit.
+/// How far before the present a row's planned instant can be although the row starts later: the larger jitter of the definitions before and
+/// after an edit.
 #[must_use]
 pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
     before.into_iter().chain(after).map(|job| job.timetable.jitter_max()).max().unwrap_or_default()
@@ -128,7 +127,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
             (false, Some(moved)) => plan.keep.push(moved),
             (false, None) if is_on_its_way(row, standing) => {}
             (false, None) => plan.settle.push(row.id),
-            // Without the jitter that it was put off by, its start is over.
+            // Without the jitter of the old definition, its start may have passed.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
             (true, _) => {}
         }
@@ -138,10 +137,10 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // The scan runs it now. One that has a row already is not written again, for its key exists.
+    // The scan runs it now. If it has a row already, it is not inserted again, because its key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
-    // Fires that are over and have no row yet (their home has just died) stay the scan's: it runs them or records why not.
+    // Past fires without a row (their home has just died) are left to the scan: it runs them or records why not.
     let is_same = standing.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
     if let Some(overdue) = standing.next_fire_at.filter(|at| is_same && *at <= now) {
         plan.next_fire_at = Some(overdue);
@@ -171,7 +170,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, standing: EditContext<'_>) {
         (None, Some(next)) if is_same => Some(next),
         (None, _) => job.timetable.first_delayed(standing.now),
     };
-    // That instant has a row already, which an earlier edit settled.
+    // That instant already has a row, which an earlier edit settled.
     let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = standing.rows.iter().find(is_next) {
         plan.reopen.push(Moved { id: row.id, due_at: row.due_at });

@@ -16,7 +16,7 @@ pub fn chain(error: &dyn Error) -> String {
     chain_of(error, |error| error.to_string())
 }
 
-/// The same without line breaks, for a place that has one line.
+/// As [`chain`], without line breaks, for a place that has one line.
 #[must_use]
 pub fn chain_in_one_line(error: &dyn Error) -> String {
     chain_of(error, |error| {

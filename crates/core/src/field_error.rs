@@ -1,27 +1,27 @@
-//! One complaint about a document: where in it, and what would be right.
+//! One error in a document: its place, and what would be right.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// A complaint about one field of a definition.
+/// An error in one field of a definition.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FieldError {
-    /// Where: a JSON pointer into the document, `/schedule/cron`.
+    /// The field, as a JSON pointer into the document: `/schedule/cron`.
     pub pointer: String,
     /// What is wrong and what would be right, in a sentence that names the value.
     pub message: String,
-    /// Names of jobs that the message is about and leaves out, since its reader may not see all of them.
+    /// Names of jobs that the message is about but leaves out, because its reader may not see all of them.
     pub jobs: Vec<String>,
 }
 
 impl FieldError {
-    /// A complaint about the field at `pointer`.
+    /// An error in the field at `pointer`.
     pub fn new(pointer: impl Into<String>, message: impl Into<String>) -> Self {
         Self { pointer: pointer.into(), message: message.into(), jobs: Vec::new() }
     }
 
-    /// The same with the jobs that it is about, each followed by the next one.
+    /// Adds the jobs that the error is about, each followed by the next one.
     #[must_use]
     pub fn with_jobs(self, jobs: Vec<String>) -> Self {
         Self { jobs, ..self }

@@ -1,7 +1,7 @@
-//! One word for how a job is doing, folded from its runs, its switch and its schedule: what lists show first.
+//! The state of a job in one word, folded from its runs, its switch and its schedule: lists show it first.
 //!
-//! [`StateFacts`] are read from the store in one statement for a page of jobs; [`FoldedState::fold`] decides. What else can be wrong
-//! with a job, such as a missing executor, is no state: the words of the [`filter`](crate::filter) have it.
+//! [`StateFacts`] are read from the store in one statement for a page of jobs; [`FoldedState::fold`] decides. Other problems of a job, such
+//! as a missing executor, are no states: they are words of the [`filter`](crate::filter).
 
 use crate::word_enum::words;
 
@@ -21,7 +21,7 @@ words! {
     }
 }
 
-/// What the state of a job is folded from.
+/// The facts that the state of a job is folded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateFacts {
     /// Whether the newest of its verdicts that is a success or a failure is a failure.
@@ -37,7 +37,7 @@ pub struct StateFacts {
 }
 
 impl FoldedState {
-    /// The state that these facts give. Trouble comes first: a job that was paused or has ended after a failure still needs a look.
+    /// The state for these facts. A failure comes first: a job that was paused or has ended after a failure still needs a look.
     #[must_use]
     pub const fn fold(facts: StateFacts) -> Self {
         if facts.is_failing {

@@ -1,5 +1,5 @@
-//! Which client a request comes from when proxies stand between: `Forwarded` (RFC 7239) and `X-Forwarded-For`, believed
-//! only as far as the proxies that wrote them are trusted.
+//! Which client a request comes from behind proxies: `Forwarded` (RFC 7239) and `X-Forwarded-For` are believed only as far as the proxies
+//! that wrote them are trusted.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::outgoing::parse_network;
 
-/// How many proxies of one header are looked at, from the last one.
+/// Maximum number of entries of one header that are read, from the last one on.
 const HOP_COUNT_MAX: usize = 32;
 
 /// The networks of the proxies whose headers are believed.
@@ -91,7 +91,7 @@ fn address(text: &str) -> Option<IpAddr> {
     host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// The address that clients are counted by: of IPv6 the /64, because one client has all addresses of it.
+/// The address that a client is counted under: for IPv6 its /64, because one client has all addresses of it.
 #[must_use]
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

@@ -1,8 +1,8 @@
-//! Which jobs follow from which: cycles and chains that are too long, found when a definition is saved, and what the ends
-//! of a fire's runs mean for the jobs that wait for them.
+//! Which jobs follow from which. Finds cycles and chains that are too long when a definition is saved, and decides what the ends of a
+//! fire's runs mean for the jobs that wait for them.
 //!
-//! A fire begins with one run, its root. Every job that follows from the root's job, directly or over others, has one run
-//! in that fire, which comes into being when all of its parents that belong to the same fire have ended.
+//! A fire begins with one run, its root. Every job that follows from the root's job, directly or indirectly, has one run in that fire. The
+//! run is created when all of its parents that belong to the same fire have ended.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -21,7 +21,7 @@ pub struct Edge {
     pub child: JobId,
     /// The job that it follows from.
     pub parent: JobId,
-    /// How that must have ended.
+    /// How the parent must have ended.
     pub on: AfterWhat,
 }
 
@@ -32,12 +32,12 @@ pub struct Graph {
     children: BTreeMap<JobId, BTreeSet<JobId>>,
 }
 
-/// Why a job cannot have the parents that it names. The jobs of a path stand in the order in which they would run.
+/// Why a job cannot have the parents that it names. The jobs of a path are in the order in which they would run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BadGraph {
-    /// It would follow from itself. The path begins with the parent that closes the circle, and ends with it.
+    /// The job would follow from itself. The path begins and ends with the parent that closes the cycle.
     Cycle(Vec<JobId>),
-    /// A chain would have more than [`DEPTH_MAX`] jobs: this one.
+    /// This chain would have more than [`DEPTH_MAX`] jobs.
     TooDeep(Vec<JobId>),
 }
 
@@ -56,8 +56,7 @@ impl Graph {
         self.children.entry(edge.parent).or_default().insert(edge.child);
     }
 
-    /// Gives a job these parents instead of those that it had, if that makes neither a circle nor a chain that is too
-    /// long. What is refused is in the graph all the same: throw it away.
+    /// Replaces a job's parents, unless that makes a cycle or a chain that is too long. An error leaves the graph changed: discard it then.
     ///
     /// # Errors
     /// [`BadGraph`], with the path.
@@ -85,9 +84,9 @@ impl Graph {
         if chain.len() > DEPTH_MAX { Err(BadGraph::TooDeep(chain)) } else { Ok(()) }
     }
 
-    /// Refuses a circle, and a chain that is too long through one of these jobs. Each edge is visited a fixed number of times,
-    /// however many chains lead through it. Of several jobs that are at fault the path names the one that completes the circle
-    /// or the chain, if the jobs are saved in the order in which they are given here.
+    /// Refuses a cycle, and a chain through one of these jobs that is too long. Each edge is visited a fixed number of times, however many
+    /// chains lead through it. If several jobs are at fault, the path names the one that would complete the cycle or the chain if the jobs
+    /// were saved in the given order.
     ///
     /// # Errors
     /// [`BadGraph`], with the path.
@@ -106,7 +105,7 @@ impl Graph {
         }
     }
 
-    /// A job and all that follow from it, directly or over others.
+    /// A job and all jobs that follow from it, directly or indirectly.
     #[must_use]
     pub fn reach(&self, root: JobId) -> BTreeSet<JobId> {
         let mut reached = BTreeSet::from([root]);
@@ -126,7 +125,7 @@ impl Graph {
         self.parents.get(&job).into_iter().flat_map(BTreeMap::keys).copied()
     }
 
-    /// The shortest way down from one job to another.
+    /// The shortest path down from one job to another.
     fn path(&self, from: JobId, to: JobId) -> Option<Vec<JobId>> {
         let mut came_from = BTreeMap::from([(from, from)]);
         let mut open = VecDeque::from([from]);
@@ -151,7 +150,7 @@ impl Graph {
         None
     }
 
-    /// Every job after all of its parents; jobs of a circle, and those that follow from one, are left over.
+    /// Sorts every job after all of its parents. Jobs of a cycle, and those that follow from one, stay unsorted.
     fn in_order(&self) -> InOrder {
         let mut open: BTreeMap<JobId, usize> =
             self.parents.iter().filter(|(_, own)| !own.is_empty()).map(|(job, own)| (*job, own.len())).collect();
@@ -172,8 +171,8 @@ impl Graph {
         InOrder { sorted, unsorted: open.into_keys().collect(), step_count }
     }
 
-    /// A circle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job
-    /// that comes last in `order`.
+    /// A cycle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job that comes last
+    /// in `order`.
     fn circle(&self, among: &BTreeSet<JobId>, order: &[JobId]) -> Vec<JobId> {
         let mut visited = BTreeSet::new();
         let mut upwards: Vec<JobId> = Vec::new();
@@ -201,7 +200,7 @@ struct InOrder {
     step_count: usize,
 }
 
-/// The longest chains through each job: how many jobs there are, the job itself included, and which one is next.
+/// The longest chains above and below each job: the number of jobs, the job itself included, and the next job of the chain.
 struct Chains {
     above: BTreeMap<JobId, (usize, Option<JobId>)>,
     below: BTreeMap<JobId, (usize, Option<JobId>)>,
@@ -261,12 +260,12 @@ fn walk(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId
     std::iter::successors(Some(job), |job| ends.get(job).and_then(|(_, next)| *next)).collect()
 }
 
-/// Where a job stands in a fire.
+/// The state of a job in a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobState {
-    /// How it ended for the jobs that follow from it; nothing while it is open.
+    /// How it ended, as its children see it; `None` while it is open.
     pub ended: Option<RunStatus>,
-    /// Its verdict. A run that is over only with its children has ended before it has one.
+    /// Its verdict. A run that waits for its children has ended before it has a verdict.
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
 
@@ -275,11 +274,11 @@ pub struct JobState {
 pub enum Turn {
     /// It runs.
     Runs,
-    /// It is skipped, since this parent did not end as it wants.
+    /// It is skipped because this parent did not end as required.
     Refused(JobId),
 }
 
-/// The jobs of one fire, and where those stand that have a run in it.
+/// The jobs of one fire, and the states of those that have a run in it.
 #[derive(Clone, Debug)]
 pub struct Fire<'g> {
     graph: &'g Graph,
@@ -294,13 +293,13 @@ impl<'g> Fire<'g> {
         Self { graph, members, stands }
     }
 
-    /// Where a job stands; nothing while it has no run.
+    /// The state of a job; `None` while it has no run.
     #[must_use]
     pub fn stand(&self, job: JobId) -> Option<JobState> {
         self.stands.get(&job).copied()
     }
 
-    /// A job has a run now, or stands elsewhere.
+    /// Records that a job has a run, or that its state changed.
     pub fn set(&mut self, job: JobId, stand: JobState) {
         self.stands.insert(job, stand);
     }
@@ -338,8 +337,8 @@ impl<'g> Fire<'g> {
         self.children_of(job).filter(is_open).count()
     }
 
-    /// The first child that makes a job fail which is over with its children. A child that had no reason to run fails
-    /// no parent: one whose parents did not end as it wants, and one that is paused or in shadow mode.
+    /// The first child that fails a job which waits for its children. A child that did not have to run fails no parent: its parents did not
+    /// end as required, or it is paused or in shadow mode.
     #[must_use]
     pub fn failing_child(&self, job: JobId) -> Option<(JobId, RunStatus)> {
         self.children_of(job).find_map(|child| match self.stand(child)?.verdict? {
@@ -354,7 +353,7 @@ impl<'g> Fire<'g> {
     }
 }
 
-/// Whether a parent that ended so lets a child run.
+/// Whether a parent's end lets a child run.
 #[must_use]
 pub const fn satisfies(on: AfterWhat, ended: RunStatus) -> bool {
     let failed = matches!(ended, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);

@@ -1,7 +1,7 @@
-//! Which node a job's home is to be: the claim strategies of a cluster, and its switches.
+//! Which node becomes the home of a job: the claim strategies of a cluster, and the switches of nodes and apps.
 //!
-//! Correctness never rests on what stands here: locks, epochs and unique keys decide who won. A strategy only keeps the
-//! nodes out of each other's way, and shares the jobs out.
+//! Correctness never rests on this module: locks, epochs and unique keys decide which node won. A strategy only keeps the nodes out of each
+//! other's way, and distributes the jobs.
 
 use crate::id::{JobId, NodeId};
 use crate::word_enum::words;
@@ -37,20 +37,20 @@ words! {
 }
 
 impl ClaimStrategy {
-    /// Whether jobs move when nodes come: the others leave every job where it is.
+    /// Whether jobs move when a node joins; otherwise every job stays where it is.
     #[must_use]
     pub const fn rebalances(self) -> bool {
         !matches!(self, Self::Default)
     }
 
-    /// Whether it goes by what nodes are home to.
+    /// Whether it depends on the jobs that nodes already have.
     #[must_use]
     pub const fn counts(self) -> bool {
         matches!(self, Self::LeastCount)
     }
 
-    /// Where each of these jobs, which have no living home, is to go: one answer per job, `None` for the node that comes first.
-    /// Nodes that see the same jobs and seats answer the same.
+    /// The new home of each of these jobs, which have no living home; `None` leaves a job to the node that claims it first. Nodes that see
+    /// the same jobs and seats get the same result.
     ///
     /// ```
     /// use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
@@ -73,7 +73,7 @@ impl ClaimStrategy {
         }
     }
 
-    /// Where each of these jobs goes when its home leaves: somewhere, whatever the strategy. `None` where there is no seat.
+    /// The new home of each of these jobs when its home leaves: every strategy names one. `None` only without seats.
     #[must_use]
     pub fn give_away(self, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
@@ -82,9 +82,9 @@ impl ClaimStrategy {
         }
     }
 
-    /// Which of the jobs that `this` is home to belong elsewhere, and where. A strategy that counts gives away no more than
-    /// brings the loads level, and leaves small differences alone: neither does the giver come to less than the average by it, nor
-    /// a taker to more, so that what is given does not come back.
+    /// The jobs of `this` that belong to another node, each with that node. A strategy that counts moves no more than levels the loads, and
+    /// ignores small differences: the giver does not fall below the average, nor does a taker rise above it, so that a job does not move
+    /// back.
     #[must_use]
     pub fn misplaced(self, this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
@@ -99,8 +99,8 @@ impl ClaimStrategy {
     }
 }
 
-/// Rendezvous: every node draws a number for the job, the highest wins. When a node comes or goes, only its own share
-/// moves; a remainder would move nearly all. Ids are hashed first, since they differ mostly in their time bits.
+/// Rendezvous hashing: every node draws a number for the job, the highest wins. When a node joins or leaves, only its own share moves; the
+/// remainder of a division would move nearly all. Ids are hashed first, since they differ mostly in their time bits.
 fn by_hash(job: JobId, seats: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
     let all_zero = seats.iter().all(|seat| weight(seat) == 0);
     let draw = |seat: &NodeShare| {
@@ -129,14 +129,14 @@ fn by_load(jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
     homes
 }
 
-/// The order of jobs that weigh the same.
+/// The order of jobs with the same load.
 fn place(job: &JobShare) -> (u64, JobId) {
     (mix(job.job.get().unsigned_abs()), job.job)
 }
 
-/// Differences up to this part of the average are left alone …
+/// Differences up to the average divided by this are ignored.
 const SLACK_PART: u64 = 20;
-/// … and those up to so many jobs that do not fire.
+/// Differences up to the load of this many jobs that do not fire are ignored too.
 const SLACK_COUNT: u64 = 2;
 
 fn surplus(this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
@@ -150,7 +150,7 @@ fn surplus(this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, 
     let mut left = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
         seats.iter().map(|seat| (level.saturating_sub(seat.load()), seat.node)).collect();
-    // By their hashes, so that a heavy job, which may never be idle, does not stand for all that could go.
+    // In the order of their hashes, so that the surplus is not made up of one heavy job, which may never be idle.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| place(job));
     let mut given = Vec::new();

@@ -71,7 +71,7 @@ ids! {
     NamespaceId,
     /// A group of executors that run the same handlers.
     AppId,
-    /// A job's definition, whatever its version.
+    /// A job, whatever the version of its definition.
     JobId,
     /// One execution of a fire (one per shard).
     RunId,
@@ -83,7 +83,7 @@ ids! {
     TokenId,
     /// An account that can sign in.
     AccountId,
-    /// A sign-in that lasts.
+    /// A session of a signed-in user.
     SessionId,
     /// An entry of the audit log.
     AuditId,
@@ -110,7 +110,7 @@ ids! {
 }
 
 impl JobId {
-    /// The lane, of `count`, in which everything about this job is written in order.
+    /// The lane, below `count`, in which everything about this job is written in order.
     #[must_use]
     pub fn lane(self, count: usize) -> usize {
         // Ids of one node differ mostly in their time bits, so they are mixed before the remainder is taken.
@@ -129,9 +129,9 @@ impl RunId {
 
 /// Makes ids that rise with time: 41 bits of milliseconds since 2024, 10 bits of node ordinal, 12 bits of sequence.
 ///
-/// A node's ordinal differs from those of every other living node and of its own leases before, so no two generators ever make
-/// the same id, nor does one that begins anew where the clock has stepped back. Within one
-/// millisecond the sequence counts; where it runs over, or the clock steps back, the generator goes on from where it was.
+/// A node's ordinal differs from those of every other living node and of its own earlier leases. So no two generators ever make the same
+/// id, not even one that restarts after the clock has stepped back. Within one millisecond the sequence counts up; if it overflows, or the
+/// clock steps back, the generator continues from its last id.
 ///
 /// ```
 /// use rondel_core::{IdGen, Timestamp};
@@ -161,14 +161,14 @@ impl IdGen {
         Self { ordinal: ordinal.rem_euclid(Self::ORDINAL_COUNT), last: std::sync::atomic::AtomicI64::new(0) }
     }
 
-    /// A generator with this ordinal that goes on where this one is: what it makes is greater, whatever the clock shows.
+    /// A generator with the given ordinal that continues from this one: its ids are greater, whatever the clock shows.
     #[must_use]
-    pub fn going_on(&self, ordinal: i64) -> Self {
+    pub fn continued_as(&self, ordinal: i64) -> Self {
         let last = self.last.load(std::sync::atomic::Ordering::Relaxed);
         Self { last: std::sync::atomic::AtomicI64::new(last), ..Self::new(ordinal) }
     }
 
-    /// The least id that any generator makes at `at` or later: what was made before it has a smaller one.
+    /// The least id that any generator makes at `at` or later; ids that were made before are smaller.
     #[must_use]
     pub fn first_at(at: Timestamp) -> i64 {
         at.as_millis().saturating_sub(ID_EPOCH_MS).clamp(0, i64::MAX >> (SEQUENCE_BITS + ORDINAL_BITS))
@@ -179,7 +179,7 @@ impl IdGen {
     #[must_use]
     pub fn next(&self, now: Timestamp) -> i64 {
         use std::sync::atomic::Ordering::Relaxed;
-        // (milliseconds, sequence) as one rising number; the ordinal is put between them only on the way out.
+        // (milliseconds, sequence) as one rising number; the ordinal is put between them only in the id that is returned.
         let floor = (now.as_millis() - ID_EPOCH_MS).max(0) << SEQUENCE_BITS;
         let step = |last: i64| Some(floor.max(last + 1));
         let last = self.last.fetch_update(Relaxed, Relaxed, step).unwrap_or_default();
@@ -200,7 +200,7 @@ mod tests {
         let mut made: Vec<i64> = (0..10_000).map(|_| ids.next(now)).collect();
         made.push(ids.next(Timestamp::from_secs(1_700_000_000)));
         // Under its next lease, perhaps with another ordinal, a node goes on above what it made before.
-        let next = ids.going_on(1023);
+        let next = ids.continued_as(1023);
         made.push(next.next(Timestamp::from_secs(1_700_000_000)));
         assert!(made.windows(2).all(|pair| pair[0] < pair[1]));
         assert!(made.iter().all(|id| *id > 0));

@@ -19,11 +19,11 @@ use crate::spec::{
 use crate::timetable::{Applied, Timetable};
 use crate::{labels, name};
 
-/// The longest parameters of a job, as JSON text.
+/// The longest parameters of a job, in bytes of JSON text.
 pub const PARAMS_LEN_MAX: usize = 64 * 1024;
-/// How many arrays and objects of parameters may lie inside of each other.
+/// How deep arrays and objects may be nested in parameters.
 pub const PARAMS_DEPTH_MAX: usize = 50;
-/// The most schedules that one job can have.
+/// Maximum number of schedules of one job.
 pub const SCHEDULE_COUNT_MAX: usize = 20;
 const DESCRIPTION_LEN_MAX: usize = 1000;
 const RETRY_MAX: u32 = 100;
@@ -31,11 +31,11 @@ const MISFIRE_MAX: u32 = 10_000;
 const PRIORITY_MAX: u8 = 9;
 const RATE_COUNT_MAX: u32 = 10_000;
 const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The most shards that a fire is cut into.
+/// Maximum number of shards of a fire.
 pub const SHARD_COUNT_MAX: u32 = 1_000;
 const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// What [`JobSpec::compile`] makes.
+/// The result of [`JobSpec::compile`].
 #[derive(Clone, Debug)]
 pub struct Job {
     /// Unique in its namespace.
@@ -50,15 +50,15 @@ pub struct Job {
     pub timetable: Timetable,
     /// Which executor gets a run.
     pub route: Route,
-    /// What stands in for its id where executors are chosen by consistent hash: the id that it had in XXL-JOB.
+    /// Key for consistent hash in place of the job's id: the id that it had in XXL-JOB.
     pub hash_key: Option<String>,
-    /// Which executors may.
+    /// Which executors may get its runs.
     pub select: Select,
-    /// How many shards a fire has, where that is fixed.
+    /// How many shards a fire has, if that is fixed.
     pub shards: Option<u32>,
-    /// Those shards by index, where they have names and parameters of their own; else empty.
+    /// Those shards by index, if they have names and parameters of their own; else empty.
     pub named_shards: Arc<[ItemSpec]>,
-    /// What a pump job's groups do; `None` for any other job. It has a shard for each group.
+    /// The definition of its pump; `None` for any other job. A pump job has a shard for each group.
     pub pump: Option<Arc<Pump>>,
     /// What happens to missed fires.
     pub misfire: MisfireSpec,
@@ -68,9 +68,9 @@ pub struct Job {
     pub concurrency: Option<ConcurrencySpec>,
     /// A limit on its starts.
     pub rate: Option<RateSpec>,
-    /// Who goes first of those that wait: 0 (last) to 9.
+    /// Priority among waiting runs: 0 (last) to 9 (first).
     pub priority: u8,
-    /// When its runs count as over.
+    /// When its runs count as ended.
     pub over: Over,
     /// What happens to a run whose executor is lost.
     pub delivery: Delivery,
@@ -82,7 +82,7 @@ pub struct Job {
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
     pub after: AfterPolicy,
-    /// What is expected of it.
+    /// Its expectations.
     pub expect: Option<Arc<Expectations>>,
     /// Whether its schedules fire.
     pub enabled: bool,
@@ -95,7 +95,7 @@ impl Job {
         let mut errors = Vec::new();
         check_names(spec, &mut errors);
         let params = spec.params.to_string();
-        // What was kept before there was a bound for the depth stays a definition.
+        // The depth is not checked: a definition that was stored before that bound existed must stay valid.
         if params.len() > PARAMS_LEN_MAX {
             errors.push(FieldError::new("/params", params_too_long(params.len())));
         }
@@ -167,19 +167,19 @@ impl Job {
         matches!(self.route, Route::Broadcast) || self.shards.is_some()
     }
 
-    /// The shard with this index, where shards have names.
+    /// The shard with this index, if shards have names.
     #[must_use]
     pub fn shard(&self, index: i32) -> Option<&ItemSpec> {
         self.named_shards.get(usize::try_from(index).ok()?)
     }
 
-    /// What the run of a shard gets, as JSON text: the parameters of its fire (`own`, else the job's), with those of the shard over them.
+    /// The parameters of a shard's run, as JSON text: those of its fire (`own`, else the job's), with those of the shard merged in.
     #[must_use]
     pub fn params_of(&self, own: Option<&str>, shard: i32) -> String {
         let of_fire = own.unwrap_or(&self.params);
         match self.shard(shard).map(|shard| &shard.params).filter(|params| !params.is_null()) {
             Some(of_shard) => {
-                // What cannot be read was never checked, and is no object.
+                // Parameters that cannot be parsed were never checked, and count as none.
                 let of_fire = serde_json::from_str(of_fire).unwrap_or_default();
                 with_params_of_shard(of_fire, of_shard).to_string()
             }
@@ -187,8 +187,8 @@ impl Job {
         }
     }
 
-    /// Whether a run keeps its place until it is known how it ended, or a bound has passed, when its executor is lost: it
-    /// may go on there, and no other run of the job may begin beside it.
+    /// Whether a run whose executor is lost keeps its place until its end is known or a bound has passed: it may still run there, and no
+    /// other run of the job may begin meanwhile.
     #[must_use]
     pub fn holds_in_silence(&self) -> bool {
         self.on_silence == OnSilence::Continue && self.overlap.policy != OverlapPolicy::Allow

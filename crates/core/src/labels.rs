@@ -1,30 +1,30 @@
-//! Labels of jobs: what users group and find them by.
+//! Labels of jobs, by which users group and find them.
 
 use std::collections::BTreeMap;
 
 use crate::field_error::FieldError;
 use crate::plain;
 
-/// The most labels that a job has.
+/// Maximum number of labels of a job.
 pub const LABEL_COUNT_MAX: usize = 20;
 /// The longest key, in characters.
 pub const LABEL_KEY_LEN_MAX: usize = 63;
 /// The longest value, in characters.
 pub const LABEL_VALUE_LEN_MAX: usize = 100;
-/// The label with the id that a job had in XXL-JOB: consistent hash goes by it.
+/// The label with the id that a job had in XXL-JOB: the key for consistent hash.
 pub const XXL_JOB_ID: &str = "xxl-job-id";
-/// The label of an executor of XXL-JOB with its address, by which consistent hash chooses it as there.
+/// The label of an executor of XXL-JOB with its address, by which consistent hash places it as XXL-JOB does.
 pub const XXL_ADDRESS: &str = "xxl-address";
-/// The keys that can be written.
+/// Pattern of valid keys.
 pub(crate) const LABEL_KEY_PATTERN: &str = "^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$";
 
 /// Labels by their keys.
 pub type Labels = BTreeMap<String, String>;
 
-/// Whether this can be a key.
+/// Checks the key of a label.
 ///
 /// # Errors
-/// What would be right.
+/// A sentence with what is allowed.
 pub fn check_key(key: &str) -> Result<(), String> {
     let is_first = key.starts_with(|c: char| c.is_ascii_alphanumeric());
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '/' | '-');
@@ -36,10 +36,10 @@ pub fn check_key(key: &str) -> Result<(), String> {
     ))
 }
 
-/// Whether this can be a value.
+/// Checks the value of a label.
 ///
 /// # Errors
-/// What would be right.
+/// A sentence with what is allowed.
 pub fn check_value(value: &str) -> Result<(), String> {
     let len = value.chars().count();
     if len == 0 || len > LABEL_VALUE_LEN_MAX {
@@ -57,7 +57,7 @@ pub(crate) fn check(labels: &Labels, errors: &mut Vec<FieldError>) {
         return;
     }
     for (key, value) in labels {
-        // The pointer of a key that may hold anything would not be one.
+        // A key that may hold anything cannot be put into a pointer.
         if let Err(message) = check_key(key) {
             errors.push(FieldError::new("/labels", message));
         } else if let Err(message) = check_value(value) {

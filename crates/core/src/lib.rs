@@ -1,30 +1,28 @@
 //! The words of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
-//! - [`spec`] is a job's definition as users write it, [`job`] the same checked and ready for the engine;
-//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when it is due, [`plan`] what a scan does about it, [`misfire`] what becomes of fires that did not run in time,
-//!   [`dense`] from when on the fires of an instant with many are claimed;
-//! - [`fires`] is the account of what became of every fire, [`preview`] of what is ahead, [`year`] shows a calendar day by
-//!   day; [`words`] puts schedules into sentences,
-//!   [`diff`] what an edit changed and [`ahead`] what that does to the fires to come; [`document`] writes definitions down;
-//! - [`filter`] reads what users type to narrow a list of runs or jobs, [`folded_state`] puts how a job is doing into one word;
-//! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] what a server knows of the agent's
+//! - [`spec`] is a job's definition as users write it, [`job`] is that definition checked and ready for the engine;
+//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when a job is due, [`plan`] decides what a scan does about it,
+//!   [`misfire`] what happens to fires that did not run in time, [`dense`] when to start claiming the fires of an instant that has many;
+//! - [`fires`] accounts for every past fire, [`preview`] lists coming ones, [`year`] shows a calendar day by day; [`words`] puts schedules
+//!   into sentences, [`diff`] shows what an edit changed and [`ahead`] which coming fires it changes; [`document`] writes definitions down;
+//! - [`filter`] parses what users type to narrow a list of runs or jobs, [`folded_state`] sums up a job's state in one word;
+//! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] has what a server knows about the agent's
 //!   handlers, [`script`] how their parameters name a script that the server keeps;
-//! - [`declared`] decides what becomes of the jobs that code declares; [`access`] who may do what,
-//!   [`outgoing`] where requests of ours may go, [`forwarded`] where those of clients come from, [`secret_file`] who may
-//!   read a file with a secret;
-//! - [`select`] and [`route`] choose the executor, [`outcome`] and [`graph`] what follows;
+//! - [`declared`] decides what happens to jobs that are declared in code; [`access`] who may do what, [`outgoing`] where the server may
+//!   send requests, [`forwarded`] where clients' requests come from, [`secret_file`] who may read a file with a secret;
+//! - [`select`] and [`route`] choose the executor, [`outcome`] and [`graph`] decide what follows;
 //! - [`shape`] checks whether a document has the form of a type, and reports every error;
 //! - [`tree`] shows which run of a fire follows from which;
-//! - [`attention`] picks what needs a look, [`sketch`] counts lengths so that their quantiles can be read;
+//! - [`attention`] picks jobs and runs that need a look, [`sketch`] counts lengths so that their quantiles can be read;
 //! - [`labels`] are what users group jobs by;
-//! - [`pump`] decides which group of a pump job has which item, and when the job begins and ends;
+//! - [`pump`] decides which group of a pump job has which item, and when the job's root run begins and ends;
 //! - [`homes`] decides which node of a cluster owns which job;
-//! - [`reason`] has why a run has its status, in codes with parameters and in words;
+//! - [`reason`] explains why a run has its status, in codes with parameters and in words;
 //! - [`notice`] is what an alert reports, [`channel`] where alerts are sent;
 //! - [`alert`] has rules, incidents and silences, and decides which messages go out about them;
 //! - [`log_line`] decides how severe a line of a log is;
-//! - [`run`] is the row of the ledger, [`status`] its status and its cause; [`id`], [`name`], [`time`] and [`trace_parent`] are the small words;
-//!   [`error_chain`] puts an error and its causes into one text, [`backoff`] computes how long to wait before the next try.
+//! - [`run`] is a row of the ledger, [`status`] its status and its trigger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small
+//!   types; [`error_chain`] puts an error and its causes into one text, [`backoff`] computes how long to wait before the next try.
 
 pub mod access;
 pub mod agent_handlers;

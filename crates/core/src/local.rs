@@ -1,18 +1,17 @@
-//! Between instants and what a zone's clock shows, for days and times of day; cron has its own, faster way.
+//! Conversions between instants and a zone's local times, for days and times of day; cron has its own, faster ones.
 
 use chrono::{Duration, LocalResult, NaiveDateTime, TimeZone};
 
 use crate::cron::Tz;
 use crate::time::Timestamp;
 
-/// What the zone's clock shows at an instant.
+/// The local time of a zone at an instant.
 pub(crate) fn shown(zone: Tz, at: Timestamp) -> NaiveDateTime {
     let utc = at.to_utc().map(|at| at.naive_utc()).unwrap_or_default();
     zone.from_utc_datetime(&utc).naive_local()
 }
 
-/// The instant at which the zone's clock shows `local`: the first one where it does so twice, and the first one after
-/// the gap where it never does.
+/// The instant of a local time: the first one if the zone's clock shows it twice, and the first one after the gap if it never does.
 pub(crate) fn instant(zone: Tz, local: NaiveDateTime) -> Timestamp {
     let at = |local: NaiveDateTime| match zone.from_local_datetime(&local) {
         LocalResult::Single(at) | LocalResult::Ambiguous(at, _) => Some(Timestamp::from_millis(at.timestamp_millis())),

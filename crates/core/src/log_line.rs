@@ -1,4 +1,4 @@
-//! What a line of a log is: how severe, and whether Rondel itself wrote it to mark what is missing.
+//! Classifies a line of a log: its severity, and whether Rondel itself wrote it to mark missing lines.
 //!
 //! The severity is decided here alone, from the level that came with the line, or from its text: a program that only prints
 //! names its level there.
@@ -21,9 +21,9 @@ pub enum Severity {
     Debug,
 }
 
-/// How much of a line is looked at: the name of a level stands at its beginning.
+/// How many bytes of a line are read: the name of a level is at its beginning.
 const LOOKED_AT_MAX: usize = 160;
-/// How many words of it.
+/// How many words of these bytes are read.
 const WORD_COUNT_MAX: usize = 8;
 
 impl Severity {
@@ -43,8 +43,7 @@ impl Severity {
         }
     }
 
-    /// The severity of a line with this level: what was logged has it in its level, what was printed (`stdout`, `stderr`) in its
-    /// text.
+    /// The severity of a line with this level: a logged line has it in its level, a printed one (`stdout`, `stderr`) in its text.
     ///
     /// ```
     /// use rondel_core::log_line::Severity;
@@ -141,7 +140,7 @@ fn word_of(word: &str) -> Option<Severity> {
     })
 }
 
-/// The first line of a stack of calls, as languages print it.
+/// The first line of a stack trace, as languages print it.
 fn thrown(head: &str) -> Option<Severity> {
     let is_start =
         ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
@@ -155,7 +154,7 @@ fn thrown(head: &str) -> Option<Severity> {
     (is_start || is_panic || is_named).then_some(Severity::Error)
 }
 
-/// What programs print to stderr when they cannot do something.
+/// The severity of a text that a program prints to stderr when it cannot do something.
 fn refused(head: &str) -> Option<Severity> {
     let head = head.to_ascii_lowercase();
     let words = [
@@ -176,7 +175,7 @@ fn refused(head: &str) -> Option<Severity> {
     (head.contains("warning") || head.contains("deprecated")).then_some(Severity::Warn)
 }
 
-/// How much of a log a line of Rondel's own stands for.
+/// How much of a log is missing at a line that Rondel wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gap {
     /// All of it: the retention removed it.
@@ -209,7 +208,7 @@ pub fn gap(level: &str, text: &str) -> Option<Gap> {
     parts.iter().any(|part| text.contains(part)).then_some(Gap::Part)
 }
 
-/// Such a line in a language; `None` for lines that others wrote, and for English.
+/// A line that Rondel wrote, in a language; `None` for other lines, and for English.
 #[must_use]
 pub fn in_words(level: &str, text: &str, lang: Lang) -> Option<String> {
     gap(level, text).filter(|_| lang == Lang::Zh)?;

@@ -1,8 +1,8 @@
 //! Maintenance windows: times in which jobs do not fire, and what becomes of the fires inside.
 //!
-//! It is decided where fires are planned. Those inside of a window are skipped, or held: the job's cursor moves on without rows, and
-//! remembers from where. What is held meets the misfire policy when the job is planned outside of windows again. A job is looked at
-//! once a minute in a window, so that a window that ends early lets jobs fire again within that.
+//! The decision is made where fires are planned. Fires inside a window are skipped or held. While they are held, the job's cursor moves on
+//! without rows and remembers the first held fire; when the job is next planned outside of windows, the misfire policy decides about the
+//! held fires. A job inside a window is looked at once a minute, so that it fires again within a minute if the window ends early.
 
 use std::time::Duration;
 
@@ -49,7 +49,7 @@ pub struct MaintenanceWindow {
 }
 
 impl MaintenanceWindow {
-    /// Whether it is about the jobs of an app.
+    /// Whether it applies to the jobs of an app.
     #[must_use]
     pub fn covers(&self, namespace: NamespaceId, app: AppId) -> bool {
         self.namespace == namespace && self.app.is_none_or(|its| its == app)
@@ -62,17 +62,16 @@ impl MaintenanceWindow {
     }
 }
 
-/// Where the plan of a job goes on.
+/// Where the next plan of a job starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The first fire without a verdict, or where a window holds fires back, the instant at which the job is looked at again.
+    /// The first fire that is not planned yet or, while a window holds fires back, the instant at which the job is looked at again.
     pub next_fire_at: Timestamp,
     /// The first fire that is held back.
     pub held_from: Option<Timestamp>,
 }
 
-/// Plans a job under the windows that are about it. Those that have ended count as well: a server that was away finds fires that were
-/// inside.
+/// Plans a job under the windows that apply to it. Ended windows count too: a server that was down may find fires that were inside one.
 #[must_use]
 pub fn plan_within(
     job: &Job,
@@ -82,7 +81,7 @@ pub fn plan_within(
     closed: &[MaintenanceWindow],
 ) -> Plan {
     let all = closed;
-    // What an ended one held meets the misfire policy anyway.
+    // The misfire policy decides about the fires of an ended hold window anyway.
     let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > window.now;
     let closed: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
     let inside = |at: Timestamp| closed.iter().filter(move |one| one.has(at));
@@ -90,34 +89,34 @@ pub fn plan_within(
     if let Some(end) = inside(next).map(|one| one.ends_at).max() {
         let end = end.min(window.now.max(next) + SLICE);
         if job.timetable.delay().is_some() {
-            // The wait of a delay goes on until the end.
+            // A fixed delay waits until the window ends.
             return Plan { next: Some(end), ..Plan::default() };
         }
         if cursor.held_from.is_some() || inside(next).any(|one| one.fires == FiresInside::Hold) {
-            return held(cursor, end);
+            return hold_until(cursor, end);
         }
         let holds = closed.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
         let end = holds.filter(|starts_at| *starts_at > next).fold(end, std::cmp::min);
-        return skipped(job, anchor, (next, end));
+        return skip_until(job, anchor, (next, end));
     }
     if let Some(held_from) = cursor.held_from {
-        return decided(job, anchor, (held_from, next), all);
+        return decide_held(job, anchor, (held_from, next), all);
     }
     let present = inside(window.now).map(|one| one.ends_at).max();
     if let Some(end) = present.filter(|_| next < missed_before(job, window)) {
-        // It was missed before the window, and found inside of it.
+        // The fire was missed before the window and found inside it.
         let end = end.min(window.now + SLICE);
         return match job.timetable.delay() {
             Some(_) => Plan { next: Some(end), ..Plan::default() },
-            None => held(cursor, end),
+            None => hold_until(cursor, end),
         };
     }
     let begins = closed.iter().map(|one| one.starts_at).filter(|starts_at| *starts_at > next).min();
     plan_before(job, (id, anchor), next, window, begins)
 }
 
-/// The first instant from `from` on at which fires are skipped and not held: what was missed before a window waits for its end, and
-/// must not have it forgotten what is inside.
+/// The first instant from `from` on at which fires are skipped rather than held. Fires missed before a window are held until its end; when
+/// they are decided, the fires inside a skipping window must still be skipped.
 fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Timestamp> {
     let (skips, holds): (Vec<_>, Vec<_>) = windows.iter().partition(|one| one.fires == FiresInside::Skip);
     let after_holds = |mut at: Timestamp| {
@@ -130,28 +129,33 @@ fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Times
     skips.iter().filter_map(first).min()
 }
 
-/// The first instant after `at`, at which fires are skipped, at which a window that skips ends or one that holds begins.
+/// The end of the skipping that is in effect at `at`: a skipping window ends or a holding one begins.
 fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
     let ends = windows.iter().filter(|one| one.fires == FiresInside::Skip && one.has(at)).map(|one| one.ends_at);
     let holds = windows.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
     ends.chain(holds.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + SLICE)
 }
 
-/// Nothing is decided up to `end`.
-fn held(cursor: Cursor, end: Timestamp) -> Plan {
+/// Holds everything up to `end` without a decision.
+fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
     Plan { next: Some(end), held_from: cursor.held_from.or(Some(cursor.next_fire_at)), ..Plan::default() }
 }
 
 /// Everything up to `end` is skipped.
-fn skipped(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
+fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
     let all = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
     let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
     Plan { closed: all.span.into_iter().collect(), next, ..Plan::default() }
 }
 
-/// What was held back up to `end` meets the misfire policy, and runs from `end` on in the order of its instants. What is inside of a
-/// window that skips is skipped all the same.
-fn decided(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp), windows: &[MaintenanceWindow]) -> Plan {
+/// Applies the misfire policy to the fires held back until `end`. Those it keeps run from `end` on, in order. Fires inside a skipping
+/// window are skipped even so.
+fn decide_held(
+    job: &Job,
+    anchor: Timestamp,
+    (from, end): (Timestamp, Timestamp),
+    windows: &[MaintenanceWindow],
+) -> Plan {
     let (mut plan, mut from) = (Plan::default(), from);
     while from < end {
         let (to, kept) = match first_skipped(windows, from) {

@@ -1,9 +1,9 @@
-//! What becomes of fires that did not run in time: the misfire policy of a job, as a decision.
+//! The misfire policy of a job: what happens to fires that did not run in time.
 //!
-//! A fire is missed when it was later than the job's tolerance before a server could claim it: servers or the database were away.
-//! The policy decides how many of the missed ones run late; the others are one [`MissedSpan`], a single row of the ledger.
-//! A fire that became late while servers were at work (they had more to claim or to send than they could) is not missed: it runs,
-//! and its [`Lateness`] is the reason why it is late.
+//! A fire is missed if it was already later than the job's tolerance before a server could claim it, because servers or the database were
+//! down. The policy decides how many missed fires run late; the others become one [`MissedSpan`], a single row of the ledger. A fire that
+//! became late while servers were at work (more was due than they could claim or send) is not missed: it runs, and its [`Lateness`] records
+//! why it is late.
 
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ use crate::time::Timestamp;
 use crate::timetable::{Fire, Timetable};
 use crate::word_enum::words;
 
-/// How many missed fires of several schedules, or of one with a calendar, one plan walks through; what is left is
-/// planned by the next scan. Those of one plain schedule are counted without walking.
+/// How many missed fires one plan walks through for a job with several schedules or a calendar; the next scan plans the rest. The missed
+/// fires of one plain schedule are counted without walking.
 pub const MISSED_COUNT_MAX: usize = 100_000;
 /// Missed fires that are skipped: one row of the ledger however many they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,14 +28,14 @@ pub struct MissedSpan {
     pub first: Timestamp,
     /// The last of them.
     pub last: Timestamp,
-    /// How many they are.
+    /// How many fires there are.
     pub count: i64,
     /// What would have triggered the first.
     pub trigger: Trigger,
 }
 
 impl MissedSpan {
-    /// Its row of the ledger: skipped for this reason. `owner` is the node that writes it, and its epoch.
+    /// The span's row of the ledger, skipped for `reason`. `owner` is the node that writes it, with its epoch.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "a row is made of all of these")]
     pub fn row(self, id: RunId, of: RunOf, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
@@ -51,15 +51,15 @@ impl MissedSpan {
     }
 }
 
-/// What a plan does about the fires that are later than the tolerance.
+/// What a plan does with the fires that are later than the tolerance.
 pub(crate) struct MissedPlan {
-    /// They run late.
+    /// The missed fires that run late.
     pub(crate) catch_up: Vec<Fire>,
-    /// They do not run.
+    /// The missed fires that do not run.
     pub(crate) span: Option<MissedSpan>,
-    /// Nothing up to here is left.
+    /// Everything up to here is decided.
     pub(crate) through: Timestamp,
-    /// There are more than one plan walks through; the first of those.
+    /// The first fire beyond those that one plan walks through, if there are more.
     pub(crate) more: Option<Timestamp>,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn skip_missed(
     skip_missed_walking(table, anchor, first, before, (count, keep))
 }
 
-/// How many missed fires run, and which of them.
+/// How many missed fires run late, and whether these are the newest or the oldest.
 pub(crate) fn catch_up(job: &Job) -> (usize, MisfireKeep) {
     match job.misfire.policy {
         MisfirePolicy::Skip => (0, MisfireKeep::Newest),
@@ -98,7 +98,7 @@ fn skip_missed_plain(
 ) -> MissedPlan {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more than is caught up: the end of the skipped span.
+    // One more than run late: it is the end of the skipped span.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
@@ -155,7 +155,7 @@ fn span(missed: &[Fire]) -> Option<MissedSpan> {
     })
 }
 
-/// A run that was planned in time.
+/// A fire whose run was planned in time.
 #[derive(Clone, Copy, Debug)]
 pub struct LateFire {
     /// Its instant.
@@ -164,9 +164,9 @@ pub struct LateFire {
     pub due_at: Timestamp,
 }
 
-/// What becomes of a run that was planned in time but never sent, and was later than the tolerance when this server took it up
-/// (after a crash between its claim and its instant): the misfire policy holds for it too. Where only one is to run, that is
-/// the newest missed fire of the job, whether it has a row already or a scan is yet to find it.
+/// Whether the misfire policy still runs a fire that was planned in time but never sent, because a server crashed between its claim and its
+/// instant. `taken_up_at` is when this server took the run over. A fire within the tolerance always runs. Where the policy runs one missed
+/// fire, that is the newest of the job, whether it already has a row or a scan has yet to find it.
 #[must_use]
 pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, taken_up_at: Timestamp) -> bool {
     if fire.due_at >= taken_up_at - job.misfire.tolerance {
@@ -190,20 +190,20 @@ words! {
     }
 }
 
-/// How late a server came to a fire, and why. What executors, limits and earlier runs make it wait for counts from there.
+/// How late a server got to a fire, and why. Waits for executors, limits and earlier runs count from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// Why.
     pub because: LateBecause,
-    /// From its instant to when it could begin, as far as servers are concerned.
+    /// Time from the fire's instant until the servers were ready to start it.
     pub by: Duration,
 }
 
-/// Less than this is not late.
+/// Shorter delays do not count as late.
 pub const LATE_FROM: Duration = Duration::from_secs(1);
 
-/// Whether a server came late to a fire that it could start by `now`: `taken_up_at` is when the servers had last
-/// claimed all that was due, or when this one took the run over.
+/// The lateness of a fire that a server is ready to start at `now`; `None` below [`LATE_FROM`]. `taken_up_at` is when the servers had last
+/// claimed everything that was due, or when this server took the run over.
 #[must_use]
 pub fn lateness(due_at: Timestamp, taken_up_at: Timestamp, now: Timestamp) -> Option<Lateness> {
     let by = now.since(due_at);

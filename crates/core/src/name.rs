@@ -3,7 +3,7 @@
 /// The longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 100;
 
-/// Words that the API uses behind a collection, so that `/jobs/{name}` stays unambiguous.
+/// Words that the API uses after a collection, so that `/jobs/{name}` stays unambiguous.
 const RESERVED: [&str; 9] = ["apply", "export", "preview", "search", "bulk", "new", "edit", "stats", "versions"];
 
 /// Checks that `name` can name a namespace, an app, a job or an executor; `Err` holds the sentence for the user.
@@ -50,7 +50,7 @@ pub fn check_account(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Checks that `name` can name a handler, which is code's own word: letters of both cases are allowed.
+/// Checks that `name` can name a handler. Code chooses these names: letters of both cases are allowed.
 ///
 /// # Errors
 /// A sentence with what is allowed.
@@ -64,7 +64,7 @@ pub fn check_handler(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// In the place of handlers: the executor takes any, and fails a run whose handler it does not have. No handler has this name.
+/// In place of a list of handlers: the executor takes any run, and fails one whose handler it does not have. No handler has this name.
 pub const ANY_HANDLER: &str = "*";
 
 /// Whether an executor with these handlers takes a run of this one.

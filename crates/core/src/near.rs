@@ -1,4 +1,4 @@
-//! Names that are almost the wanted one: for answers that ask back.
+//! Names that are almost the wanted one, for messages that ask "did you mean".
 
 use strsim::osa_distance;
 

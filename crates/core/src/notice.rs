@@ -1,7 +1,7 @@
-//! What an alert reports: the content of one message, whatever the channel that it is sent to.
+//! The content of one alert message, whatever channel it is sent to.
 //!
-//! The rules of alerts write a [`Notice`], the channels render it. It is stored as JSON, so its fields may be added to and
-//! must not change their meaning.
+//! The rules of alerts write a [`Notice`], the channels render it. It is stored as JSON: fields may be added, but must not change their
+//! meaning.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,11 +10,11 @@ use crate::{IncidentId, RunId, Timestamp};
 
 /// The longest summary, in bytes of UTF-8.
 pub const SUMMARY_BYTES_MAX: usize = 1_000;
-/// The longest note of a rule, in bytes of UTF-8.
+/// The longest description of a rule, in bytes of UTF-8.
 pub const DESCRIPTION_BYTES_MAX: usize = 2_000;
 /// The longest name, condition or path, in bytes of UTF-8.
 pub const WORD_BYTES_MAX: usize = 400;
-/// The most runs that a notice shows.
+/// Maximum number of runs that a notice shows.
 pub const SAMPLE_COUNT_MAX: usize = 5;
 /// The longest message of a run that a notice shows, in bytes of UTF-8.
 pub const SAMPLE_BYTES_MAX: usize = 500;
@@ -67,7 +67,7 @@ words! {
     }
 }
 
-/// The kind and name of what an alert is about.
+/// The subject of an alert.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Subject {
     /// What it is.
@@ -137,7 +137,7 @@ pub struct Notice {
     pub summary_en: String,
     /// The same in Chinese.
     pub summary_zh: String,
-    /// The note of the rule: what a reader should know or do. Empty where the rule has none, and where there is nothing to do any more.
+    /// The rule's description: what a reader should know or do. Empty if the rule has none, and for the end of an incident.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
     /// Since when the condition holds.
@@ -154,7 +154,7 @@ pub struct Notice {
 }
 
 impl Notice {
-    /// The same within the bounds of this module: texts are cut at a character, further samples are left out.
+    /// Applies the bounds of this module: texts are cut between characters, further samples are left out.
     #[must_use]
     pub fn bounded(mut self) -> Self {
         for word in [&mut self.rule, &mut self.condition, &mut self.namespace, &mut self.subject.name, &mut self.path] {
@@ -172,7 +172,7 @@ impl Notice {
     }
 }
 
-/// The beginning of a text that takes at most `bytes_max` bytes; where something is left out, it ends in `…`.
+/// The beginning of a text in at most `bytes_max` bytes; if something is left out, it ends in `…`.
 ///
 /// ```
 /// use rondel_core::notice::cut;
@@ -188,7 +188,7 @@ pub fn cut(text: &str, bytes_max: usize) -> String {
     text
 }
 
-/// Where something was left out.
+/// Marks that something was left out.
 const ELLIPSIS: &str = "…";
 
 fn shorten(text: &mut String, bytes_max: usize) {

@@ -9,10 +9,9 @@ use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// How often a run whose executor died under it is sent again, apart from the job's own retries.
+/// How often a run is sent again after its executor died, in addition to the job's own retries.
 pub const LOST_RETRY_MAX: i32 = 3;
-/// The last attempt of a run that never reaches an executor, for everything has a bound: a server died or a message was
-/// lost before each of them.
+/// Upper bound on the attempts of a run that never reaches an executor: before each of them a server died or a message was lost.
 const UNRECEIVED_ATTEMPT_MAX: i32 = 1_000;
 
 /// A request to cancel a run: who asks, and the reason of the verdict.
@@ -36,7 +35,7 @@ impl<'a> CancelRequest<'a> {
     }
 }
 
-/// The message of the verdict of a run that this one asked to cancel.
+/// The verdict's message for a run that `by` asked to cancel.
 #[must_use]
 pub fn cancelled_by(by: &str) -> String {
     format!("cancelled by {by}")
@@ -47,7 +46,7 @@ pub fn cancelled_by(by: &str) -> String {
 pub enum Outcome {
     /// The handler returned well.
     Succeeded,
-    /// The handler failed; `retryable` is false where it reported that a retry is of no use.
+    /// The handler failed; `retryable` is false if it reported that a retry is of no use.
     Failed {
         /// Whether the job's retry policy applies.
         retryable: bool,
@@ -56,18 +55,18 @@ pub enum Outcome {
     TimedOut,
     /// The handler was stopped on request.
     Cancelled,
-    /// The handler, or the server on its behalf, passed the run over.
+    /// The handler, or the server on its behalf, skipped the run.
     Skipped(Reason),
-    /// The executor was lost with it, or never received it.
+    /// The executor was lost while it had the run, or never received it.
     Lost(Reason),
-    /// Its executor stopped it since no server answered. Where its handler had not begun, it never will.
+    /// The executor stopped the attempt because no server answered. If the handler had not begun, it never will.
     Silenced {
         /// Whether the handler had begun.
         has_begun: bool,
     },
-    /// Its timeout passed, and its executor reported no end of it. It may still run: there is no further attempt.
+    /// The attempt's timeout passed without a report of its end. It may still run, so no further attempt is made.
     Unreported,
-    /// A group of a pump job gave its items back and goes on elsewhere.
+    /// A group of a pump job released its items to continue on another executor.
     Yielded,
 }
 
@@ -76,17 +75,17 @@ pub enum Outcome {
 pub struct AfterPolicy {
     /// Attempts beyond the first.
     pub retry_max: u32,
-    /// Wait before the second attempt; doubled for each further one …
+    /// Wait before the second attempt; each further attempt doubles it.
     pub backoff: Duration,
-    /// … up to this.
+    /// Upper bound of that wait.
     pub backoff_max: Duration,
     /// Whether a lost attempt may be followed by another.
     pub at_least_once: bool,
-    /// Whether the end of the run gives the next fire of its job.
+    /// Whether the next fire of the job counts from the end of this run (a fixed delay).
     pub delays: bool,
-    /// Whether a run that succeeded is over only when the runs that follow from it are.
+    /// Whether a run that succeeded ends only when the runs that follow from it have ended.
     pub awaits_children: bool,
-    /// Whether it is a group of a pump job, which goes on after each end until it is asked to end.
+    /// Whether it is a group of a pump job, which gets another attempt after each end until it is asked to end.
     pub is_pump: bool,
 }
 
@@ -101,29 +100,29 @@ pub struct Ended {
     pub marked: bool,
     /// Whether an earlier attempt began, or may have begun.
     pub may_have_begun: bool,
-    /// The reason of a request to cancel the run, where there is one.
+    /// The reason of a request to cancel the run, if there is one.
     pub cancel_asked: Option<Reason>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub unfinished: bool,
 }
 
-/// What follows.
+/// What follows from the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The same run, one attempt on.
+    /// The run gets another attempt.
     Retry {
         /// When it may start.
         due_at: Timestamp,
         /// Why it exists.
         reason: Reason,
-        /// The counter's new value.
+        /// New value of the run's lost count.
         lost_count: i32,
     },
-    /// The end.
+    /// The run ends.
     Verdict {
         /// A terminal status.
         status: RunStatus,
-        /// The reason, where the status does not imply it.
+        /// The reason, if the status does not imply it.
         reason: Option<Reason>,
     },
 }
@@ -157,11 +156,11 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
     let verdict = |status, reason| After::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        // Its groups have worked off what they had: it ended as planned, but for what they could not do.
+        // The groups have finished the rows that they had: the run ended as planned, except for rows that they could not do.
         Outcome::Cancelled | Outcome::Yielded
             if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {
-            // After a pause or an edit it goes on with what is left.
+            // A pause or an edit fails no group: the next run continues with the rows that are left.
             let has_failed = ended.unfinished && ended.cancel_asked.is_some_and(Reason::ends_window);
             verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_asked)
         }
@@ -171,7 +170,7 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
         Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
         }
-        // A run is skipped only where no attempt of it began. The handler alone may skip a later attempt.
+        // A run counts as skipped only if no attempt of it began. Only the handler itself may skip a later attempt.
         Outcome::Skipped(reason) if ended.may_have_begun && reason != Reason::Handler => {
             verdict(RunStatus::Failed, Some(reason))
         }
@@ -192,7 +191,7 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
 }
 
 fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<After> {
-    // Attempts that an executor was lost with do not count against the job's own retries.
+    // Attempts whose executor was lost do not count against the job's own retries.
     let failed_count = u32::try_from(ended.attempt - ended.lost_count).unwrap_or(0).max(1);
     let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
     if is_over || ended.cancel_asked.is_some() {
@@ -205,7 +204,7 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
 /// Losing the servers is not the run's fault: it is sent again without being counted as a retry.
 fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> After {
     if !has_begun {
-        // The executor's own report: neither its mark nor its delivery keeps it from being sent again.
+        // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
         return lost(policy, Ended { marked: false, ..ended }, Reason::NotReceived, now);
     }
     match ended.cancel_asked {
@@ -219,14 +218,14 @@ fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, 
 
 fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
     if let Some(asked) = ended.cancel_asked {
-        // What no executor received is cancelled for certain. A handler that an executor was lost with may have succeeded.
+        // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };
         return After::Verdict { status: RunStatus::Cancelled, reason: Some(reason) };
     }
     if !policy.at_least_once && ended.marked {
         return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
-    // A run that no executor received cannot have stopped one: it is sent again without being counted.
+    // A run that no executor received cannot have crashed one: it is sent again without being counted.
     let died_count = ended.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
     if !policy.is_pump && (died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX) {
         return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
@@ -234,7 +233,7 @@ fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> Af
     After::Retry { due_at: now, reason, lost_count: died_count }
 }
 
-/// Whether a verdict was given without a report of the executor: the executor's late result replaces it.
+/// Whether a verdict was given without the executor's report; a late result replaces such a verdict.
 ///
 /// ```
 /// use rondel_core::outcome::is_provisional;

@@ -1,5 +1,5 @@
-//! Which addresses requests of ours may go to, where a caller chose the URL: those of the public internet, and those
-//! that an allow list names. What a name resolves to is asked elsewhere (`rondel-outgoing`), once, and judged here.
+//! Which addresses requests of server and agent may go to if a caller chose the URL: those of the public internet, and those that an allow
+//! list names. Names are resolved elsewhere (`rondel-outgoing`), once; the addresses are checked here.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,22 +10,22 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 /// The setting that holds the allow list, of server and agent alike.
 pub const SETTING: &str = "outgoing_allow";
 
-/// What an address is for.
+/// The purpose of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressKind {
-    /// For everybody, everywhere.
+    /// For the public internet.
     Public,
     /// For this host itself.
     Loopback,
     /// For private networks.
     Private,
-    /// For the wire that a host is on.
+    /// For the local link of a host.
     LinkLocal,
-    /// Where a cloud gives its machines their secrets.
+    /// For the metadata service of a cloud, which gives machines their secrets.
     Metadata,
     /// For many hosts at once.
     Multicast,
-    /// For a provider's customers.
+    /// For the customers of a provider, who share it.
     Shared,
     /// "This host, on this network": many systems take it for the loopback.
     Unspecified,
@@ -53,12 +53,12 @@ const fn v4(a: u8, b: u8, c: u8, d: u8, prefix: u8) -> Ipv4Net {
     Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), prefix)
 }
 
-/// The first groups of an IPv6 address; the rest is zero.
+/// A network by the first groups of its IPv6 address; the rest is zero.
 const fn v6(groups: [u16; 3], prefix: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(groups[0], groups[1], groups[2], 0, 0, 0, 0, 0), prefix)
 }
 
-/// Where clouds answer their own machines: AWS, Azure, Google and most others at 169.254.169.254.
+/// Metadata services of clouds: AWS, Azure, Google and most others at 169.254.169.254.
 const METADATA: [IpAddr; 9] = [
     IpAddr::V4(Ipv4Addr::new(169, 254, 169, 254)),
     IpAddr::V4(Ipv4Addr::new(169, 254, 170, 2)),
@@ -71,7 +71,7 @@ const METADATA: [IpAddr; 9] = [
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// What is not for everybody in IPv4, by IANA's list of special purposes.
+/// IPv4 networks that are not public, by IANA's list of special purposes.
 const SPECIAL_V4: [(Ipv4Net, AddressKind); 15] = [
     (v4(0, 0, 0, 0, 8), AddressKind::Unspecified),
     (v4(10, 0, 0, 0, 8), AddressKind::Private),
@@ -90,7 +90,7 @@ const SPECIAL_V4: [(Ipv4Net, AddressKind); 15] = [
     (v4(240, 0, 0, 0, 4), AddressKind::Reserved),
 ];
 
-/// The same in IPv6, where only `2000::/3` is for everybody.
+/// IPv6 networks that are not public; outside of these, only `2000::/3` is public.
 const SPECIAL_V6: [(Ipv6Net, AddressKind); 8] = [
     (v6([0xfc00, 0, 0], 7), AddressKind::Private),
     (v6([0xfec0, 0, 0], 10), AddressKind::Private),
@@ -104,10 +104,10 @@ const SPECIAL_V6: [(Ipv6Net, AddressKind); 8] = [
     (v6([0x3fff, 0, 0], 20), AddressKind::Reserved),
 ];
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
-/// IPv4 as hosts without IPv4 write it: what counts is the address within.
+/// NAT64, in which hosts without IPv4 write an IPv4 address: the embedded address counts.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
-/// The address that a packet would go to: IPv4 may be written as IPv6.
+/// The address that a packet would go to: an IPv4 address may be written as IPv6.
 fn meant(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if NAT64.contains(&v6) => {
@@ -118,7 +118,7 @@ fn meant(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What this address is for.
+/// The purpose of this address.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
     let address = meant(address);
@@ -149,13 +149,13 @@ pub const XXL_SETTING: &str = "xxl_networks";
 pub struct AddressRefused {
     /// The address.
     pub address: IpAddr,
-    /// What it is for.
+    /// Its purpose.
     pub kind: AddressKind,
     /// The setting that would allow it.
     pub setting: &'static str,
 }
 
-/// Addresses that are allowed beside the public ones.
+/// Addresses that are allowed in addition to the public ones.
 ///
 /// ```
 /// use rondel_core::outgoing::AllowedAddresses;
@@ -167,19 +167,19 @@ pub struct AddressRefused {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedAddresses {
     networks: Vec<IpNet>,
-    /// Public addresses have to be named, too.
+    /// Whether public addresses must be named too.
     named_alone: bool,
 }
 
 impl AllowedAddresses {
-    /// This host's own, for installations on one machine.
+    /// Allows this host's own addresses, for installations on one machine.
     #[must_use]
     pub fn loopback() -> Self {
         let networks = vec![IpNet::V4(v4(127, 0, 0, 0, 8)), IpNet::V6(Ipv6Net::from(Ipv6Addr::LOCALHOST))];
         Self { networks, named_alone: false }
     }
 
-    /// The same networks, and no public address beside them: for executors that a server dials.
+    /// Allows the named networks only, and no other public address: for executors that a server dials.
     #[must_use]
     pub fn alone(self) -> Self {
         Self { named_alone: true, ..self }
@@ -191,7 +191,7 @@ impl AllowedAddresses {
         self.networks.is_empty()
     }
 
-    /// Networks such as `10.1.0.0/16`, and single addresses.
+    /// Reads networks such as `10.1.0.0/16`, and single addresses.
     ///
     /// # Errors
     /// A sentence about the first text that is neither.
@@ -200,8 +200,8 @@ impl AllowedAddresses {
         Ok(Self { networks, named_alone: false })
     }
 
-    /// Whether requests may go there. A cloud's metadata address must be named by itself: no network that happens to hold it
-    /// is meant to.
+    /// Whether requests may go to an address. A cloud's metadata address must be named by itself: a network that contains it does not allow
+    /// it.
     ///
     /// # Errors
     /// [`AddressRefused`].

@@ -17,13 +17,13 @@ use crate::agent_handlers;
 use crate::field_error::FieldError;
 use crate::spec::JobSpec;
 
-/// The most pointers in one list.
+/// Maximum number of pointers in one list.
 const POINTER_COUNT_MAX: usize = 50;
 /// The longest pointer, in bytes.
 const POINTER_LEN_MAX: usize = 200;
-/// A secret's name in a text begins behind this …
+/// A reference to a secret in a text begins with this; the secret's name follows.
 const SECRET_OPEN: &str = "{{secret.";
-/// … and ends before this.
+/// The end of such a reference.
 const SECRET_CLOSE: &str = "}}";
 
 /// Which parameters a caller may replace for one run.
@@ -49,7 +49,7 @@ pub enum Overrides {
 }
 
 impl Overrides {
-    /// The default of a job with this handler: nothing where parameters are code or choose where secrets go.
+    /// The default for a job with this handler: none if parameters are code or choose where secrets go.
     #[must_use]
     pub fn default_of(handler: &str) -> Self {
         if agent_handlers::is_one(handler) { Self::None } else { Self::All }
@@ -65,7 +65,7 @@ impl Overrides {
         }
     }
 
-    /// The part of a job's parameters that may be replaced; null where none of it may.
+    /// The part of a job's parameters that may be replaced; null if none of it may.
     #[must_use]
     pub fn part(&self, job: &Value) -> Value {
         match self {
@@ -93,12 +93,12 @@ impl Overrides {
         matches!(self, Self::Only(allowed) if allowed.iter().any(|one| is_at_or_below(one, pointer)))
     }
 
-    /// The parameters of one run: those of the job, and in the place of what may be replaced what the caller gave. What may
-    /// not be replaced can be left out.
+    /// The parameters of one run: those of the job, in which the caller's values replace what may be replaced. The caller can leave out
+    /// what may not be replaced.
     ///
     /// # Errors
-    /// A complaint for each parameter that was given otherwise than the job has it although it may not be replaced, and for
-    /// each secret that the job does not name itself.
+    /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job does not
+    /// name itself.
     pub fn apply(&self, handler: &str, job: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
         let mut refused = Vec::new();
         let laid = match self {
@@ -196,7 +196,7 @@ impl Overrides {
 }
 
 impl JobSpec {
-    /// Which parameters may be replaced for one run: by the definition, else the default of its handler.
+    /// Which parameters may be replaced for one run: as defined, or else the default for its handler.
     #[must_use]
     pub fn effective_overrides(&self) -> Cow<'_, Overrides> {
         let default = || Cow::Owned(Overrides::default_of(&self.handler));
@@ -230,7 +230,7 @@ fn foreign_secrets(job: &Value, laid: &Value) -> Vec<FieldError> {
     foreign.filter(|(_, name)| !known.contains(name)).map(refuse).collect()
 }
 
-/// Every text with its pointer.
+/// Every string with its pointer.
 fn texts(value: &Value) -> Vec<(String, &str)> {
     let mut found = Vec::new();
     let mut open = VecDeque::from([(String::new(), value)]);

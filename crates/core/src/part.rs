@@ -29,7 +29,7 @@ impl Part {
         }
     }
 
-    /// Whether it could be a part: only then it has to be known whether its job is a pump job.
+    /// Whether it may be such a part. Only then does [`of`](Self::of) need to know whether its job is a pump job.
     #[must_use]
     pub fn may_be(run: &Run) -> bool {
         run.is_root() || run.parent.is_some()

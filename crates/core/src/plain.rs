@@ -1,7 +1,7 @@
 //! Text for one line of a screen: without control characters, which a terminal obeys, and without Unicode's invisible
 //! signs, which make one text look like another.
 
-/// What stands in the place of a character that is not shown.
+/// Replaces a character that is not shown.
 const REPLACEMENT: char = '\u{fffd}';
 
 /// Whether a character is a control character or one that cannot be seen.
@@ -10,8 +10,8 @@ pub fn is_unseen(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// What Unicode calls default ignorable, and the separators of lines. Variation selectors are left alone: they follow signs
-/// that can be seen.
+/// Whether a character is default ignorable in Unicode, or separates lines. Variation selectors are left alone: they follow signs that can
+/// be seen.
 #[must_use]
 pub const fn is_invisible(c: char) -> bool {
     matches!(
@@ -22,8 +22,8 @@ pub const fn is_invisible(c: char) -> bool {
     )
 }
 
-/// Whether a character joins or parts its neighbours: Persian and Indian words and some emoji need them in texts. In a name they
-/// would make two names look the same.
+/// Whether a character joins or separates its neighbours: Persian and Indian words and some emoji need it in texts. In a name it would make
+/// two names look the same.
 #[must_use]
 pub const fn is_joiner(c: char) -> bool {
     matches!(c, '\u{200c}' | '\u{200d}')
@@ -53,7 +53,7 @@ pub fn check_line(text: &str, len_max: usize) -> Result<(), String> {
     ))
 }
 
-/// The text on one line: what cannot be seen is replaced.
+/// The text on one line: characters that cannot be seen are replaced.
 ///
 /// ```
 /// assert_eq!(rondel_core::plain::cleaned("a\u{1b}[2J\nb\u{202e}"), "a\u{fffd}[2J\u{fffd}b\u{fffd}");

@@ -1,7 +1,7 @@
 //! The plan of a job at a scan: which of its fires become runs now, which were missed, and when it fires next.
 //!
-//! Everything from the job's `next_fire_at` up to the end of the look-ahead window is planned, in order; the misfire
-//! policy decides over what is later than the tolerance.
+//! Everything from the job's `next_fire_at` up to the end of the look-ahead window is planned, in order; the misfire policy decides about
+//! fires that are later than the tolerance.
 
 use crate::id::JobId;
 use crate::job::Job;
@@ -38,8 +38,8 @@ impl Window {
 pub struct PlannedFire {
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: the planned instant with its jitter. A missed one keeps its own, so that runs of one job stay in
-    /// the order of their instants.
+    /// When it may start: the planned instant plus jitter. A missed fire gets no jitter unless it is a delay's, so that runs of one job
+    /// stay in the order of their instants.
     pub due_at: Timestamp,
     /// Why it exists.
     pub trigger: Trigger,
@@ -54,11 +54,11 @@ pub struct Plan {
     pub missed: Option<MissedSpan>,
     /// The fires inside of a maintenance window, which are skipped.
     pub closed: Vec<MissedSpan>,
-    /// The first fire that this plan does not cover, or the instant at which to search on for it; `None` where there is
-    /// none, and for a delay whose run is among `fires`: its end gives the next.
+    /// The first fire that this plan does not cover, or the instant from which to search for it. `None` if there is none, and for a delay
+    /// whose run is among `fires`: the end of that run sets the next fire.
     pub next: Option<Timestamp>,
-    /// The first fire that a maintenance window holds back: what is planned from here up to `next` is decided when the job is
-    /// planned outside of windows.
+    /// The first fire that a maintenance window holds back. Fires from here up to `next` are decided when the job is next planned outside
+    /// of windows.
     pub held_from: Option<Timestamp>,
 }
 
@@ -68,7 +68,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
     plan_before(job, (id, anchor), next_fire_at, window, None)
 }
 
-/// Plans the fires before an instant, as if nothing were known of those from there on.
+/// Plans only the fires before an instant, if one is given, and ignores later ones.
 pub(crate) fn plan_before(
     job: &Job,
     (id, anchor): (JobId, Timestamp),
@@ -101,7 +101,7 @@ pub(crate) fn missed_before(job: &Job, window: Window) -> Timestamp {
     window.judged_at() - job.misfire.tolerance - job.timetable.jitter_max()
 }
 
-/// A fixed delay has one fire at a time. Where that was missed and is skipped, the wait begins anew.
+/// A fixed delay has one fire at a time. If it was missed and is skipped, the delay starts again.
 fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
@@ -120,8 +120,7 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
     Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], ..Plan::default() }
 }
 
-/// Everything that a job would have fired from one instant through another, both included. For the one fire of a delay, that
-/// instant.
+/// All fires that a job would have had from one instant through another, both included, as one span. The one fire of a delay is at `from`.
 #[must_use]
 pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Timestamp) -> Option<MissedSpan> {
     if job.timetable.delay().is_some() {

@@ -14,39 +14,39 @@ use crate::timetable::{Applied, Timetable};
 use crate::word_enum::words;
 use crate::words::{Lang, moment};
 
-/// The most fires of one preview.
+/// Maximum number of fires in one preview.
 pub const FIRE_COUNT_MAX: usize = 10_000;
-/// More fires a day than these get a warning, unless the caller gives another number.
+/// More fires a day than this get a warning, unless the caller sets another limit.
 pub const PER_DAY_MAX: u64 = 1_440;
-/// How far ahead changes of a clock are looked for: 18 months.
+/// How far ahead clock changes are searched: 18 months.
 const CLOCK_AHEAD: Duration = Duration::from_secs(549 * 86_400);
-/// How far ahead a calendar's days are looked for.
+/// How far ahead a calendar's days are searched.
 const CALENDAR_AHEAD: Duration = Duration::from_secs(366 * 86_400);
-/// How many of them are listed, and after how many steps the search ends.
+/// Maximum number of calendar days listed, and of steps of the search.
 const CALENDAR_COUNT_MAX: usize = 5;
 const CALENDAR_STEPS_MAX: usize = 2_000;
 
-/// What a preview is made of.
+/// The input of a preview.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask<'a> {
     /// The schedules with their calendar.
     pub timetable: &'a Timetable,
-    /// What fixed rates count from.
+    /// The instant that fixed rates count from.
     pub anchor: Timestamp,
-    /// Fires after this instant.
+    /// Only fires after this instant are listed.
     pub after: Timestamp,
-    /// How many; at most [`FIRE_COUNT_MAX`].
+    /// How many fires to list; at most [`FIRE_COUNT_MAX`].
     pub count: usize,
-    /// More fires a day than these are worth a word.
+    /// More fires a day than this get a warning.
     pub per_day_max: u64,
 }
 
-/// What is ahead.
+/// The next fires of a schedule, and warnings about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preview {
     /// The zone of the first schedule, in which local times are shown.
     pub zone: Tz,
-    /// The next fires; none for a delay or a child, whose instants follow from runs.
+    /// The next fires; none for a delay or a child, whose instants depend on runs.
     pub fires: Vec<PreviewFire>,
     /// Warnings.
     pub warnings: Vec<Warning>,
@@ -57,7 +57,7 @@ pub struct Preview {
 pub struct PreviewFire {
     /// The instant.
     pub at: Timestamp,
-    /// What the zone's clock shows then, with its distance from UTC: `2026-11-21T02:30:00+08:00`.
+    /// What the zone's clock shows then, with its offset from UTC: `2026-11-21T02:30:00+08:00`.
     pub local: String,
 }
 
@@ -84,7 +84,7 @@ words! {
 pub struct Warning {
     /// What it is about.
     pub code: WarningCode,
-    /// When it happens, where it is about one instant.
+    /// When it happens, if it is about one instant.
     pub at: Option<Timestamp>,
     /// A sentence in English.
     pub en: String,
@@ -144,7 +144,7 @@ fn never_fires(ask: &Ask<'_>) -> bool {
     ask.timetable.next_after(ask.anchor, ask.after).is_none()
 }
 
-/// Whether its instants follow from a clock.
+/// Whether its instants are set by a clock.
 const fn has_instants(schedule: &Schedule) -> bool {
     matches!(schedule.kind, Kind::Cron { .. } | Kind::Every(_) | Kind::At(_))
 }
@@ -230,7 +230,7 @@ fn time_text(local: NaiveDateTime) -> String {
     text.strip_suffix(":00").map_or(text.clone(), str::to_owned)
 }
 
-/// The first days whose fires the calendar takes.
+/// Warnings about the first days whose fires the calendar removes or moves.
 fn calendar_warnings(ask: &Ask<'_>) -> Vec<Warning> {
     let Some(applied) = &ask.timetable.calendar else { return Vec::new() };
     let until = ask.after + CALENDAR_AHEAD;

@@ -17,8 +17,8 @@ words! {
 }
 
 impl Queued {
-    /// Whether a queued run that was made for this reason is skipped. By default a pause skips what the job's schedule made, as
-    /// the schedule is what it switches off, and keeps what a caller asked for; a deletion skips everything.
+    /// Whether a queued run with this trigger is skipped when its job is paused or deleted (`reason`). By default a pause skips the runs of
+    /// the job's schedule, which it switches off, and keeps runs that a caller asked for; a deletion skips everything.
     #[must_use]
     pub const fn drops(choice: Option<Self>, reason: Reason, trigger: Trigger) -> bool {
         match (choice, trigger) {
@@ -31,15 +31,14 @@ impl Queued {
 }
 
 impl Reason {
-    /// Whether a request to end a run for this reason holds only as long as no executor has it.
+    /// Whether a request to end a run for this reason applies only while no executor has the run.
     #[must_use]
     pub const fn is_for_queued(self) -> bool {
         matches!(self, Self::Paused | Self::Deleted)
     }
 }
 
-/// Whether this is a fire of a schedule whose instant is still ahead: an edit may take it back until then. A run that a user planned
-/// is no such fire.
+/// Whether this run is a schedule's fire whose instant is still ahead, so that an edit may withdraw it. A run that a user planned is not.
 #[must_use]
 pub fn is_fire_ahead(run: &Run, now: Timestamp) -> bool {
     run.cause == 0 && run.fire_at > now

@@ -1,5 +1,5 @@
-//! Reports over days and months: when the weekly one is sent and which days it covers, what counts as on time, and messages of failed
-//! runs without what differs from run to run.
+//! Reports over days and months: when the weekly report is sent and which days it covers, what counts as on time, and how messages of
+//! failed runs are folded by leaving out what differs from run to run.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ use crate::{name, sketch::Sketch};
 
 /// The longest folded message, in bytes of UTF-8.
 pub const FOLDED_BYTES_MAX: usize = 200;
-/// Folded messages of a job that are counted one by one on a day; further ones are counted together.
+/// Maximum number of folded messages of a job that are counted separately on a day; further ones are counted together.
 pub const FOLDED_COUNT_MAX: usize = 10;
 /// The key under which further messages are counted together.
 pub const REST_KEY: i64 = 0;
 /// A fire that begins no later than this after its planned instant is on time, unless the report names another bound.
 pub const ON_TIME_DEFAULT: Duration = Duration::from_secs(10);
-/// What stands for numbers, ids and instants in a folded message.
+/// Placeholder for numbers, ids and instants in a folded message.
 const PLACEHOLDER: char = '#';
-/// Bytes of a message that are looked at.
+/// Bytes of a message that are read.
 const LOOKED_AT_MAX: usize = 2_000;
 
 /// When the report of a namespace is sent, and where.
@@ -50,7 +50,7 @@ fn utc() -> String {
 }
 
 impl ReportSchedule {
-    /// What is wrong with it.
+    /// Checks it.
     ///
     /// # Errors
     /// Each wrong field with what would be right.
@@ -65,8 +65,8 @@ impl ReportSchedule {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// When it is sent for the first time after an instant. A time that the clock skips on that day counts as the first instant after
-    /// the gap, one that it shows twice as the first of the two.
+    /// When it is next sent after an instant. A local time that the clock skips on that day counts as the first instant after the gap, one
+    /// that it repeats as the first of the two.
     #[must_use]
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         self.moment().ok()?.next_after(after, |_| true)
@@ -86,17 +86,17 @@ impl ReportSchedule {
     }
 }
 
-/// How many of a thousand planned fires succeeded, and how many were on time.
+/// How many planned fires of a thousand succeeded, and how many were on time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
-    /// Runs that succeeded, of those that ended otherwise than by a cancel; skipped fires count as not succeeded.
+    /// Runs that succeeded, of all that were not cancelled; skipped fires count as not succeeded.
     pub succeeded: Option<u32>,
     /// Scheduled fires whose handler began within the bound; skipped fires count as late.
     pub on_time: Option<u32>,
 }
 
 impl Kept {
-    /// From the counts of a stretch of time: runs that succeeded, that ended in trouble, and fires that were skipped.
+    /// From the counts of a period: runs that succeeded, runs that ended in trouble, and fires that were skipped.
     #[must_use]
     pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
         Self {
@@ -155,7 +155,7 @@ fn fold_word(word: &str, out: &mut String) {
     while let Some(first) = rest.chars().next() {
         let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
         if length == 0 {
-            // What joins two numbers (of a date, a time, an address or an id) belongs to them.
+            // A sign that joins two numbers (of a date, a time, an address or an id) belongs to them.
             let joins = after_value && matches!(first, '-' | ':' | '.' | '+' | ',');
             let (_, tail) = rest.split_at(first.len_utf8());
             let next = tail.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tail.len());
@@ -182,7 +182,7 @@ fn fold_word(word: &str, out: &mut String) {
     }
 }
 
-/// A number, a hexadecimal id, or the two halves of an instant.
+/// Whether a token is a number, a hexadecimal id, or one of the two halves of an instant.
 fn is_value(token: &str) -> bool {
     let has_digit = token.bytes().any(|byte| byte.is_ascii_digit());
     let is_hex = token.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -192,7 +192,7 @@ fn is_value(token: &str) -> bool {
     has_digit && (is_number || is_clock || is_hex_number || is_hex && token.len() >= 4)
 }
 
-/// The digits within a word: `node7` is `node#`.
+/// Replaces the digits within a word: `node7` becomes `node#`.
 fn fold_digits(token: &str, out: &mut String) {
     let mut was_digit = false;
     for c in token.chars() {

@@ -1,4 +1,4 @@
-//! What a caller may ask of a run beside its parameters: a key, and an instant.
+//! What a caller may set for a run in addition to its parameters: a key, and an instant.
 
 use std::time::Duration;
 

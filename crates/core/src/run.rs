@@ -6,13 +6,13 @@ use crate::reason::{Detail, WaitFor};
 pub use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 
-/// The shard of the row that stands for a whole broadcast: it counts its shards and is never sent itself.
+/// Shard index of the row that stands for all shards of a fire: this row counts its shards and is never sent itself.
 pub const BROADCAST: i32 = -1;
 
 /// A row of the ledger.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// Made by the node that claimed it; rises with time.
+    /// Assigned by the node that claimed it; rises with time.
     pub id: RunId,
     /// The tenant.
     pub namespace: NamespaceId,
@@ -20,11 +20,11 @@ pub struct Run {
     pub job: JobId,
     /// The definition that it runs under.
     pub job_version: i64,
-    /// Where its executors are.
+    /// The app whose executors may have it.
     pub app: AppId,
-    /// The planned instant: half of the key.
+    /// The planned instant: one half of the key of its fire.
     pub fire_at: Timestamp,
-    /// 0 for the schedule, else the id of the request, backfill or root run: the other half.
+    /// 0 for the schedule, else the id of the request, backfill or root run: the other half of the key.
     pub cause: i64,
     /// Index of the shard, 0 for an unsharded run, [`BROADCAST`] for the row that stands for all.
     pub shard_index: i32,
@@ -38,13 +38,13 @@ pub struct Run {
     pub reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
     pub detail: Option<Box<Detail>>,
-    /// Counts from 1.
+    /// Number of the attempt, from 1.
     pub attempt: i32,
     /// When it may start: `fire_at`, or later by jitter, backoff or queueing.
     pub due_at: Timestamp,
-    /// The node that owns it while it is open …
+    /// The node that owns it while it is open.
     pub node: NodeId,
-    /// … and the epoch under which it does.
+    /// The epoch under which that node owns it.
     pub node_epoch: i64,
     /// Parameters of this run alone, as JSON text; `None` stands for the job's.
     pub params: Option<String>,
@@ -52,12 +52,12 @@ pub struct Run {
     pub executor: Option<String>,
     /// Incarnation of that executor.
     pub executor_id: Option<ExecutorId>,
-    /// The stable name of the only executor that may have it, where its caller named one.
+    /// The stable name of the only executor that may have it, if its caller named one.
     pub only_executor: Option<String>,
     /// The key that its caller gave it: no other open run of the job has the same.
     pub trigger_key: Option<String>,
-    /// Set durably before an at-most-once run is sent, or one whose row has what it waits for; and for any run that waits in the
-    /// queue of its executor.
+    /// Set durably before an at-most-once run is sent, and before a run is sent whose row records what it waits for; also set for any run
+    /// that waits in the queue of its executor.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
     pub started_at: Option<Timestamp>,
@@ -67,27 +67,27 @@ pub struct Run {
     pub message: Option<String>,
     /// What the handler returned, as JSON text.
     pub result: Option<String>,
-    /// How often an executor was lost with it: counted apart from retries.
+    /// How often an executor was lost while it had the run; not counted as retries.
     pub lost_count: i32,
-    /// Shards that have no verdict yet; only on the row that stands for a broadcast.
+    /// Shards that have no verdict yet; only on the row that stands for all shards.
     pub open_shards: Option<i32>,
-    /// Runs that follow from it and have no verdict yet; only where the job is over with its children.
+    /// Runs that follow from it and have no verdict yet; only if the job ends with its children.
     pub open_children: Option<i32>,
     /// The run that this one follows from: the row of its shards, a parent, a run retried by hand.
     pub parent: Option<RunId>,
-    /// How it came to its executor, in a short form for readers: who could have had it, who refused, what it waited for.
+    /// How it was routed, in a short form for readers: which executors were eligible, which refused, what it waited for.
     pub trace: Option<String>,
     /// The caller who asked to cancel it.
     pub cancel_by: Option<String>,
     /// The reason of its verdict when it ends by that request.
     pub cancel_reason: Option<Reason>,
-    /// For a row that stands for a span of skipped fires: the last of them …
+    /// For a row that stands for a span of skipped fires: the last of them.
     pub span_end_at: Option<Timestamp>,
-    /// … and how many they are.
+    /// How many fires the row stands for.
     pub span_count: i64,
 }
 
-/// Whose run it is, and under which definition.
+/// The job of a run, with its definition and app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunOf {
     /// The tenant.
@@ -96,7 +96,7 @@ pub struct RunOf {
     pub job: JobId,
     /// The definition that it runs under.
     pub job_version: i64,
-    /// Where its executors are.
+    /// The app whose executors may have the run.
     pub app: AppId,
 }
 
@@ -156,52 +156,52 @@ impl Run {
         }
     }
 
-    /// The same as the row that stands for all shards of the fire, which have not been dealt yet.
+    /// Turns it into the row that stands for all shards of the fire, which are not dealt yet.
     #[must_use]
     pub fn for_all_shards(self) -> Self {
         Self { shard_index: BROADCAST, shard_total: None, ..self }
     }
 
-    /// Why it ends by the request to cancel it; `None` where there is no request.
+    /// The reason of the request to cancel it; `None` without a request.
     #[must_use]
     pub fn cancel_asked(&self) -> Option<Reason> {
         self.cancel_by.as_ref().map(|_| self.cancel_reason.unwrap_or(Reason::Requested))
     }
 
-    /// Whether it is asked to end: by a user, by a later run, or since its job was paused or deleted while the run was queued.
+    /// Whether it is asked to end: by a user, by a later run, or because its job was paused or deleted while the run was queued.
     #[must_use]
     pub const fn is_asked_to_end(&self) -> bool {
         self.cancel_by.is_some() || self.cancel_reason.is_some()
     }
 
-    /// The executor that has or had the present attempt. A run that waits for its next attempt still names that of the
-    /// previous one, for the router to avoid.
+    /// The executor that has or had the present attempt. A run that waits for its next attempt still names the executor of the previous
+    /// one, for the router to avoid.
     #[must_use]
     pub fn present_executor(&self) -> Option<&str> {
         self.executor.as_deref().filter(|_| self.executor_id.is_some())
     }
 
-    /// The run as a reader sees it: without the executor of its previous attempt, and not as running where that is not known.
+    /// The run as a reader sees it: without the executor of its previous attempt, and as running only if that is known.
     #[must_use]
     pub fn for_reader(self) -> Self {
         let (executor, status) = (self.present_executor().map(str::to_owned), self.shown_status());
         Self { executor, status, ..self }
     }
 
-    /// The status as a reader sees it. A run that a dead server left is stored as running until the roll call shows who
-    /// has it, so that no server sends it meanwhile; it may as well have never been sent.
+    /// The status as a reader sees it. A run left by a dead server is stored as running until the roll call shows which executor has it, so
+    /// that no server sends it meanwhile; but it may never have been sent.
     #[must_use]
     pub fn shown_status(&self) -> RunStatus {
         if self.awaits_roll_call() { RunStatus::Pending } else { self.status }
     }
 
-    /// Whether its server died before it noted the run as running, and it is not known yet whether an executor has it.
+    /// Whether its server died before it recorded the run as running, and it is not known yet whether an executor has it.
     #[must_use]
     pub fn awaits_roll_call(&self) -> bool {
         self.status == RunStatus::Running && self.started_at.is_none() && self.waits_for() == Some(WaitFor::RollCall)
     }
 
-    /// What it waits for, or waited for, by its row.
+    /// What it waits for, or waited for, according to its row.
     #[must_use]
     pub fn waits_for(&self) -> Option<WaitFor> {
         self.detail.as_ref().and_then(|detail| detail.waits_for)
@@ -219,20 +219,20 @@ impl Run {
             }
     }
 
-    /// Whether its own work is done and it is over only with the runs that follow from it: no executor has it.
+    /// Whether its own work is done and it ends only with the runs that follow from it. No executor has such a run.
     #[must_use]
     pub fn awaits_children(&self) -> bool {
         self.status == RunStatus::Running && self.open_children.is_some()
     }
 
-    /// Whether this row stands for a whole broadcast.
+    /// Whether this row stands for all shards of its fire.
     #[must_use]
     pub const fn is_root(&self) -> bool {
         self.shard_index == BROADCAST
     }
 }
 
-/// An attempt that is over because another one followed.
+/// An ended attempt that was followed by another one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attempt {
     /// Counts from 1.
@@ -243,7 +243,7 @@ pub struct Attempt {
     pub reason: Option<Reason>,
     /// The parameters of that reason.
     pub detail: Option<Box<Detail>>,
-    /// Who had it.
+    /// The executor that had it.
     pub executor: Option<String>,
     /// Incarnation of that executor.
     pub executor_id: Option<ExecutorId>,
@@ -263,8 +263,8 @@ impl Attempt {
     }
 }
 
-/// Whether the handler of an attempt began, or may have begun, that ended so and was followed by another for this reason:
-/// of one that the executor never received it is known that it did not.
+/// Whether the handler of an attempt that ended with this status began, or may have begun. `reason` is why another attempt followed: an
+/// attempt that the executor never received is known not to have begun.
 #[must_use]
 pub fn attempt_may_have_begun(status: RunStatus, reason: Option<Reason>) -> bool {
     status != RunStatus::Unknown || reason.is_some_and(|reason| reason != Reason::NotReceived)

@@ -1,4 +1,4 @@
-//! A schedule: a pure function from an instant to the next instant at which a job fires. Calendars come after it: see
+//! A schedule: a pure function from an instant to the next instant at which a job fires. Calendars are applied to its fires: see
 //! [`timetable`](crate::timetable).
 
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::time::{Timestamp, millis, parse_duration};
 
 const PERIOD_MAX: Duration = Duration::from_secs(3653 * 24 * 3600);
 const JITTER_MAX: Duration = Duration::from_secs(24 * 3600);
-/// The most parents that one schedule names.
+/// Maximum number of parents that one schedule names.
 pub const PARENT_COUNT_MAX: usize = 50;
 
 /// One of a job's schedules.
@@ -22,9 +22,9 @@ pub struct Schedule {
     pub kind: Kind,
     /// The zone that its expression and the job's calendar are read in.
     pub zone: Tz,
-    /// Nothing fires before this instant …
+    /// Nothing fires before this instant.
     pub start: Option<Timestamp>,
-    /// … nor after this one.
+    /// Nothing fires after this instant.
     pub end: Option<Timestamp>,
     /// How much later than planned its runs start.
     pub jitter: Option<Jitter>,
@@ -42,11 +42,11 @@ pub enum Kind {
     },
     /// At a fixed rate, counted from the start instant, else from the job's anchor.
     Every(Duration),
-    /// So long after the end of the run before.
+    /// This long after the end of the previous run.
     Delay(Duration),
     /// Once.
     At(Timestamp),
-    /// When other jobs are done.
+    /// When other jobs have ended.
     After(After),
 }
 
@@ -79,13 +79,13 @@ impl Jitter {
         Duration::from_millis(mixed % (max + 1))
     }
 
-    /// The most that it can be.
+    /// The longest delay that it can add.
     #[must_use]
     pub const fn max(self) -> Duration {
         self.max
     }
 
-    /// What it is drawn by.
+    /// Whether it is drawn for each job or for each fire.
     #[must_use]
     pub const fn by(self) -> JitterBy {
         self.by
@@ -124,8 +124,8 @@ impl Schedule {
         }
     }
 
-    /// The first instant after `after` at which this schedule fires by itself; `None` where it never fires again, and
-    /// for delays and children, whose instants follow from runs.
+    /// The first instant after `after` at which this schedule fires by itself; `None` if it never fires again, and for delays and children,
+    /// whose instants depend on runs.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         let after = match self.start {
@@ -173,7 +173,7 @@ impl Schedule {
         }
     }
 
-    /// What its runs are triggered by.
+    /// The trigger of its runs.
     #[must_use]
     pub const fn trigger(&self) -> Trigger {
         match self.kind {
@@ -190,7 +190,7 @@ pub(crate) fn just_before(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis().saturating_sub(1))
 }
 
-/// Fields that mean nothing beside the way that was chosen.
+/// Errors for fields that do not belong to the chosen kind of schedule.
 fn misplaced(pointer: &str, spec: &ScheduleSpec) -> Vec<FieldError> {
     let zoned = spec.cron.is_some() || spec.every.is_some() || spec.at.is_some();
     let bounded = spec.cron.is_some() || spec.every.is_some() || spec.delay.is_some();

@@ -1,6 +1,6 @@
 //! JSON schemas of what the domain writes as text: words, instants, durations, ids.
 //!
-//! The documents of the API derive theirs from their types; here is what a derive cannot know.
+//! The documents of the API derive their schemas from their types; this module has those that a derive cannot know.
 
 use std::borrow::Cow;
 
@@ -66,7 +66,7 @@ pub(crate) fn id() -> Schema {
     json_schema!({"type": "string", "pattern": ID_PATTERN})
 }
 
-/// The schema of a choice between words: each with the lines of its comment.
+/// The schema of an enum of words, each described by the lines of its doc comment.
 pub(crate) fn words(about: &[&str], words: &[(&str, &[&str])]) -> Schema {
     let text = |lines: &[&str]| lines.iter().map(|line| line.trim()).collect::<Vec<_>>().join(" ");
     let list: String = words.iter().map(|(word, about)| format!("\n- `{word}`: {}", text(about))).collect();

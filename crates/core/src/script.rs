@@ -1,7 +1,7 @@
 //! Scripts that the server keeps under a name, with their versions, and how the parameters of a job name one.
 //!
-//! The source reaches the agent apart from the run's parameters: a run names a script, and the agent asks a server for what it
-//! is. What is hashed and signed is decided here; hashing and signing themselves are not.
+//! The source reaches the agent separately from the run's parameters: a run names a script, and the agent requests its source from a
+//! server. This module decides what is hashed and signed; it does not hash or sign.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ use crate::field_error::FieldError;
 use crate::name;
 use crate::schema::NAME_PATTERN;
 
-/// The handlers of the agent that run scripts: what a script is written in.
+/// The languages of scripts: the handlers of the agent that run them.
 pub const LANGUAGES: [&str; 5] = ["shell", "python", "node", "php", "powershell"];
 
 /// The longest source, in bytes.
@@ -22,10 +22,10 @@ pub const SOURCE_LEN_MAX: usize = 256 * 1024;
 /// The longest note, in characters.
 pub const NOTE_LEN_MAX: usize = 500;
 
-/// The longest signature, in characters: more than the base64 of any that is made.
+/// The longest signature, in characters; the base64 of a real one is shorter.
 const SIGNATURE_LEN_MAX: usize = 200;
 
-/// How many versions of a script are kept where no setting states another number.
+/// How many versions of a script are kept, unless a setting states another number.
 pub const KEPT_VERSIONS: u32 = 100;
 
 /// The fewest versions that a setting may keep.
@@ -49,7 +49,7 @@ pub struct ScriptSpec {
 }
 
 impl ScriptSpec {
-    /// What is wrong with it.
+    /// Every error in it.
     ///
     /// ```
     /// let spec = rondel_core::script::ScriptSpec {
@@ -121,7 +121,7 @@ impl fmt::Display for ScriptRef {
     }
 }
 
-/// The script of the server that these parameters of a handler name; `None` where they have none, or their own text.
+/// The server's script that these parameters of a handler name; `None` if they name none, or have their own text.
 ///
 /// ```
 /// use rondel_core::script::named;
@@ -143,8 +143,8 @@ pub fn named(handler: &str, params: &Value) -> Option<ScriptRef> {
     is_right.then_some(script)
 }
 
-/// What a signature is made of: the script's place, its language and the hash of its source, so that a signed text runs under no
-/// other name. The version is not part of it, for it is known only when the script is saved.
+/// The text that is signed: the script's place, its language and the hash of its source, so that a signed source runs under no other name.
+/// The version is not part of it, because it is known only when the script is saved.
 ///
 /// ```
 /// let text = rondel_core::script::signed_text("default", "close-orders", "shell", "00ff");

@@ -1,17 +1,16 @@
-//! Who may read a file with a secret, by its permissions.
+//! Whether the permissions of a file with a secret are narrow enough.
 
-/// Permissions of everybody else.
+/// Permissions of all other users.
 const OTHERS: u32 = 0o007;
-/// Permissions of the group but for reading.
+/// Permissions of the group other than reading.
 const GROUP_CHANGES: u32 = 0o030;
 const GROUP: u32 = 0o070;
 const ROOT: u32 = 0;
 
-/// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` where only its owner
-/// may read it.
+/// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` if only its owner may read it.
 ///
-/// A group may read a file of root: orchestrators mount secrets so (`0440`) for processes that are not root, and only
-/// root can have chosen the group.
+/// A group may read a file of root: orchestrators mount secrets in this way (`0440`) for processes that are not root, and only root can
+/// have chosen the group.
 ///
 /// ```
 /// use rondel_core::secret_file::exposure;

@@ -7,7 +7,7 @@ use crate::field_error::FieldError;
 use crate::name;
 use crate::spec::SelectSpec;
 
-/// The most conditions, and the most names.
+/// Maximum number of conditions, and of names.
 pub const CONDITION_COUNT_MAX: usize = 50;
 const PART_LEN_MAX: usize = 100;
 
@@ -33,10 +33,10 @@ enum Test {
 }
 
 impl Select {
-    /// The conditions as a definition writes them.
+    /// Compiles the conditions of a definition.
     ///
     /// # Errors
-    /// What is no condition or no name, with its place in the definition.
+    /// Each entry that is not a condition or not a name, with its place in the definition.
     pub fn new(spec: &SelectSpec) -> Result<Self, Vec<FieldError>> {
         let mut errors = Vec::new();
         let select = Self::compile(spec, &mut errors);
@@ -85,7 +85,7 @@ impl Select {
         Some(Unmet::Label(unmet.to_string()))
     }
 
-    /// Whether any executor may.
+    /// Whether every executor of the app may get the job's runs.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.labels.is_empty() && self.executors.is_empty()
@@ -97,7 +97,7 @@ impl Select {
 pub enum Unmet {
     /// The job selects executors by name, and not this one.
     Name,
-    /// This condition on labels is not met, as the job writes it.
+    /// This condition on labels, as the job writes it, does not hold.
     Label(String),
 }
 

@@ -66,8 +66,8 @@ impl ModeFrom {
         self.at(fire_at) == Mode::Shadow
     }
 
-    /// Whether a run is not sent. What a caller asks for is sent from the promotion on: the seam lies between the fires of two
-    /// schedules, which can be weeks ahead, and the other scheduler does not know of the request.
+    /// Whether a run is not sent. A run that a caller requests is sent as soon as the job is promoted: `from` lies between the fires of the
+    /// two schedulers, which can be weeks ahead, and the other scheduler does not know of the request.
     ///
     /// ```
     /// use rondel_core::shadow::ModeFrom;

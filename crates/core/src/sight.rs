@@ -1,5 +1,5 @@
-//! Runs as callers see them who may not look at every job: reasons and messages that the server wrote name no job out of
-//! their sight.
+//! Runs for callers who may not view every job: reasons and messages that the server wrote must not name a job that the caller may not
+//! view.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::run::Run;
 use crate::status::RunStatus;
 use crate::words::Lang;
 
-/// What stands for a job whose name is hidden.
+/// Stands for a job whose name is hidden.
 const A_CHILD: &str = "a child";
 const ENDS: [(RunStatus, &str); 6] = [
     (RunStatus::Succeeded, "succeeded"),
@@ -47,9 +47,9 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     parents.chain(children).map(str::to_owned).collect()
 }
 
-/// Removes the names of jobs that are out of sight from a run. The owner of a parent that is not known any more cannot be found
-/// out: only those that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden`
-/// names go.
+/// Removes the names of jobs that the caller may not view from a run. Whether a parent that no longer exists may be viewed cannot be found
+/// out, so only parents that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden` names are
+/// removed.
 pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
     let mut texts = None;
     if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))

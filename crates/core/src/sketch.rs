@@ -1,7 +1,7 @@
 //! Distributions of lengths: counts in fixed buckets on a logarithmic scale. Two of them add up exactly, in any order, so that
 //! rollups can be built batch by batch and joined over hours and jobs.
 //!
-//! A bucket is at most an eighth wide of where it begins: quantiles are right within 6 %.
+//! The width of a bucket is at most an eighth of its start: quantiles are right within 6 %.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::time::{Timestamp, millis};
 
-/// Each power of two has so many buckets, as a power of two.
+/// Each power of two has 2^`BITS` buckets.
 const BITS: u32 = 3;
 /// Longer lengths count as this one: 400 days in milliseconds.
 const VALUE_MAX: u64 = 400 * 24 * 3_600_000;
@@ -63,7 +63,7 @@ impl Sketch {
         self.counts.iter().take_while(|(bucket, _)| *bucket <= last).map(|(_, count)| count).sum()
     }
 
-    /// The length that so many of a thousand do not exceed, within the width of a bucket; `None` where nothing is counted.
+    /// The length that `per_mille` of a thousand do not exceed, within the width of a bucket; `None` if nothing is counted.
     #[must_use]
     pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
         let count = self.count();
@@ -79,7 +79,7 @@ impl Sketch {
         None
     }
 
-    /// Whether anything is counted.
+    /// Whether nothing is counted.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()

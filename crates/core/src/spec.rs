@@ -1,7 +1,7 @@
 //! The definition of a job as users write it: the JSON document of the API, of `job apply` and of a job's versions.
 //!
-//! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each complaint names the field by
-//! a JSON pointer, the value, and what would be right.
+//! [`JobSpec::compile`] checks it and makes the [`Job`] that the engine works with. Each error names the field by a JSON pointer, the
+//! value, and what would be right.
 
 mod expect;
 mod policies;
@@ -70,7 +70,7 @@ pub struct JobSpec {
     /// Free text.
     #[serde(default)]
     pub description: String,
-    /// What users group and find it by: up to 20 keys, each with a value.
+    /// Labels by which users group and find the job: up to 20 keys, each with a value.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     #[schemars(schema_with = "crate::schema::labels")]
     pub labels: Labels,
@@ -103,7 +103,7 @@ pub struct JobSpec {
     /// What happens to fires that were missed.
     #[serde(default)]
     pub misfire: MisfireSpec,
-    /// What happens when a run is due and an earlier one is not over.
+    /// What happens when a run is due and an earlier one has not ended.
     #[serde(default)]
     pub overlap: OverlapSpec,
     /// How many runs with the same key, of this job and others, may be with executors at the same time.
@@ -112,7 +112,7 @@ pub struct JobSpec {
     /// How many runs may start in a length of time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate: Option<RateSpec>,
-    /// Who goes first of the runs that wait for an executor: 0 (last) to 9 (first).
+    /// Priority among the runs that wait for an executor: 0 (last) to 9 (first).
     #[serde(default = "default_priority")]
     #[schemars(range(max = 9))]
     pub priority: u8,
@@ -134,13 +134,13 @@ pub struct JobSpec {
     /// What happens after a failed attempt.
     #[serde(default)]
     pub retry: RetrySpec,
-    /// When a run counts as over: with its own end, or when the runs that follow from it are over too.
+    /// When a run counts as ended: at its own end, or when the runs that follow from it have ended too.
     #[serde(default)]
     pub over: Over,
     /// Which verdicts are reported to the failure webhook, beside failures.
     #[serde(default, skip_serializing_if = "NotifySpec::is_default")]
     pub notify: NotifySpec,
-    /// What is expected of it: where that does not come true, a message is sent.
+    /// Expectations of the job; a message is sent when one is not met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<Box<ExpectSpec>>,
     /// Whether its schedule fires; it can be triggered by hand either way.
@@ -155,7 +155,7 @@ pub struct JobSpec {
     pub mode_from: Option<String>,
 }
 
-/// The priority of a job that names none.
+/// The priority of a job that sets none.
 pub const PRIORITY_DEFAULT: u8 = 5;
 
 const fn default_priority() -> u8 {
@@ -175,7 +175,7 @@ const fn default_queue_timeout() -> Duration {
     Duration::from_secs(60)
 }
 
-/// A job that another one follows from, as its definition names it.
+/// A parent job, as the definition of its child names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentSpec<'s> {
     /// Where it is named: `/schedule/after/0`.
@@ -196,20 +196,20 @@ impl JobSpec {
     /// Checks the whole definition.
     ///
     /// # Errors
-    /// Every complaint, in the order of the fields.
+    /// Every error, in the order of the fields.
     pub fn compile(&self) -> Result<Job, Vec<FieldError>> {
         Job::compile(self, None)
     }
 
-    /// The same with the calendar that the definition names. A job that is compiled without it fires as if it had none.
+    /// Compiles the definition with the calendar that it names. A job that is compiled without it fires as if it had none.
     ///
     /// # Errors
-    /// As for [`compile`](Self::compile), and where the calendar does not go with the definition's rule.
+    /// As for [`compile`](Self::compile), and if the calendar does not suit the definition's rule.
     pub fn compile_with(&self, calendar: Option<Arc<Calendar>>) -> Result<Job, Vec<FieldError>> {
         Job::compile(self, calendar)
     }
 
-    /// The shard of a fire with this index, where shards have names.
+    /// The shard of a fire with this index, if shards have names.
     #[must_use]
     pub fn shard(&self, index: i32) -> Option<&ItemSpec> {
         self.shards.as_ref()?.named().get(usize::try_from(index).ok()?)
@@ -250,7 +250,7 @@ impl JobSpec {
         }
     }
 
-    /// The script of the server that it names.
+    /// The script kept by the server that the definition names.
     #[must_use]
     pub fn script(&self) -> Option<ScriptRef> {
         crate::script::named(&self.handler, &self.params)
@@ -269,35 +269,35 @@ impl JobSpec {
         parents
     }
 
-    /// Whether its schedules fire it by themselves, and nothing else than a trigger does: it has some, none of which follows other jobs.
+    /// Whether nothing but its schedules and triggers starts it: it has schedules, none of which follows other jobs.
     #[must_use]
     pub fn fires_by_time(&self) -> bool {
         let schedules = self.schedules();
         !schedules.is_empty() && schedules.iter().all(|(_, schedule)| schedule.after.is_none())
     }
 
-    /// What is expected of it; `None` where nothing is.
+    /// Its expectations; `None` if there are none.
     #[must_use]
     pub fn expectations(&self) -> Option<Expectations> {
-        // A job in shadow mode has no successes and begins nothing, on purpose.
+        // A job in shadow mode starts nothing and has no successes, on purpose.
         let expect = self.expect.as_deref().filter(|expect| !expect.is_empty() && self.mode == Mode::Active)?;
         Some(Expectations::new(expect, self.expect_zone()))
     }
 
-    /// The time zone in which its expectations are meant.
+    /// The time zone of its expectations.
     pub(crate) fn expect_zone(&self) -> &str {
         let given = self.expect.as_ref().and_then(|expect| expect.success_by.as_ref()?.zone.as_deref());
         let of_cron = || self.schedules().into_iter().find_map(|(_, schedule)| schedule.time_zone.as_deref());
         given.or_else(of_cron).unwrap_or("UTC")
     }
 
-    /// The instants at which a once-schedule fires, for the check against the present that only the server can make.
+    /// The instants at which a once-schedule fires, for a check against the present, which only the server can make.
     #[must_use]
     pub fn once_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("at", |spec| spec.at.as_deref())
     }
 
-    /// The instants after which its schedules do not fire any more, for the same check.
+    /// The instants after which its schedules no longer fire, for the same check.
     #[must_use]
     pub fn end_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("end_at", |spec| spec.end_at.as_deref())
@@ -309,8 +309,8 @@ impl JobSpec {
         self.schedules().into_iter().filter_map(instant).collect()
     }
 
-    /// Moves each `at` in the past that is to run at once to `now`; one of `before`, the definition that this one
-    /// replaces, ran already and stays.
+    /// Moves each `at` in the past that is set to run at once to `now`. An `at` that `before`, the definition that this one replaces, had
+    /// already stays: it has run.
     pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
         let known = before.map(Self::once_instants).unwrap_or_default();
         let schedules = match &mut self.schedule {
@@ -328,8 +328,8 @@ impl JobSpec {
 }
 
 impl JobSpec {
-    /// Takes the instants of `before`, the definition that this one replaces, for schedules that ran at once when they
-    /// were saved ([`IfPast::Run`]): a document that is applied again does not run them again.
+    /// Keeps the instants of `before`, the definition that this one replaces, for schedules that ran at once when they were saved
+    /// ([`IfPast::Run`]), so that a document that is applied again does not run them again.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
         let known: Vec<ScheduleSpec> = before.schedules().into_iter().map(|(_, schedule)| schedule.clone()).collect();
         let schedules = match &mut self.schedule {
@@ -347,8 +347,8 @@ impl JobSpec {
         }
     }
 
-    /// Takes the seam of `before`, the definition that this one replaces, where this one has the same mode and names no seam: a document that
-    /// is applied again does not undo a switch at an instant.
+    /// Keeps `mode_from` of `before`, the definition that this one replaces, if this one has the same mode and sets none, so that a
+    /// document that is applied again does not undo a switch at an instant.
     pub fn keep_seam(&mut self, before: &Self) {
         if self.mode_from.is_none() && self.mode == before.mode {
             self.mode_from.clone_from(&before.mode_from);

@@ -1,4 +1,4 @@
-//! The status of a run, and the causes that create runs.
+//! The status of a run, and the triggers that create runs.
 
 use crate::word_enum::words;
 

@@ -1,4 +1,4 @@
-//! What a calendar does to a fire that it does not let be: removed, or moved to another day.
+//! What a calendar does to a fire that it does not keep: it removes it, or moves it to another day.
 
 use chrono::NaiveDate;
 
@@ -8,19 +8,19 @@ use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::Applied;
 
-/// How many days are looked at for one that a fire moves to.
+/// Maximum number of days searched for the one that a fire moves to.
 const SHIFT_DAYS_MAX: usize = 366;
 
-/// What becomes of an instant at which a schedule alone would fire.
+/// How a calendar changes an instant at which a schedule alone would fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// What the calendar calls its day.
+    /// The calendar's name for its day.
     pub(crate) day: Option<String>,
-    /// Where it moves to; `None` where it is removed.
+    /// The instant that it moves to; `None` if it is removed.
     pub(crate) moved_to: Option<Timestamp>,
 }
 
-/// What the calendar does to a fire of this schedule that it takes away from its instant.
+/// What the calendar does to a fire of this schedule that it does not keep at its instant.
 pub(crate) fn taken(schedule: &Schedule, Applied { calendar, rule }: &Applied, at: Timestamp) -> Taken {
     let local = local::shown(schedule.zone, at);
     let day = calendar.day_name(local.date()).map(str::to_owned);

@@ -64,13 +64,13 @@ impl Timestamp {
         self.0.div_euclid(1000)
     }
 
-    /// This instant, or the next whole second where it lies between two.
+    /// This instant, or the next whole second if it lies between two.
     #[must_use]
     pub const fn ceil_second(self) -> Self {
         Self::from_secs(self.0.saturating_add(999).div_euclid(1000))
     }
 
-    /// The length from `earlier` to `self`; zero where `earlier` is the later one.
+    /// The length from `earlier` to `self`; zero if `earlier` is the later one.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))

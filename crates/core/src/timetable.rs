@@ -19,7 +19,7 @@ use search::{Found, Search};
 pub struct Timetable {
     /// Empty for a job that is only triggered.
     pub schedules: Vec<Schedule>,
-    /// What removes or moves their fires.
+    /// The calendar that removes or moves their fires.
     pub calendar: Option<Applied>,
 }
 
@@ -28,7 +28,7 @@ pub struct Timetable {
 pub struct Applied {
     /// The calendar.
     pub calendar: Arc<Calendar>,
-    /// What it does.
+    /// What it does to fires.
     pub rule: CalendarRule,
 }
 
@@ -52,8 +52,8 @@ impl Fire {
 }
 
 impl Timetable {
-    /// The first fire after `after`: the earliest of all schedules, and of two at the same instant that of the first in
-    /// the list. `None` where the job never fires again.
+    /// The first fire after `after`: the earliest of all schedules; at the same instant the first schedule of the list wins. `None` if the
+    /// job never fires again.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Fire> {
         self.next_until(anchor, after, Timestamp::MAX)
@@ -68,9 +68,8 @@ impl Timetable {
         }
     }
 
-    /// When a scan must look at the job again: at its first fire after `after`, or, where a calendar makes the search
-    /// longer than one call may take, at the instant up to which no fire was found. `None` where the job never fires
-    /// again.
+    /// When a scan must look at the job again: at its first fire after `after` or, if a calendar makes the search longer than one call may
+    /// take, at the instant up to which no fire was found. `None` if the job never fires again.
     #[must_use]
     pub fn next_look_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         match Search::new(self, anchor).next(after, Timestamp::MAX) {
@@ -86,7 +85,7 @@ impl Timetable {
         self.next_until(anchor, just_before(at), at)
     }
 
-    /// The first fire of an `at` after `from_exclusive` and up to `to_inclusive`.
+    /// The first fire of an `at` schedule after `from_exclusive` and up to `to_inclusive`.
     #[must_use]
     pub fn once_within(&self, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<Timestamp> {
         let is_once = |schedule: &&Schedule| matches!(schedule.kind, Kind::At(_));
@@ -95,8 +94,8 @@ impl Timetable {
         once.next_until(from_exclusive, from_exclusive, to_inclusive).map(|fire| fire.at)
     }
 
-    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first. It ends early where a calendar makes the
-    /// search longer than one call may take.
+    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first. They end early if a calendar makes the search longer than
+    /// one call may take.
     pub fn fires(
         &self,
         anchor: Timestamp,
@@ -114,8 +113,8 @@ impl Timetable {
         })
     }
 
-    /// The instants after `from_exclusive` and up to `to_inclusive` at which the schedules alone would fire and the
-    /// calendar does not let them, oldest first.
+    /// The instants after `from_exclusive` and up to `to_inclusive` at which the schedules alone would fire, but the calendar removes or
+    /// moves the fire, oldest first.
     pub fn removed(
         &self,
         anchor: Timestamp,
@@ -131,13 +130,13 @@ impl Timetable {
             .filter(move |fire| self.fire_at(anchor, fire.at).is_none())
     }
 
-    /// The first instant after `after` at which the schedules alone would fire, and which of them does.
+    /// The first instant after `after` at which the schedules alone would fire, with the schedule that does.
     pub(crate) fn uncalendared_after(&self, anchor: Timestamp, after: Timestamp) -> Option<(Timestamp, &Schedule)> {
         let next = |schedule| Schedule::next_after(schedule, anchor, after).map(|at| (at, schedule));
         self.schedules.iter().filter_map(next).min_by_key(|(at, _)| *at)
     }
 
-    /// The length of a job that fires so long after the end of its run before. Such a schedule stands alone.
+    /// The delay of a job that fires a fixed time after the end of its previous run. Such a job has no other schedule.
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
         self.schedules.iter().find_map(|schedule| match schedule.kind {
@@ -146,7 +145,7 @@ impl Timetable {
         })
     }
 
-    /// The first fire of a delay that begins to count now, or at its start where that is ahead.
+    /// The first fire of a delay that is counted from `now`, but not before its start; `None` if its end is earlier.
     #[must_use]
     pub fn first_delayed(&self, now: Timestamp) -> Option<Timestamp> {
         let schedule = self.schedules.iter().find(|schedule| matches!(schedule.kind, Kind::Delay(_)))?;
@@ -162,15 +161,15 @@ impl Timetable {
         })
     }
 
-    /// The most that a run starts later than planned.
+    /// The longest jitter of its schedules.
     #[must_use]
     pub fn jitter_max(&self) -> Duration {
         let max = self.schedules.iter().filter_map(|schedule| schedule.jitter).map(Jitter::max).max();
         max.unwrap_or_default()
     }
 
-    /// How many fires lie after `from_exclusive` and up to `to_inclusive`, where that can be counted without walking through
-    /// them; `None` where a calendar or a second schedule stands in the way.
+    /// How many fires lie after `from_exclusive` and up to `to_inclusive`, if they can be counted without walking through them; `None` with
+    /// a calendar or a second schedule.
     #[must_use]
     pub fn count_between(&self, anchor: Timestamp, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<u64> {
         let schedule = self.plain()?;
@@ -180,7 +179,7 @@ impl Timetable {
         Some(first.zip(last).map_or(0, |(first, last)| schedule.count_between(anchor, first, last)))
     }
 
-    /// The one schedule whose fires are this job's, untouched: what can be counted without walking.
+    /// The only schedule of a job without a calendar: its fires can be counted without walking.
     pub(crate) fn plain(&self) -> Option<&Schedule> {
         match self.schedules.as_slice() {
             [one] if self.calendar.is_none() => Some(one),

@@ -1,4 +1,4 @@
-//! Which trace something belongs to, in the words of W3C Trace Context: what is handed from one program to the next.
+//! The trace that a call belongs to, as W3C Trace Context writes it for passing from one program to the next.
 
 use std::fmt;
 use std::str::FromStr;
@@ -29,7 +29,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// A span of a trace; `None` where one of the numbers is 0, which stands for none.
+    /// A span of a trace; `None` if one of the numbers is 0, which stands for none.
     #[must_use]
     pub const fn new(trace_id: u128, span_id: u64, is_sampled: bool) -> Option<Self> {
         if trace_id == 0 || span_id == 0 {
@@ -67,7 +67,7 @@ impl fmt::Display for TraceParent {
 impl FromStr for TraceParent {
     type Err = String;
 
-    /// Later versions may have more fields behind those of this one; the version `ff` is none.
+    /// Later versions may have more fields after those of this one; the version `ff` is invalid.
     fn from_str(text: &str) -> Result<Self, String> {
         let refuse = || format!("{text:?} is not a traceparent such as 00-<32 hex digits>-<16 hex digits>-01");
         let is_hex = |part: &str, len: usize| {
@@ -86,8 +86,8 @@ impl FromStr for TraceParent {
     }
 }
 
-/// The trace of a run that was not requested with a trace of its own. It follows from the run that its fire began with:
-/// every attempt, every shard and every run that follows from it is in one trace, whichever node sends it.
+/// The trace of a run that was not requested with a trace of its own. It is derived from the run that its fire began with: every attempt,
+/// every shard and every run that follows from it is in one trace, whichever node sends it.
 #[must_use]
 pub fn trace_id(run: &Run) -> u128 {
     let first = first_of_fire(run);
@@ -98,8 +98,8 @@ pub fn trace_id(run: &Run) -> u128 {
     u128::from_be_bytes(hash.finalize().into()) | 1
 }
 
-/// The run that a fire began with: what the others of the fire name as their cause, or, of the schedule's own, as what they
-/// are shards of.
+/// The run that a fire began with: the other runs of the fire name it as their cause or, if the schedule made it, as the row whose shards
+/// they are.
 fn first_of_fire(run: &Run) -> RunId {
     match run.cause {
         0 => run.parent.unwrap_or(run.id),

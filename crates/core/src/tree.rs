@@ -32,11 +32,11 @@ words! {
 pub struct Branch {
     /// The run.
     pub run: Run,
-    /// How far below the root it stands; 0 for the root.
+    /// How far below the root it is; 0 for the root.
     pub depth: usize,
-    /// How it hangs on the run above; `None` for the root.
+    /// Its link to the run above; `None` for the root.
     pub link: Option<Link>,
-    /// The names of the jobs that it was released by, where it waited for several.
+    /// The names of the jobs that released it, if it waited for several.
     pub after: Vec<String>,
 }
 
@@ -53,15 +53,14 @@ impl Run {
         }
     }
 
-    /// Where it stands among those that hang on this run: shards by number, then children, then what was asked for again,
-    /// as they came.
+    /// Its sort key among the runs below `parent`: shards by number, then children, then retries by hand, each in the order of their ids.
     #[must_use]
     pub fn place_below(&self, parent: &Self) -> (Link, i32, RunId) {
         let link = self.link_to(parent);
         (link, if link == Link::Shard { self.shard_index } else { 0 }, self.id)
     }
 
-    /// How it hangs on this run, which it names as its parent.
+    /// Its link to this run, which it names as its parent.
     #[must_use]
     pub fn link_to(&self, parent: &Self) -> Link {
         let is_same_fire = (self.fire_at, self.cause) == (parent.fire_at, parent.cause);
@@ -75,7 +74,7 @@ impl Run {
     }
 }
 
-/// The root and those of `found` that hang on it, each behind the run that it follows from.
+/// The root and the runs of `found` below it, each after the run that it follows from.
 #[must_use]
 pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
     let mut below: BTreeMap<RunId, Vec<Run>> = BTreeMap::new();
@@ -102,7 +101,7 @@ fn hung(run: Run, above: &Branch) -> Branch {
     Branch { depth: above.depth + 1, link: Some(link), after, run }
 }
 
-/// The jobs whose results a run was given, where they are several.
+/// The jobs whose results a run was given, if there are several.
 fn joined(run: &Run) -> Vec<String> {
     let params = run.params.as_deref().filter(|_| run.trigger == Trigger::Parent);
     let params: Option<Value> = params.and_then(|text| serde_json::from_str(text).ok());

@@ -26,11 +26,11 @@ pub struct YearDay {
     pub weekday: u32,
     /// How much of it is in the calendar.
     pub part: Part,
-    /// What the calendar calls it.
+    /// The calendar's name for it.
     pub name: Option<String>,
 }
 
-/// The days of a year; none of a year that is out of range.
+/// The days of a year; empty for a year that is out of range.
 ///
 /// ```
 /// use rondel_core::calendar::{Calendar, Rule};

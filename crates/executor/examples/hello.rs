@@ -1,4 +1,4 @@
-//! The program of the README: `cargo run -p rondel-executor --example hello -- http://127.0.0.1:8080 TOKEN_FILE`.
+//! The program in the README: `cargo run -p rondel-executor --example hello -- http://127.0.0.1:8080 TOKEN_FILE`.
 
 use rondel::{Executor, ExecutorError, JobError, Params};
 

@@ -1,4 +1,4 @@
-//! Three jobs that stand in the code: `cargo run -p rondel-executor --example invoices -- http://127.0.0.1:8080 TOKEN_FILE`.
+//! Three jobs declared in code: `cargo run -p rondel-executor --example invoices -- http://127.0.0.1:8080 TOKEN_FILE`.
 #![expect(clippy::unused_async, reason = "an example's handlers do nothing that takes time")]
 use rondel::{Executor, ExecutorError, JobError, Params, Shard};
 

@@ -20,7 +20,7 @@ impl Pump for CloseOrders {
     }
 
     // UPDATE orders SET state = 'closed', epoch = $1 WHERE id = $2 AND state = 'open' AND epoch <= $1
-    // The epoch is the fencing token: an executor that lost the item while it stood still writes nothing.
+    // The epoch is the fencing token: an executor that lost the item during a pause writes nothing.
     async fn execute(&self, cx: &PumpContext, rows: Vec<u64>) -> Result<(), JobError> {
         for id in rows {
             tracing::info!(id, epoch = cx.epoch(&Self::item(&id)), "closing"); // lands in the log of the group's run

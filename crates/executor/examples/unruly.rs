@@ -1,8 +1,8 @@
 //! An executor for tests, with handlers that do what no handler should.
 //!
-//! `unruly SERVER TOKEN_FILE APP NAME [DATA_DIR]`. `abort` ends the process after `ms`; `spin` blocks its thread for `ms` without an
-//! `await`, and neither yields nor looks whether it is to stop; `flood` writes `mib` MiB to its log; `garble` prints what no
-//! text should hold, in its log, its result and its error; `steady` does nothing.
+//! `unruly SERVER TOKEN_FILE APP NAME [DATA_DIR]`. `abort` ends the process after `ms`; `spin` blocks its thread for
+//! `ms` without an `await`, and neither yields nor checks whether it should stop; `flood` writes `mib` MiB to its log;
+//! `garble` prints what no text should contain, in its log, its result and its error; `steady` does nothing.
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ struct HowMuch {
     fails: bool,
 }
 
-/// Escapes, a bell, NUL, a change of direction, what is left of bytes that are no UTF-8, and a line that ends in the midst.
+/// Escapes, a bell, NUL, a right-to-left override, remains of invalid UTF-8, and a line break in the middle.
 fn garbage() -> String {
     let broken = String::from_utf8_lossy(b"\xff\xfe broken \xc3").into_owned();
     format!("\u{1b}[31mred\u{1b}]0;title\u{7} \0 \u{202e}back {broken}\r\nsecond")
@@ -42,7 +42,7 @@ async fn flood(Params(how): Params<HowMuch>, log: Log) {
             tokio::task::yield_now().await;
         }
     }
-    // One line alone, longer than any that is kept.
+    // A single line longer than any line the log keeps whole.
     log.warn("x".repeat(1 << 20));
     log.info("last");
 }

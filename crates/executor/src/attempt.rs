@@ -1,4 +1,4 @@
-//! One attempt from the handler's start to its ending: deadline, stop, grace, panic.
+//! One attempt from the start of the handler to the ending: deadline, stop, grace, panic.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use crate::handler::JobHandler;
 use crate::run::{RunContext, StopCause, panic_message, within};
 use crate::template::{self, Resolved};
 
-/// An attempt that is over.
+/// An attempt that has ended.
 pub(crate) struct Ended {
     pub(crate) ending: Ending,
     pub(crate) started_at: Timestamp,
     pub(crate) finished_at: Timestamp,
 }
 
-/// Runs the handler. Whatever it does, an ending comes out within its timeout and the grace, unless it blocks the thread.
+/// Runs the handler to an ending. This takes at most its timeout and the grace, unless the handler blocks the thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> Ended {
     let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
@@ -31,7 +31,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
         return stopped(run, cause, None);
     }
     let mut body = Box::pin(within(run.clone(), body(run.clone(), handler)));
-    // The body first: a handler that is over at once costs neither a timer nor a waker.
+    // The body is polled first: a handler that ends at once costs neither a timer nor a waker.
     let ended = tokio::select! {
         biased;
         ended = &mut body => Some(ended),
@@ -43,7 +43,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     settle(run, ended)
 }
 
-/// Secrets first, then the handler.
+/// Resolves the secrets, then runs the handler.
 async fn body(run: RunContext, handler: JobHandler) -> Ending {
     if let Some(secrets) = &run.setup().secrets {
         match template::resolve(run.params(), secrets).await {
@@ -58,7 +58,7 @@ async fn body(run: RunContext, handler: JobHandler) -> Ending {
     handler.start(run.clone()).await
 }
 
-/// Resolves when the run is to stop, and makes the deadline a cause to.
+/// Resolves when the run must stop; an expired deadline becomes the cause of the stop.
 async fn must_stop(run: &RunContext) {
     let (Some(deadline), Some(timeout)) = (run.deadline(), run.timeout()) else {
         return run.stopped().await;
@@ -68,7 +68,7 @@ async fn must_stop(run: &RunContext) {
     }
 }
 
-/// Drops the handler's future where it stands. What it holds may panic on the way out; the run is over either way.
+/// Drops the handler's future at its current `await`. A destructor in it may panic; the run ends either way.
 fn abort(run: &RunContext, body: impl Sized) {
     let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(body)));
     if let Err(payload) = dropped {
@@ -76,9 +76,9 @@ fn abort(run: &RunContext, body: impl Sized) {
     }
 }
 
-/// A run that was to stop reports why, whatever its handler returned in the end; but a success is one where the handler
-/// reached it before it read the request to stop, and no user had cancelled the run. A group of a pump job takes the reason
-/// into account itself.
+/// A stopped run reports the cause of the stop, whatever its handler returned. It counts as a success only if the
+/// handler succeeded before it read the request to stop and the cause allows it, which a user's cancellation does not.
+/// A group of a pump job takes the cause into account itself.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
@@ -87,7 +87,7 @@ fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
         (Some(cause), None) => stopped(run, cause, Some(run.stop_grace())),
         (Some(_), Some(Ok(ending))) if run.pump().is_some() => ending,
         (Some(cause), Some(Ok(ending)))
-            if ending.status == RunStatus::Succeeded && cause.yields_to_success() && !run.was_told_to_stop() =>
+            if ending.status == RunStatus::Succeeded && cause.yields_to_success() && !run.has_read_stop() =>
         {
             ending
         }
@@ -98,7 +98,7 @@ fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     }
 }
 
-/// The ending of a run that was stopped. A group of a pump job that its executor stopped goes on elsewhere.
+/// The ending of a stopped run. A group of a pump job that was stopped by a drain yields, to continue elsewhere.
 fn stopped(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
     let ending = cause.ending(aborted_after);
     if run.pump().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }

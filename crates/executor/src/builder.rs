@@ -26,7 +26,7 @@ use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
 /// How many runs an executor takes at the same time by default.
 const SLOTS: u32 = 64;
 
-/// How long running runs may go on after the signal to end.
+/// Default of the time that running runs get to finish after the signal to stop.
 const DRAIN_GRACE: Duration = Duration::from_secs(60);
 
 /// Builds an [`Executor`]. [`build`](Self::build) and [`run_until`](Self::run_until) report wrong settings.
@@ -86,7 +86,7 @@ pub struct Builder {
     installs_subscriber: bool,
 }
 
-/// Who it is, and where it goes.
+/// The identity of the executor, and the servers it dials.
 impl Builder {
     pub(crate) fn new(app: String) -> Self {
         Self {
@@ -113,31 +113,31 @@ impl Builder {
         }
     }
 
-    /// A server to dial: at least one. It names the others by itself.
+    /// Adds a server to dial; at least one is needed. It reports the other servers by itself.
     pub fn server(mut self, url: impl Into<String>) -> Self {
         self.servers.push(url.into());
         self
     }
 
-    /// The token that opens the servers' doors.
+    /// The access token that the executor sends to the servers.
     pub fn token(mut self, token: impl Into<String>) -> Self {
         self.token = TokenSource::Text(token.into());
         self
     }
 
-    /// A file that holds the token; read at each dial, so that a new token is taken up.
+    /// A file that holds the token. It is read at each dial, so that a changed token takes effect.
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.token = TokenSource::File(path.into());
         self
     }
 
-    /// A file of PEM certificates to trust for `https` servers, beside the well-known ones.
+    /// A file of PEM certificates to trust for `https` servers, in addition to the well-known ones.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
         self
     }
 
-    /// The files of a certificate and its key, in PEM, for servers that ask executors for one.
+    /// PEM files of a client certificate and of its key, for servers that ask executors for one.
     pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         self.certificate = Some((certificate.into(), key.into()));
         self
@@ -149,29 +149,29 @@ impl Builder {
         self
     }
 
-    /// A name that stays across restarts: routers order and hash by it. Without one it is kept in the data directory, or
-    /// made of the host's name and a few random letters.
+    /// A name that stays the same across restarts: routing orders and hashes executors by it. Without one, a name is
+    /// made of the host's name and a few random letters, and is kept in the data directory if there is one.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// A label that jobs may ask for.
+    /// Adds a label that jobs can select executors by.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
     }
 
-    /// Its share among the executors of the app; 1 by default.
+    /// The executor's share of the runs among the executors of the app; 1 by default.
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
     }
 }
 
-/// What it does, and how.
+/// Capacity, limits and handlers.
 impl Builder {
-    /// How many runs it takes at the same time; 64 by default.
+    /// How many runs the executor takes at the same time; 64 by default.
     pub fn slots(mut self, slots: u32) -> Self {
         self.slots = slots;
         self
@@ -183,34 +183,34 @@ impl Builder {
         self
     }
 
-    /// A directory of its own, where results are kept until a server has acknowledged them, across restarts.
+    /// A directory for this executor alone. It keeps results, across restarts, until a server has acknowledged them.
     pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(path.into());
         self
     }
 
-    /// How long running runs may go on after `until` has resolved; 60 s by default.
+    /// How long running runs may continue after `until` has resolved; 60 s by default.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
         self
     }
 
-    /// The lengths that it works by.
+    /// Replaces the periods and timeouts that the executor works by.
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = timing;
         self
     }
 
-    /// How much of what one attempt logs is kept; 10 MiB or 100,000 lines by default.
+    /// How much of the log of one attempt is kept; 10 MiB or 100,000 lines by default.
     pub fn log_limit(mut self, limit: LogLimit) -> Self {
         self.log_limit = limit;
         self
     }
 
-    /// Installs no `tracing` subscriber. By default, [`Executor::run_until`] installs one if the program has none: it writes
-    /// to stderr what `RUST_LOG` asks for (`info` by default), and events inside a run to the run's log. A subscriber of
-    /// the program is never replaced; it needs [`log_layer`](crate::log_layer) for the runs' logs. A program that
-    /// installs its own only after the executor has started calls this.
+    /// Installs no `tracing` subscriber. By default, [`Executor::run_until`] installs one if the program has none: it
+    /// writes what `RUST_LOG` asks for (`info` by default) to stderr, and events inside a run to the run's log. It
+    /// never replaces a subscriber of the program: add [`log_layer`](crate::log_layer) to that one for the runs' logs.
+    /// Call this method if the program installs its own subscriber only after the executor has started.
     pub fn without_subscriber(mut self) -> Self {
         self.installs_subscriber = false;
         self
@@ -222,19 +222,19 @@ impl Builder {
         self
     }
 
-    /// A value that handlers take as [`State<T>`](crate::State): one per type.
+    /// Adds a value that handlers take as [`State<T>`](crate::State); one per type.
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.insert(value);
         self
     }
 
-    /// An async function that runs the jobs with this handler name.
+    /// Registers an async function for the jobs with this handler name.
     pub fn handler<Args: 'static>(mut self, name: impl Into<String>, handler: impl Handler<Args>) -> Self {
         self.handlers.push((name.into(), JobHandler::of(handler)));
         self
     }
 
-    /// A pump that runs the groups of the pump jobs with this handler name: see [`Pump`]. A job can be declared beside it.
+    /// Registers a pump for the pump jobs with this handler name: see [`Pump`]. The job itself can be declared as well:
     ///
     /// ```
     /// use rondel::{Declaration, Executor, Pump};
@@ -254,13 +254,13 @@ impl Builder {
         self
     }
 
-    /// A pump under the name that `#[rondel::pump("…")]` gives it.
+    /// Registers a pump under the name that `#[rondel::pump("…")]` gives it.
     pub fn named_pump<P: NamedPump>(self) -> Self {
         self.pump(P::NAME, P::default())
     }
 
-    /// A plain function that does, on a thread of a bounded pool: for what blocks. It cannot be aborted: it should look
-    /// at [`Cancel`](crate::Cancel) now and then.
+    /// Registers a plain function, which may block, for the jobs with this handler name. It runs on a thread of a
+    /// bounded pool and cannot be aborted: it should check [`Cancel`](crate::Cancel) now and then.
     pub fn blocking_handler<Args: 'static>(
         mut self,
         name: impl Into<String>,
@@ -271,10 +271,10 @@ impl Builder {
     }
 }
 
-/// What it declares.
+/// Jobs declared in the code.
 impl Builder {
-    /// A job that stands in the code: its handler runs here, and its definition is registered with the server at the
-    /// start.
+    /// Declares a job at its function: the handler runs in this executor, and the definition is registered with the
+    /// server at the start.
     ///
     /// ```
     /// #[rondel::job(name = "caches.warm", every = "10m")]
@@ -293,7 +293,8 @@ impl Builder {
         builder
     }
 
-    /// A job of a handler that is here, or in another executor of the app: its definition alone is registered.
+    /// Declares a job whose handler is in this executor or in another one of the app: only the definition is
+    /// registered.
     pub fn declare(mut self, declaration: Declaration) -> Self {
         self.declared.push(declaration);
         self
@@ -301,10 +302,10 @@ impl Builder {
 }
 
 impl Builder {
-    /// Checks everything, and takes the data directory.
+    /// Checks all settings, and locks the data directory.
     ///
     /// # Errors
-    /// The setting that is wrong, in one sentence.
+    /// An error that names the wrong setting, in one sentence.
     pub fn build(self) -> Result<Executor, ExecutorError> {
         self.check()?;
         let handlers = collect_handlers(self.handlers)?;
@@ -332,10 +333,10 @@ impl Builder {
         Ok(Executor { engine, drain_grace: self.drain_grace, installs_subscriber: self.installs_subscriber })
     }
 
-    /// Builds it, runs it until `until` resolves, and drains: see [`Executor::run_until`].
+    /// Builds the executor, runs it until `until` resolves, and drains it: see [`Executor::run_until`].
     ///
     /// # Errors
-    /// What [`build`](Self::build) found.
+    /// Those of [`build`](Self::build) and of [`Executor::run_until`].
     pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
         self.build()?.run_until(until).await
     }
@@ -401,7 +402,7 @@ fn open_servers(
 
 type Journaled = (Journal, Vec<v1::Result>);
 
-/// Who this process is, by its data directory.
+/// The identity of this process, as found in its data directory or, without one, newly made.
 struct Found {
     name: String,
     secret: identity::Secret,

@@ -1,7 +1,7 @@
-//! The server's time, carried on by this host's monotonic clock.
+//! The server's time, advanced by this host's monotonic clock.
 //!
-//! A time that arrives was read before it arrived, so each sample is a lower bound; of the last few the highest is the
-//! closest one. Results carry instants of this clock, never of the host's own.
+//! A server's time is already older when it arrives, so each sample is a lower bound, and the highest of the last few
+//! is the closest. Results carry instants of this clock, never of the host's own.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -54,7 +54,8 @@ impl ServerClock {
         Timestamp::from_millis(offset.saturating_add(self.elapsed_ms()))
     }
 
-    /// Now, for an event that cannot have come before `due`: lifted to it where the clock's own lag explains the rest.
+    /// The current time, for an event that cannot precede `due`: raised to `due` if the clock's own lag explains the
+    /// difference.
     pub(crate) fn now_not_before(&self, due: Timestamp) -> Timestamp {
         let now = self.now();
         if now < due && due.since(now) <= SLACK { due } else { now }
@@ -65,7 +66,7 @@ impl ServerClock {
     }
 }
 
-/// The host's wall clock: what stands in for the server's until the first welcome, and in tests without a server.
+/// The host's wall clock. It stands in for the server's until the first welcome, and in tests without a server.
 #[expect(clippy::disallowed_methods, reason = "the first estimate, before any server has sent the time")]
 fn host_now() -> Timestamp {
     let since_epoch = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();

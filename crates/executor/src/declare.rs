@@ -1,4 +1,4 @@
-//! Jobs that code declares: the definition beside the function, registered with the server at the start.
+//! Jobs declared in code: each definition is written next to its function, and registered with the server at the start.
 
 use rondel_core::{JobSpec, shape};
 use serde_json::{Map, Value, json};
@@ -6,12 +6,12 @@ use serde_json::{Map, Value, json};
 use crate::error::ExecutorError;
 use crate::handler::JobHandler;
 
-/// The most jobs that one executor declares.
+/// The largest number of jobs that one executor may declare.
 pub(crate) const DECLARED_COUNT_MAX: usize = 1_000;
-/// The longest that their definitions are together, in bytes of JSON.
+/// The largest size of their definitions together, in bytes of JSON.
 pub(crate) const DECLARED_BYTES_MAX: usize = 1024 * 1024;
 
-/// A job that stands in the code: its definition and its handler. [`#[rondel::job]`](macro@crate::job) makes one from a
+/// A job declared in code: its definition and its handler. [`#[rondel::job]`](macro@crate::job) makes one from a
 /// function; by hand it looks like this:
 ///
 /// ```
@@ -42,12 +42,12 @@ pub trait Job {
     /// The definition.
     fn declaration(&self) -> Declaration;
 
-    /// What runs it.
+    /// The handler that runs the job.
     fn handler(&self) -> JobHandler;
 }
 
-/// A job's definition in code. A setting that is left out has the server's default; the words and units are those of the REST API.
-/// Wrong settings are reported by [`Builder::build`](crate::Builder::build).
+/// A job's definition in code. A setting that is left out has the server's default; keywords and units are those of the
+/// REST API. [`Builder::build`](crate::Builder::build) reports wrong settings.
 ///
 /// ```
 /// use rondel::Declaration;
@@ -67,7 +67,7 @@ pub struct Declaration {
 }
 
 impl Declaration {
-    /// The job's name, which is unique in the namespace. It is the handler's name as well, unless
+    /// Starts a definition with the job's name, which is unique in the namespace. The handler has the same name, unless
     /// [`handler`](Self::handler) names another one.
     pub fn new(name: impl Into<String>) -> Self {
         let mut document = Map::new();
@@ -87,7 +87,7 @@ impl Declaration {
         Value::Object(self.document.clone())
     }
 
-    /// Another handler than the one that has the job's name: several jobs can share one.
+    /// The handler, if its name is not the job's: several jobs can share one.
     ///
     /// ```
     /// use rondel::{Declaration, Executor};
@@ -110,7 +110,7 @@ impl Declaration {
         self.option("description", text.into())
     }
 
-    /// A label that users group and find the job by.
+    /// Adds a label, by which users group and find the job.
     ///
     /// ```
     /// # use rondel::Declaration;
@@ -122,7 +122,7 @@ impl Declaration {
         self.within("labels", key, value.into())
     }
 
-    /// Several labels, each as `key=value`; a text without `=` is a key without a value, which the server refuses.
+    /// Adds labels, each as `key=value`; a text without `=` is a key without a value, which the server refuses.
     ///
     /// ```
     /// use rondel::Declaration;
@@ -138,14 +138,14 @@ impl Declaration {
         })
     }
 
-    /// What the handler gets, any JSON value.
+    /// The parameters that the handler gets: any JSON value.
     #[must_use]
     pub fn params(self, params: impl Into<Value>) -> Self {
         self.option("params", params)
     }
 
-    /// Which parameters a caller may replace for one run: `"all"`, which is the default for handlers of programs, `"none"`, or
-    /// a list of JSON pointers.
+    /// The parameters that a caller may replace for one run: `"all"`, which is the default for handlers of programs,
+    /// `"none"`, or a list of JSON pointers.
     ///
     /// ```
     /// # use rondel::Declaration;
@@ -174,7 +174,7 @@ impl Declaration {
         self.within("schedule", "every", period.into())
     }
 
-    /// Fires so long after the end of the run before: `"5m"`.
+    /// Fires this long after the end of the previous run: `"5m"`.
     #[must_use]
     pub fn delay(self, length: impl Into<String>) -> Self {
         self.within("schedule", "delay", length.into())
@@ -223,13 +223,13 @@ impl Declaration {
         self.within("misfire", "policy", policy.into())
     }
 
-    /// What happens when a run is due and an earlier one is not over: `serial`, `discard`, `cover` or `allow`.
+    /// What happens when a run is due before an earlier one has ended: `serial`, `discard`, `cover` or `allow`.
     #[must_use]
     pub fn overlap(self, policy: impl Into<String>) -> Self {
         self.within("overlap", "policy", policy.into())
     }
 
-    /// What an executor does with a run while no server answers it: `continue` or `stop`.
+    /// What an executor does with a run while no server answers: `continue` or `stop`.
     #[must_use]
     pub fn on_silence(self, what: impl Into<String>) -> Self {
         self.option("on_silence", what.into())
@@ -241,13 +241,13 @@ impl Declaration {
         self.option("route", route.into())
     }
 
-    /// Who goes first of the runs that wait: 0 (last) to 9 (first).
+    /// The order among waiting runs: 0 (last) to 9 (first).
     #[must_use]
     pub fn priority(self, priority: u8) -> Self {
         self.option("priority", priority)
     }
 
-    /// Reports an incident where no run has succeeded by this time of day: `"06:00"`, in the zone of the cron expression.
+    /// Reports an incident if no run has succeeded by this time of day: `"06:00"`, in the zone of the cron expression.
     ///
     /// ```
     /// use rondel::Declaration;
@@ -274,38 +274,38 @@ impl Declaration {
         self.within("expect", "success_by", by)
     }
 
-    /// Reports an incident where no run has succeeded for so long: `"26h"`.
+    /// Reports an incident if no run has succeeded for this long: `"26h"`.
     #[must_use]
     pub fn no_success_for(self, length: impl Into<String>) -> Self {
         self.within("expect", "no_success_for", length.into())
     }
 
-    /// Reports an incident where a run takes longer than this. The run goes on.
+    /// Reports an incident if a run takes longer than this. The run continues.
     #[must_use]
     pub fn longer_than(self, length: impl Into<String>) -> Self {
         self.within("expect", "longer_than", length.into())
     }
 
-    /// Reports an incident where a run has not started within this after its planned instant.
+    /// Reports an incident if a run has not started this long after its planned instant.
     #[must_use]
     pub fn late(self, length: impl Into<String>) -> Self {
         self.within("expect", "late", length.into())
     }
 
-    /// The channels of these incidents, by name; without it the channel `default` of the namespace.
+    /// The channels of these incidents, by name; by default the channel `default` of the namespace.
     #[must_use]
     pub fn expect_channels<S: Into<String>>(self, channels: impl IntoIterator<Item = S>) -> Self {
         let channels: Vec<String> = channels.into_iter().map(Into::into).collect();
         self.within("expect", "channels", channels)
     }
 
-    /// Whether its schedule fires.
+    /// Whether the job's schedule fires.
     #[must_use]
     pub fn enabled(self, enabled: bool) -> Self {
         self.option("enabled", enabled)
     }
 
-    /// Any field of the definition by its name, for what has no method here.
+    /// Sets any field of the definition by its name, for fields without a method here.
     ///
     /// ```
     /// # use rondel::Declaration;
@@ -322,7 +322,7 @@ impl Declaration {
         if let Value::Object(fields) = place {
             fields.insert(field.to_owned(), value.into());
         } else {
-            // The program gave a list of schedules by `option`, and then one more.
+            // The program set a list of schedules by `option`: the field set after it replaces the list.
             *place = json!({ field: value.into() });
         }
         self
@@ -332,7 +332,7 @@ impl Declaration {
         self.document.get("handler").and_then(Value::as_str).unwrap_or_else(|| self.name())
     }
 
-    /// Checks it as the server will, and makes what goes over the wire.
+    /// Checks the definition as the server will, and returns the JSON to send.
     pub(crate) fn into_spec_json(mut self, app: &str) -> Result<String, ExecutorError> {
         let job = self.name().to_owned();
         let handler = self.handler_name().to_owned();

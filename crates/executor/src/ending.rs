@@ -9,13 +9,13 @@ use serde::Serialize;
 use crate::job_error::{JobError, JobErrorKind};
 use crate::masks::Masks;
 
-/// The longest message, in bytes: one line.
+/// The longest message, which is one line, in bytes.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
 /// The longest result, in bytes of JSON: it travels with every acknowledgement and is kept in the ledger.
 const RESULT_BYTES_MAX: usize = 256 * 1024;
 
-/// How a handler ended. Handlers return `()` or a `Result`; this is what they become.
+/// The ending of a handler, made from the `()` or the `Result` that it returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     pub(crate) status: RunStatus,
@@ -23,11 +23,11 @@ pub struct Ending {
     /// JSON text.
     pub(crate) result: Option<String>,
     pub(crate) retryable: bool,
-    /// How long no server had answered, where it was stopped for that.
+    /// How long no server had answered, if the run was stopped for that.
     pub(crate) silent: Option<Duration>,
-    /// A group of a pump job gave its items back and goes on elsewhere.
+    /// The group of a pump job released its items, to continue elsewhere.
     pub(crate) is_yielded: bool,
-    /// Rows of it that failed for good were still there, or its last select failed.
+    /// The group left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,
 }
 
@@ -48,12 +48,12 @@ impl Ending {
         }
     }
 
-    /// Of a group of a pump job. The server decides what it means; by itself it is a run that was stopped.
+    /// The ending of a group of a pump job that yields. The server decides what follows; by itself it is a stopped run.
     pub(crate) fn yielded(message: impl Into<String>) -> Self {
         Self { is_yielded: true, ..Self::new(RunStatus::Cancelled, message, false) }
     }
 
-    /// Makes it fit for the wire: one masked line of bounded length, no NUL, a result of bounded length.
+    /// Prepares the ending for sending: one masked line of bounded length without NUL, and a result of bounded length.
     pub(crate) fn tidy(mut self, masks: &Masks) -> Self {
         self.message = one_line(&masks.apply(&self.message));
         self.result = self.result.map(|result| masks.apply_json(&result).into_owned());
@@ -69,7 +69,7 @@ impl Ending {
             RunStatus::TimedOut => v1::result::Status::TimedOut,
             RunStatus::Cancelled => v1::result::Status::Cancelled,
             RunStatus::Skipped => v1::result::Status::Skipped,
-            // An executor makes none of the others.
+            // An executor reports none of the others.
             RunStatus::Failed | RunStatus::Unknown | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
                 v1::result::Status::Failed
             }

@@ -1,4 +1,5 @@
-//! What keeps an executor from starting. Once it runs, it reconnects and goes on: nothing ends it but its `run_until`.
+//! Errors that keep an executor from starting. Once it runs, it reconnects after every failure: only its `run_until`
+//! ends it.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -12,23 +13,23 @@ use rondel_core::error_chain::chain;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecutorError {
-    /// A namespace, app, executor or handler has a name that it cannot have.
+    /// The name of a namespace, app, executor or handler is not valid.
     #[error("{what}: {reason}")]
     Name {
-        /// What bears the name.
+        /// The kind of thing that has the name.
         what: &'static str,
-        /// What is allowed.
+        /// Why the name is not valid.
         reason: String,
     },
     /// Two handlers have the same name.
     #[error("handler {0:?} is there twice")]
     DuplicateHandler(String),
-    /// A job that the code declares is not a definition.
+    /// A job declared in the code is not a valid definition.
     #[error("the declared job {job:?}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " })]
     Declaration {
-        /// Its name.
+        /// The job's name.
         job: String,
-        /// Where in the definition, as a JSON pointer; empty for the whole.
+        /// JSON pointer to the wrong part of the definition; empty for the whole.
         pointer: String,
         /// What is wrong, and what would be right.
         message: String,
@@ -36,64 +37,64 @@ pub enum ExecutorError {
     /// Two declared jobs have the same name.
     #[error("job {0:?} is declared twice")]
     DuplicateJob(String),
-    /// More jobs are declared than a server takes.
+    /// More jobs are declared than a server accepts.
     #[error("{count} jobs with {bytes} bytes of JSON are declared; at most 1,000 and 1 MiB can be")]
     TooManyJobs {
-        /// How many.
+        /// The number of jobs.
         count: usize,
-        /// How long their definitions are together.
+        /// The length of their definitions together, in bytes of JSON.
         bytes: usize,
     },
     /// No server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// Not the URL of a server.
+    /// The text given is not the URL of a server.
     #[error("{url:?} is not a server's URL such as https://rondel.example.com:8080")]
     ServerUrl {
-        /// What was given.
+        /// The text given.
         url: String,
-        /// What is wrong with it.
+        /// The transport's reason, if it gave one.
         #[source]
         source: Option<tonic::transport::Error>,
     },
-    /// A number outside its range.
+    /// A number that must be at least 1 is zero.
     #[error("{what} must be at least 1")]
     Zero {
-        /// Which number.
+        /// The name of the setting.
         what: &'static str,
     },
     /// A file with a token or a certificate cannot be read.
     #[error("cannot read {}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The error of the read.
         #[source]
         source: std::io::Error,
     },
     /// Another living process uses the data directory.
     #[error("the data directory {} is used by another executor", path.display())]
     DataDirInUse {
-        /// Which.
+        /// The directory.
         path: PathBuf,
     },
     /// The data directory cannot be used.
     #[error("{operation} in the data directory {}", path.display())]
     DataDir {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
         /// Why it failed.
         #[source]
         source: std::io::Error,
     },
-    /// The working directories of the agent's runs cannot be made.
+    /// The directory for the working directories of the agent's runs cannot be made.
     #[error("make working directories in {}", path.display())]
     WorkDir {
-        /// Where.
+        /// That directory.
         path: PathBuf,
-        /// Why not.
+        /// The operating system's error.
         #[source]
         source: std::io::Error,
     },

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::ExecutorError;
 use crate::{log, thread};
 
-/// A program's part in the cluster: it dials out to the servers and runs what they send.
+/// A program's member of the cluster: it dials the servers and runs what they send.
 ///
 /// ```no_run
 /// use rondel::{Executor, ExecutorError, JobError, Shard};
@@ -33,7 +33,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Starts with the app whose jobs it runs.
+    /// Starts a builder for an executor of this app, whose jobs it runs.
     ///
     /// ```
     /// let builder = rondel::Executor::builder("billing");
@@ -56,15 +56,16 @@ impl Executor {
         &self.engine.identity.name
     }
 
-    /// Runs until `until` resolves, whatever it gives, and then drains: no new runs, time for the running ones, the last
-    /// results acknowledged. Servers that cannot be reached, or refuse, are logged and dialled again.
+    /// Runs until `until` resolves, whatever its output, and then drains: it takes no new runs, gives the running ones
+    /// time, and waits until the last results are acknowledged. Servers that cannot be reached, or that refuse, are
+    /// logged and dialled again.
     ///
     /// A program without a `tracing` subscriber gets one, so that it sees these messages and its runs have logs: see
     /// [`Builder::without_subscriber`].
     ///
     /// # Errors
-    /// [`ExecutorError::Thread`] where the system gives it no thread to talk to the servers on; what else can be wrong is
-    /// found by [`Builder::build`].
+    /// [`ExecutorError::Thread`] if the system cannot start the thread that talks to the servers. [`Builder::build`]
+    /// reports everything else that can be wrong.
     pub async fn run_until(self, until: impl Future) -> Result<(), ExecutorError> {
         let Self { engine, drain_grace, installs_subscriber } = self;
         if installs_subscriber {

@@ -1,4 +1,4 @@
-//! What a handler takes as arguments.
+//! The arguments that a handler can take.
 
 use std::any::type_name;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::log::RunLog;
 use crate::run::{RunContext, parents};
 use crate::shard::Shard;
 
-/// Something that a handler can take as an argument, made from the run.
+/// A type that a handler can take as an argument, made from the run.
 ///
 /// ```
 /// # use rondel::{FromRun, JobError, RunContext, TestRun};
@@ -37,21 +37,22 @@ use crate::shard::Shard;
     note = "`Params<T>` wants `T: serde::de::DeserializeOwned + schemars::JsonSchema`; `RawParams<T>` does without the schema"
 )]
 pub trait FromRun: Sized {
-    /// Makes it.
+    /// Makes the argument from the run.
     ///
     /// # Errors
     /// The run fails with the error, and the handler is not called.
     fn from_run(run: &RunContext) -> Result<Self, JobError>;
 
-    /// What it wants of the job's parameters, if anything: the server refuses a job whose parameters do not fit, and the
-    /// console draws a form from it. An extractor that wraps [`Params`] hands its schema on.
+    /// JSON schema that the job's parameters must match; `None` if this argument needs none. The server refuses a job
+    /// whose parameters do not match, and the console draws a form from the schema. An extractor that wraps [`Params`]
+    /// should return its schema.
     fn params_schema() -> Option<Schema> {
         None
     }
 }
 
-/// The job's parameters, read from JSON. A job without parameters gives `null`, or `{}` where `T` wants fields.
-/// Parameters that do not fit are a failure that no retry mends.
+/// The job's parameters, read from JSON. A job without parameters gives `null`, or `{}` if `T` needs fields. Parameters
+/// that do not fit are a failure that is not retried.
 ///
 /// The type's JSON schema goes to the server, which refuses jobs and triggers that do not fit, and draws a form from it:
 /// doc comments become hints, `#[serde(default)]` makes a field optional.
@@ -85,7 +86,7 @@ impl<T: DeserializeOwned + JsonSchema> FromRun for Params<T> {
     }
 }
 
-/// The job's parameters, of a type that has no schema: the server accepts any.
+/// The job's parameters, of a type without a schema: the server accepts any.
 ///
 /// ```
 /// # use rondel::{RawParams, TestRun};
@@ -113,7 +114,7 @@ fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
     read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
-/// A run that follows from others receives them under `parents`; a type that has no place for that goes without.
+/// Reads parameters. A run that follows others gets `parents` in them, which is dropped if the type does not accept it.
 fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
@@ -126,7 +127,8 @@ fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     if parents::take(&mut params).is_some() { serde_json::from_value(params) } else { read }
 }
 
-/// A value that the builder was given with [`state`](crate::Builder::state): a pool, a client. It is cloned.
+/// A value that was given to the builder with [`state`](crate::Builder::state), such as a pool or a client. It is
+/// cloned.
 ///
 /// ```
 /// # use rondel::{State, TestRun};
@@ -168,9 +170,9 @@ impl FromRun for Shard {
     }
 }
 
-/// Reports when the run is to stop: it was cancelled, its time is over, or the executor goes away.
+/// Reports when the run must stop: it was cancelled, its time is up, or the executor shuts down.
 ///
-/// A handler that stops by itself ends well; one that does not is dropped at an `await` after the grace.
+/// A handler that stops by itself ends in order; one that does not is dropped at an `await` after the grace.
 ///
 /// ```
 /// # use rondel::{Cancel, JobError, RunStatus, TestRun};
@@ -192,30 +194,30 @@ pub struct Cancel {
     run: RunContext,
 }
 
-/// The run is to stop. With `?` it ends the handler; the verdict names the reason.
+/// The run must stop. With `?` it ends the handler; the verdict names the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cancelled(String);
 
 impl Cancel {
-    /// Resolves when the run is to stop.
+    /// Resolves when the run must stop.
     pub async fn cancelled(&self) {
         self.run.stopped().await;
-        self.run.tell_stop();
+        self.run.read_stop_cause();
     }
 
-    /// Whether the run is to stop.
+    /// Whether the run must stop.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
-        self.run.tell_stop().is_some()
+        self.run.read_stop_cause().is_some()
     }
 
-    /// An error once the run is to stop: `cancel.check()?` between two steps.
+    /// Fails once the run must stop: `cancel.check()?` between two steps.
     ///
     /// # Errors
     /// [`Cancelled`], with the reason.
     pub fn check(&self) -> Result<(), Cancelled> {
-        self.run.tell_stop().map_or(Ok(()), |cause| Err(Cancelled(cause.to_string())))
+        self.run.read_stop_cause().map_or(Ok(()), |cause| Err(Cancelled(cause.to_string())))
     }
 }
 
@@ -225,7 +227,7 @@ impl FromRun for Cancel {
     }
 }
 
-/// Reports the progress of the run; about once a second the newest numbers go to the server.
+/// Reports the progress of the run; the newest numbers are sent to the server about once a second.
 ///
 /// ```
 /// # use rondel::{Progress, TestRun};
@@ -243,7 +245,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// So many of so many; `total` is 0 where it is unknown.
+    /// Sets how much is done, and the total; 0 if that is unknown.
     pub fn set(&self, done: u64, total: u64) {
         self.run.set_progress(done, total);
     }
@@ -277,17 +279,17 @@ impl Log {
         Self { run: run.clone() }
     }
 
-    /// A line of the log.
+    /// Logs a line at level `info`.
     pub fn info(&self, text: impl AsRef<str>) {
         self.line("info", text.as_ref());
     }
 
-    /// A line about something odd.
+    /// Logs a line at level `warn`.
     pub fn warn(&self, text: impl AsRef<str>) {
         self.line("warn", text.as_ref());
     }
 
-    /// A line about something that went wrong.
+    /// Logs a line at level `error`.
     pub fn error(&self, text: impl AsRef<str>) {
         self.line("error", text.as_ref());
     }

@@ -21,10 +21,10 @@ use crate::run::{self, RunContext};
     note = "a handler is an `async fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>` where `T: Serialize` and `E: Into<JobError>`; `Params<T>` wants `T: schemars::JsonSchema`; it is `Send + Sync + 'static`, and so is what it holds across an `.await`"
 )]
 pub trait Handler<Args>: Send + Sync + 'static {
-    /// Calls it.
+    /// Calls the function.
     fn call(&self, run: RunContext) -> impl Future<Output = Ending> + Send;
 
-    /// What its arguments want of the job's parameters.
+    /// JSON schema that the job's parameters must match; `None` if the handler declares none.
     fn params_schema() -> Option<Schema>;
 }
 
@@ -35,10 +35,10 @@ pub trait Handler<Args>: Send + Sync + 'static {
     note = "a blocking handler is a `fn` with up to eight arguments that implement `FromRun`, returning `()` or `Result<T, E>`"
 )]
 pub trait BlockingHandler<Args>: Send + Sync + 'static {
-    /// Calls it.
+    /// Calls the function.
     fn call(&self, run: &RunContext) -> Ending;
 
-    /// What its arguments want of the job's parameters.
+    /// JSON schema that the job's parameters must match; `None` if the handler declares none.
     fn params_schema() -> Option<Schema>;
 }
 
@@ -99,7 +99,7 @@ handlers!(A, B, C, D, E, G);
 handlers!(A, B, C, D, E, G, H);
 handlers!(A, B, C, D, E, G, H, I);
 
-/// A handler of any kind, as the executor keeps it. Cheap to clone.
+/// A handler of any kind, as the executor stores it. Cheap to clone.
 ///
 /// ```
 /// use rondel::{JobHandler, Params};
@@ -114,23 +114,24 @@ handlers!(A, B, C, D, E, G, H, I);
 pub struct JobHandler(Arc<dyn AnyHandler>);
 
 impl JobHandler {
-    /// Of an async function.
+    /// Makes a handler of an async function.
     pub fn of<Args: 'static>(handler: impl Handler<Args>) -> Self {
         Self(Arc::new(Async { handler, args: PhantomData }))
     }
 
-    /// Of a plain one that blocks its thread: see [`blocking_handler`](crate::Builder::blocking_handler).
+    /// Makes a handler of a plain function that blocks its thread: see
+    /// [`blocking_handler`](crate::Builder::blocking_handler).
     pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
         Self(Arc::new(Blocking { handler: Arc::new(handler), args: PhantomData }))
     }
 
-    /// The schema of the parameters that it takes; `None` where it has none.
+    /// The JSON schema of the handler's parameters; `None` if it declares none.
     #[must_use]
     pub fn params_schema(&self) -> Option<serde_json::Value> {
         self.0.params_schema().map(serde_json::Value::from)
     }
 
-    /// Of a pump.
+    /// Makes a handler of a pump.
     pub(crate) fn of_pump(handler: PumpHandler<impl Pump>) -> Self {
         Self(Arc::new(handler))
     }
@@ -161,7 +162,7 @@ pub(crate) trait AnyHandler: Send + Sync {
     fn start(&self, run: RunContext) -> BoxFuture<'_, Ending>;
     fn params_schema(&self) -> Option<Schema>;
 
-    /// Whether it is for groups of pump jobs.
+    /// Whether the handler is for groups of pump jobs.
     fn is_pump(&self) -> bool {
         false
     }

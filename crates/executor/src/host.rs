@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_proto::v1::HostProcess;
 
-/// Time since the host started, its sleep included.
+/// Time since the host started; on Linux it includes the host's sleep.
 pub(crate) fn uptime() -> Duration {
     #[cfg(target_os = "linux")]
     let clock = rustix::time::ClockId::Boottime;
@@ -15,20 +15,20 @@ pub(crate) fn uptime() -> Duration {
     Duration::new(seconds.unwrap_or(0), nanos.unwrap_or(0))
 }
 
-/// This process, as a server on the same host can find it; `None` where the host does not provide it.
+/// Identifies this process to a server on the same host; `None` if the host does not provide the facts.
 pub(crate) fn process() -> Option<HostProcess> {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned();
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
     let pid_namespace = namespace.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may hold anything; the fields behind it are counted from the third.
+    // The name in parentheses may contain anything, so the fields are counted from the third, which follows it.
     let (_, fields) = stat.rsplit_once(')')?;
     let started_ticks = fields.split_whitespace().nth(19)?.parse().ok()?;
     let pid = i32::try_from(std::process::id()).ok()?;
     Some(HostProcess { boot_id, pid_namespace, pid, started_ticks })
 }
 
-/// Load of the last minute per processor.
+/// Load average of the last minute, per processor.
 pub(crate) fn cpu_load() -> f32 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let one_minute: f32 = load.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0);

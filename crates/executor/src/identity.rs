@@ -1,25 +1,25 @@
-//! The identity of this process: an incarnation number of its own, and the stable name that users and routers see.
+//! The identity of this process: its incarnation number, and the stable name that users and routers see.
 
 use rondel_core::name;
 use serde::{Deserialize, Serialize};
 
-/// A new incarnation: positive, and different from every other with all the certainty that 63 random bits give.
+/// A new incarnation: positive, and with 63 random bits practically unique.
 pub(crate) fn new_incarnation() -> i64 {
     (rand::random::<i64>() & i64::MAX).max(1)
 }
 
-/// What proves that hellos come from this process, and to servers that the next one on its data directory succeeds it.
+/// Proves that hellos come from this process, and later that the next process on its data directory succeeds it.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(Vec<u8>);
 
 impl Secret {
-    /// A new one.
+    /// A new random secret.
     pub(crate) fn new() -> Self {
         Self(rand::random::<[u8; 32]>().to_vec())
     }
 
-    /// As it is sent.
+    /// The bytes as they are sent.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.0.clone()
     }
@@ -31,14 +31,14 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Host name and a few random letters, so that two executors on one host differ.
+/// The host's name and a few random letters, so that two executors on one host differ.
 pub(crate) fn default_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let suffix: String = (0..4).map(|_| char::from(b'a' + rand::random_range(0..26_u8))).collect();
     format!("{}-{suffix}", as_name(&host))
 }
 
-/// `text` with everything that a name cannot hold replaced.
+/// Replaces every character that a name cannot contain.
 fn as_name(text: &str) -> String {
     let mapped = text.chars().map(|c| match c.to_ascii_lowercase() {
         c if c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_') => c,

@@ -5,9 +5,9 @@ use std::fmt;
 
 use rondel_core::error_chain::chain;
 
-/// A handler's failure. Any error that `?` meets becomes a failure that may be tried again.
+/// A handler's failure. `?` turns any error into a failure that may be retried.
 ///
-/// It is not itself a [`std::error::Error`], so that every such error can be turned into it.
+/// It is not itself a [`std::error::Error`], so that every such error can be converted to it.
 ///
 /// ```
 /// # use rondel::{JobError, Params, TestRun, RunStatus};
@@ -45,12 +45,12 @@ pub(crate) enum JobErrorKind {
 }
 
 impl JobError {
-    /// A failure that may be tried again. Takes whatever can be shown, `anyhow::Error` included.
+    /// A failure that may be retried. Takes anything that implements `Display`, `anyhow::Error` included.
     pub fn failed(message: impl fmt::Display) -> Self {
         Self::new(JobErrorKind::Retryable, message)
     }
 
-    /// A failure that no retry mends.
+    /// A failure that is not retried.
     pub fn terminal(message: impl fmt::Display) -> Self {
         Self::new(JobErrorKind::Terminal, message)
     }
@@ -73,7 +73,7 @@ impl JobError {
     }
 
     fn new(kind: JobErrorKind, message: impl fmt::Display) -> Self {
-        // The alternate form is how error types such as anyhow's show their whole chain.
+        // The alternate form makes error types such as anyhow's show their whole chain.
         Self { kind, message: format!("{message:#}") }
     }
 }
@@ -90,7 +90,7 @@ impl<E: Error + Send + Sync + 'static> From<E> for JobError {
     }
 }
 
-/// Turns errors into the other kinds of failure on the way out.
+/// Turns the error of a `Result` into a failure that is not retried.
 ///
 /// ```
 /// # use rondel::{JobError, ResultExt};
@@ -100,13 +100,13 @@ impl<E: Error + Send + Sync + 'static> From<E> for JobError {
 /// assert!(!amount("x").unwrap_err().is_retryable());
 /// ```
 pub trait ResultExt<T, E> {
-    /// An error is a failure that no retry mends.
+    /// Makes an error a failure that is not retried.
     ///
     /// # Errors
     /// The error, as a terminal one.
     fn terminal(self) -> Result<T, JobError>;
 
-    /// An error of which `is_terminal` holds is a failure that no retry mends.
+    /// Makes an error for which `is_terminal` holds a failure that is not retried.
     ///
     /// # Errors
     /// The error, as a terminal or a retryable one.

@@ -1,8 +1,9 @@
-//! The data directory: a lock, who was here before, and the results that no server has acknowledged yet.
+//! The data directory: a lock, the identity of the previous process, and the results that no server has acknowledged
+//! yet.
 //!
 //! `lock` keeps a second process out. `state.json` names the incarnation, so that the next one can prove that this one
-//! is dead. `results.jsonl` gets one line per result, made durable in batches; when all are acknowledged it is emptied.
-//! A line that cannot be read, because a crash or a full disk left it half written, is skipped; the others count.
+//! is dead. `results.jsonl` gets one line per result, made durable in batches; it is emptied when all are acknowledged.
+//! A line that a crash or a full disk left half-written is skipped; the others count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -17,10 +18,10 @@ use crate::error::ExecutorError;
 use crate::identity::Secret;
 use crate::lifecycle::lock;
 
-/// A journal beyond this size, of which most lines are not needed, is rewritten.
+/// A journal larger than this is rewritten if most of its lines are no longer needed.
 const REWRITE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Lines of this length are the usual; how many are needed times this is compared with the size.
+/// The usual length of a line, for estimating how much of the journal is needed.
 const LINE_BYTES: usize = 512;
 
 #[derive(Debug)]
@@ -36,23 +37,23 @@ pub(crate) struct Journal {
     _lock: File,
 }
 
-/// What an executor finds in its data directory.
+/// The contents of a data directory, opened by an executor.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) journal: Journal,
     pub(crate) name: String,
-    /// What this incarnation proves itself with.
+    /// Proves the identity of this incarnation.
     pub(crate) secret: Secret,
     pub(crate) predecessor: Predecessor,
     pub(crate) results: Vec<v1::Result>,
 }
 
-/// The incarnation before, whose data directory this one has.
+/// The previous incarnation with this data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Predecessor {
-    /// 0 for none.
+    /// 0 if there was none.
     pub(crate) incarnation: i64,
-    /// Empty where it had none.
+    /// Empty if it had none.
     pub(crate) secret: Secret,
 }
 
@@ -60,7 +61,7 @@ pub(crate) struct Predecessor {
 struct State {
     name: String,
     incarnation: i64,
-    /// The one before it, as long as no server has heard of this one.
+    /// The previous incarnation, until a server has welcomed this one.
     predecessor: i64,
     welcomed: bool,
     #[serde(default)]
@@ -70,7 +71,7 @@ struct State {
 }
 
 impl Journal {
-    /// Opens and locks the directory, for an executor with this incarnation. `name` replaces the one that it had.
+    /// Opens and locks the directory for an executor with this incarnation. `name` replaces the stored name.
     pub(crate) fn open(dir: &Path, name: Option<&str>, incarnation: i64) -> Result<Opened, ExecutorError> {
         let failed = |operation, path: &Path| {
             let path = path.to_owned();
@@ -80,7 +81,7 @@ impl Journal {
         let lock_file = lock_dir(dir)?;
         let state_path = dir.join("state.json");
         let before = read_state(&state_path).map_err(failed("read", &state_path))?;
-        // A process that no server ever heard of proves nothing: the one before it still counts.
+        // A process that no server ever welcomed proves nothing: the one before it still counts.
         let predecessor = match before.welcomed {
             true => Predecessor { incarnation: before.incarnation, secret: before.secret },
             false => Predecessor { incarnation: before.predecessor, secret: before.predecessor_secret },
@@ -109,7 +110,7 @@ impl Journal {
             welcome_pending: AtomicBool::new(false),
             _lock: lock_file,
         };
-        // What a crash left behind a half-written line must not stand behind the next one.
+        // A half-written line that a crash left at the end must not be joined with the next one.
         journal.rewrite(&results).map_err(failed("write", &results_path))?;
         Ok(Opened { journal, name, secret, predecessor, results })
     }
@@ -119,7 +120,7 @@ impl Journal {
         let text = lines(results)?;
         let mut file = lock(&self.results);
         if self.is_torn.load(Ordering::Relaxed) {
-            // The disk was full, and half a line may stand at the end: the next one must not be part of it.
+            // The disk was full, and the file may end with half a line: the next one must not become part of it.
             file.write_all(b"\n")?;
             self.bytes.fetch_add(1, Ordering::Relaxed);
             self.is_torn.store(false, Ordering::Relaxed);
@@ -130,13 +131,13 @@ impl Journal {
         written
     }
 
-    /// Whether so few of its lines are needed that it should be rewritten.
+    /// Whether so few lines are needed that the journal should be rewritten.
     pub(crate) fn wants_shrinking(&self, needed: usize) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         bytes > 0 && (needed == 0 || (bytes > REWRITE_BYTES && needed * LINE_BYTES < bytes / 2))
     }
 
-    /// Replaces everything by these results.
+    /// Replaces all lines by these results.
     pub(crate) fn rewrite(&self, results: &[v1::Result]) -> io::Result<()> {
         let mut file = lock(&self.results);
         let text = lines(results)?;
@@ -152,20 +153,20 @@ impl Journal {
         Ok(())
     }
 
-    /// A server has heard of this incarnation: the next one may name it.
+    /// Notes that a server has welcomed this incarnation: the next one may name it as its predecessor.
     pub(crate) fn welcomed(&self) {
         if !lock(&self.state).welcomed {
             self.welcome_pending.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Whether that is still to be written down.
+    /// Whether the welcome is still to be written to disk.
     pub(crate) fn is_welcome_pending(&self) -> bool {
         self.welcome_pending.load(Ordering::Relaxed)
     }
 
-    /// Writes down that a server has heard of this incarnation.
-    pub(crate) fn remember_welcome(&self) -> io::Result<()> {
+    /// Writes to disk that a server has welcomed this incarnation.
+    pub(crate) fn store_welcome(&self) -> io::Result<()> {
         let known = lock(&self.state).clone();
         let state = State { welcomed: true, predecessor: 0, predecessor_secret: Secret::default(), ..known };
         write_state(&self.dir, &state)?;
@@ -175,7 +176,7 @@ impl Journal {
     }
 }
 
-/// For this user's eyes: results may hold anything.
+/// Only this user may enter: results may contain anything.
 fn create_dir(dir: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -208,7 +209,7 @@ fn write_state(dir: &Path, state: &State) -> io::Result<()> {
     replace(dir, &dir.join("state.json"), &text)
 }
 
-/// Replaces a file whole: a crash leaves the old one or the new one.
+/// Replaces a file atomically: a crash leaves the old one or the new one.
 fn replace(dir: &Path, path: &Path, text: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = owner_only().write(true).create(true).truncate(true).open(&fresh)?;
@@ -222,7 +223,7 @@ fn append_to(path: &Path) -> io::Result<File> {
     owner_only().create(true).append(true).open(path)
 }
 
-/// Only this user may read results, also where another one made the folder.
+/// Only this user may read results, even if another one made the folder.
 fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -261,7 +262,7 @@ fn lines(results: &[v1::Result]) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// A result as it stands in the journal.
+/// A result as a line of the journal.
 #[derive(Serialize, Deserialize)]
 struct Line {
     run_id: i64,
@@ -273,7 +274,7 @@ struct Line {
     retryable: bool,
     started_at_ms: i64,
     finished_at_ms: i64,
-    /// Journals of older executors do not have it.
+    /// Journals of older executors lack it.
     #[serde(default)]
     silent_ms: i64,
     #[serde(default)]
@@ -343,7 +344,7 @@ mod tests {
         assert_eq!((first.predecessor, first.results.len()), (Predecessor::default(), 0));
         first.journal.append(&[result(1), result(2)]).unwrap();
         first.journal.welcomed();
-        first.journal.remember_welcome().unwrap();
+        first.journal.store_welcome().unwrap();
         drop(first.journal);
         let second = open(dir.path(), 12);
         let before = Predecessor { incarnation: 11, secret: first.secret };
@@ -378,7 +379,7 @@ mod tests {
         first.journal.append(&[result(1)]).unwrap();
         first.journal.rewrite(&[result(1)]).unwrap();
         first.journal.welcomed();
-        first.journal.remember_welcome().unwrap();
+        first.journal.store_welcome().unwrap();
         for name in ["results.jsonl", "state.json"] {
             let mode = dir.path().join(name).metadata().unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{name}");

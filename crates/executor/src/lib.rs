@@ -1,5 +1,5 @@
-//! The SDK that is embedded in apps: plain async functions become handlers, and an executor runs them when a server
-//! of the cluster sends a trigger.
+//! The SDK for apps: plain async functions become handlers, and an executor runs them when a server of the cluster
+//! sends a trigger.
 //!
 //! ```no_run
 //! use rondel::{Executor, ExecutorError, Params};
@@ -19,25 +19,26 @@
 //! ```
 //!
 //! - Handlers take what they need as arguments ([`FromRun`]): [`Params`], [`Shard`], [`State`], [`Cancel`],
-//!   [`RunContext`], [`Progress`], [`Log`]. They return `()` or a `Result`; an error from `?` is a failure that may be
-//!   tried again, [`JobError`] has the other kinds. A panic is a failed run with the panic's message.
-//! - [`job`](macro@job) puts a job's schedule and policies beside its function; [`Builder::job`] registers it with the
-//!   server at the start.
+//!   [`RunContext`], [`Progress`], [`Log`]. They return `()` or a `Result`. An error from `?` is a failure that the
+//!   job's retry policy may try again; [`JobError`] has the other kinds. A panic fails the run with the panic's
+//!   message.
+//! - [`job`](macro@job) declares a job, with its schedule and policies, at its function; [`Builder::job`] registers it
+//!   with the server at the start.
 //! - Code far from the handler reads [`shard::index`], [`shard::total`] and [`run::current`]; tasks made by [`spawn`]
 //!   inherit them.
-//! - Each `tracing` event inside a run lands in that run's log: through the subscriber that the executor installs where
-//!   the program has none, or with [`log_layer`] in the program's own.
+//! - Each `tracing` event inside a run goes to that run's log: through the subscriber that the executor installs if the
+//!   program has none, or through [`log_layer`] in the program's own.
 //! - [`TestRun`] runs a handler without a server.
-//! - A [`Pump`] works off the rows of a pump job: [`Builder::pump`] registers it, [`TestPump`] tests it.
+//! - A [`Pump`] processes the rows of a pump job: [`Builder::pump`] registers it, [`TestPump`] tests it.
 //! - [`agent`] has the ready-made handlers: `shell`, `http`, and the script languages.
 //!
-//! Handlers run on the runtime that the executor was started on, its talk with the servers on a thread of its own. So a
-//! handler that loops without an `await` holds up others on its thread, but neither heartbeats nor deadlines: its run ends
-//! as timed out or cancelled a second after the grace, with a message that the handler does not yield, and its
-//! slot stays taken until it returns. What blocks belongs into a
-//! [`blocking_handler`](Builder::blocking_handler) or [`spawn_blocking`].
+//! Handlers run on the runtime that the executor was started on; the executor talks to the servers on a thread of its
+//! own. A handler that loops without an `await` therefore holds up others on its thread, but neither heartbeats nor
+//! deadlines: one second after the grace its run ends as timed out or cancelled, with a message that the handler does
+//! not yield, and its slot stays taken until it returns. Blocking code belongs in a
+//! [`blocking_handler`](Builder::blocking_handler) or in [`spawn_blocking`].
 //!
-//! An executor opens no port: it dials out to every server, and keeps a result until a server has acknowledged it.
+//! An executor opens no port: it dials every server, and keeps a result until a server has acknowledged it.
 #![warn(missing_docs)]
 
 pub mod agent;
@@ -67,7 +68,7 @@ mod session;
 mod setup;
 pub mod shard;
 pub mod signal;
-// Not for programs: the simulation of a cluster runs this table too.
+// Public only for the simulation of a cluster, which runs this table too.
 #[doc(hidden)]
 pub mod table;
 mod template;
@@ -91,7 +92,7 @@ pub use setup::Timing;
 pub use shard::Shard;
 pub use test_run::{TestOutcome, TestRun};
 
-/// Declares a job beside its function. `.job(function)` registers it; nothing else does.
+/// Declares a function as a job. Only `.job(function)` registers it with an executor.
 ///
 /// ```
 /// use rondel::{Executor, JobError, Params, TestRun};
@@ -123,17 +124,17 @@ pub use test_run::{TestOutcome, TestRun};
 ///
 /// | argument | |
 /// |---|---|
-/// | `name` | the job's and the handler's name; the function's where it is left out. May stand first without `name =` |
-/// | `cron`, `every`, `delay`, `at`, `after` | when it fires: one of them, or none for a job that is only triggered |
+/// | `name` | the name of the job and of its handler; by default the function's name. May come first without `name =` |
+/// | `cron`, `every`, `delay`, `at`, `after` | when it fires: at most one of them; a job with none runs only when it is triggered |
 /// | `parent` | `after` with one job |
-/// | `tz` | the zone of `cron`; UTC where it is left out |
+/// | `tz` | the zone of `cron`; UTC by default |
 /// | `on` | how the jobs of `after` must have ended: `success`, `failure`, `either` |
-/// | `retry`, `backoff` | attempts beyond the first; the wait before them, `"10s"` or `"10s..5m"` |
+/// | `retry`, `backoff` | the number of attempts beyond the first; the wait before each of them, `"10s"` or `"10s..5m"` |
 /// | `timeout` | how long one attempt may take |
-/// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | what is expected of it: where that does not come true, an incident is reported |
+/// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | expectations; a miss is an incident |
 /// | `misfire`, `overlap`, `on_silence`, `route`, `priority`, `enabled` | as in the REST API |
 ///
-/// Names, expressions, zones, lengths and words are checked while the program compiles, by the server's own parsers:
+/// Names, expressions, zones, durations and keywords are checked at compile time, by the server's own parsers:
 ///
 /// ```compile_fail
 /// #[rondel::job(cron = "0 30 25 * * ?")] // there is no hour 25
@@ -141,10 +142,10 @@ pub use test_run::{TestOutcome, TestRun};
 /// ```
 ///
 /// An `async fn` becomes an async handler, a plain `fn` a [blocking one](Builder::blocking_handler). The doc comment's
-/// first paragraph is the job's description. For settings without an argument write a [`Declaration`].
+/// first paragraph is the job's description. Settings that have no argument here need a [`Declaration`].
 pub use rondel_macros::job;
 
-/// Gives a pump the name under which [`Builder::named_pump`] registers it; nothing else does. The type is made by its `Default`.
+/// Names a pump type for [`Builder::named_pump`], which alone registers it and creates its value with `Default`.
 ///
 /// ```
 /// use rondel::{Executor, Item, JobError, Pump, PumpContext};
@@ -178,8 +179,9 @@ pub use rondel_macros::job;
 /// ```
 pub use rondel_macros::pump;
 
-/// What [`Params`] takes the schema of its type from: derive [`schemars::JsonSchema`] for it.
+/// Re-exported for parameter types: [`Params`] takes the schema of its type from [`schemars::JsonSchema`], which the
+/// type derives.
 pub use schemars;
 
-/// Words of the domain that handlers meet.
+/// Domain types that handlers use.
 pub use rondel_core::{JobId, RunId, RunStatus, Timestamp, TraceParent};

@@ -1,11 +1,11 @@
-//! Owner of every task: nothing that an executor starts outlives it.
+//! The owner of every task: nothing that an executor starts outlives the executor.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-/// Two signals and a register. `soft`: sessions and loops end. `hard`: runs are dropped where they stand.
+/// Two signals and a register. `soft` ends sessions and loops; `hard` drops runs at their current `await`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lifecycle {
     pub(crate) soft: CancellationToken,
@@ -29,7 +29,7 @@ where
     tokio::spawn(future)
 }
 
-/// Locks for a short section. A panic under one of these locks leaves no half-made state worth refusing.
+/// Locks for a short section. Poisoning is ignored: a panic under one of these locks leaves no inconsistent state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

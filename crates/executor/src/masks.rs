@@ -1,5 +1,6 @@
-//! Hides resolved secrets in what leaves the executor: log lines, messages, results. In the usual encodings too, as far as
-//! they stand in one line: that keeps accidents out of logs, and is no barrier for code that wants to show a secret.
+//! Hides resolved secrets in everything that leaves the executor: log lines, messages, results. It also finds their
+//! usual encodings, within one line. That keeps accidents out of logs, and is no barrier for code that wants to show a
+//! secret.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -12,26 +13,27 @@ use serde_json::Value;
 
 const MASK: &str = "***";
 
-/// Lines of a secret of several lines are hidden one by one; shorter ones would hide half the log.
+/// Minimum length at which the lines of a multi-line secret are hidden one by one; shorter ones would hide half the
+/// log.
 const LINE_BYTES_MIN: usize = 8;
-/// Encoded, shorter secrets would hide what only looks like them …
+/// Minimum length of secrets whose encodings are hidden; those of shorter ones would match unrelated text …
 const ENCODED_BYTES_MIN: usize = 6;
-/// … and longer ones cost more memory than they are worth.
+/// … and their maximum length; those of longer ones cost more memory than they are worth.
 const ENCODED_BYTES_MAX: usize = 8 * 1024;
-/// The shortest text that is searched for because of an encoding.
+/// The shortest encoded form that is searched for.
 const FORM_BYTES_MIN: usize = 6;
-/// Where `base64`, and tools that write PEM, break their lines.
+/// Line lengths of `base64`, and of tools that write PEM.
 const WRAPS: [usize; 2] = [76, 64];
 
-/// What a component of a URL is written without …
+/// Characters that are escaped in a component of a URL …
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// … what Python's `quote` leaves beside it …
+/// … by Python's `quote` …
 const PATH: &AsciiSet = &COMPONENT.remove(b'/');
-/// … what JavaScript's `encodeURIComponent` leaves beside it …
+/// … by JavaScript's `encodeURIComponent` …
 const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
-/// … what forms leave …
+/// … in forms …
 const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
-/// … and what may stand in a whole URL.
+/// … and in a whole URL.
 const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
     .remove(b':')
     .remove(b'/')
@@ -47,10 +49,10 @@ const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
     .remove(b';')
     .remove(b'=');
 
-/// The secrets of one run, in each form in which they are searched for.
+/// The secrets of one run, in every form that is searched for.
 #[derive(Default)]
 pub(crate) struct Masks {
-    /// Where two forms begin at the same place, the longest is found: one within another hides nothing of it.
+    /// Finds the longest of the forms that begin at the same place: masking a shorter one would show the rest.
     finder: Option<AhoCorasick>,
     form_count: usize,
 }
@@ -80,7 +82,7 @@ impl Masks {
 
     pub(crate) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(finder) = &self.finder else {
-            // A log without its lines is better than one with secrets.
+            // The masks could not be built: a log without its lines is better than one with secrets.
             return Cow::Borrowed(if self.form_count == 0 { text } else { MASK });
         };
         if !finder.is_match(text) {
@@ -94,7 +96,7 @@ impl Masks {
         Cow::Owned(masked)
     }
 
-    /// The same in the strings of JSON text, so that it stays JSON: a secret may look like a number.
+    /// Masks the strings of a JSON text, so that it stays valid JSON: a secret may look like a number.
     pub(crate) fn apply_json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         if self.form_count == 0 {
             return Cow::Borrowed(json);
@@ -118,7 +120,7 @@ impl Masks {
     }
 }
 
-/// A secret as other programs write it.
+/// The forms in which other programs write a secret.
 fn encoded(secret: &str) -> Vec<String> {
     let mut forms = Vec::new();
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
@@ -135,8 +137,8 @@ fn encoded(secret: &str) -> Vec<String> {
     forms
 }
 
-/// As JSON writes a text: as it stands, with all beyond ASCII escaped (Python's `json.dumps`; the digits in either case), with
-/// what HTML obeys escaped (Go), and with `/` escaped (PHP).
+/// The forms of a secret in JSON strings: plain; with non-ASCII characters escaped (Python's `json.dumps`; hex digits
+/// in either case); with the special characters of HTML escaped (Go); and with `/` escaped (PHP).
 fn in_json(secret: &str) -> Vec<String> {
     let json = Value::from(secret).to_string();
     let plain = json[1..json.len() - 1].to_owned();
@@ -148,7 +150,7 @@ fn in_json(secret: &str) -> Vec<String> {
     [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
 }
 
-/// The text with some characters as `\u` and their UTF-16 units.
+/// Writes some characters of the text as `\u` and their UTF-16 units.
 fn with_units(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -163,7 +165,7 @@ fn with_units(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> 
     escaped
 }
 
-/// The same with the letters of its escapes in lower case.
+/// Puts the hex digits of the percent escapes in lower case.
 fn in_lower_case(escaped: &str) -> String {
     let mut parts = escaped.split('%');
     let first = parts.next().unwrap_or_default().to_owned();
@@ -173,7 +175,8 @@ fn in_lower_case(escaped: &str) -> String {
     })
 }
 
-/// Base64 at each of the three places at which a secret can begin within what is encoded, as far as its own bytes decide.
+/// Base64 for each of the three offsets at which a secret can begin within the encoded bytes, as far as its own bytes
+/// decide the characters.
 fn in_base64(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();
     for shift in 0..3 {

@@ -1,4 +1,4 @@
-//! Runs that wait for the script that they name: what is to be asked of a server, and who gets the answer.
+//! Requests of runs for the scripts that they name: what to ask a server, and which run gets the reply.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,12 +12,12 @@ use tokio::time::timeout;
 use crate::lifecycle::lock;
 use crate::table::RunKey;
 
-/// How long one answer is waited for …
+/// How long a run waits for a reply …
 const PATIENCE: Duration = Duration::from_secs(2);
-/// … and how often it is asked for: each time of another server, where there are several.
+/// … and how often it asks: each time another server, if there are several.
 const ASK_COUNT: u32 = 15;
 
-/// The requests of an executor.
+/// The script requests of an executor.
 #[derive(Debug, Default)]
 pub(crate) struct ScriptRequests {
     waiting: Mutex<HashMap<RunKey, Waiting>>,
@@ -34,7 +34,7 @@ struct Waiting {
 }
 
 impl ScriptRequests {
-    /// What a server answers about the script that the run names; `None` where none has answered.
+    /// A server's reply about the script that the run names; `None` if no server has replied.
     pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
         let _waiting = Forget { requests: self, key };
         for _ in 0..ASK_COUNT {
@@ -50,7 +50,7 @@ impl ScriptRequests {
         None
     }
 
-    /// Hands an answer to the run that waits for it.
+    /// Passes a reply to the run that waits for it.
     pub(crate) fn answer(&self, reply: ScriptReply) {
         let key = RunKey::new(reply.run_id, reply.attempt);
         let mut waiting = lock(&self.waiting);
@@ -62,21 +62,21 @@ impl ScriptRequests {
         }
     }
 
-    /// Resolves when something is to be sent.
+    /// Resolves when there are requests to send.
     pub(crate) async fn ready(&self) {
         while lock(&self.unsent).is_empty() {
             self.wake.notified().await;
         }
     }
 
-    /// What is to be sent, each with the turn by which a server is chosen.
+    /// The requests to send, each with the turn that selects its server.
     pub(crate) fn take_unsent(&self) -> Vec<(usize, ScriptRequest)> {
         let unsent = std::mem::take(&mut *lock(&self.unsent));
         unsent.into_iter().map(|request| (self.turn.fetch_add(1, Ordering::Relaxed), request)).collect()
     }
 }
 
-/// A run that ends while it waits is waited for no longer.
+/// Removes a waiting run when it ends.
 struct Forget<'a> {
     requests: &'a ScriptRequests,
     key: RunKey,

@@ -1,4 +1,4 @@
-//! Where an executor finds its secrets: its own files, or its own environment. The server never has them.
+//! The secrets of an executor, from its own files or its own environment. The server never has them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,11 +9,11 @@ use crate::job_error::JobError;
 /// The prefix of the environment variables that hold secrets.
 const ENV_PREFIX: &str = "RONDEL_SECRET_";
 
-/// The largest file that is a secret.
+/// Maximum size of a secret file.
 const SECRET_BYTES_MAX: u64 = 64 * 1024;
 
 /// Resolves `{{secret.NAME}}` in the string values of params, before the handler sees them: from the file `NAME` in a
-/// directory, else from the environment variable `RONDEL_SECRET_NAME`. What was resolved is hidden in the run's log,
+/// directory, else from the environment variable `RONDEL_SECRET_NAME`. Resolved secrets are hidden in the run's log,
 /// message and result.
 ///
 /// ```no_run
@@ -35,27 +35,27 @@ impl fmt::Debug for Secrets {
 }
 
 impl Secrets {
-    /// From the environment only.
+    /// Reads secrets from the environment only.
     #[must_use]
     pub fn from_env() -> Self {
         Self { dir: None, values: BTreeMap::new() }
     }
 
-    /// From the files of this directory first; a line break at a file's end is not part of the secret.
+    /// Reads secrets from the files of this directory first; a line break at a file's end is not part of the secret.
     #[must_use]
     pub fn dir(mut self, dir: impl Into<PathBuf>) -> Self {
         self.dir = Some(dir.into());
         self
     }
 
-    /// A secret that the program itself has, for instance because it has taken it out of its environment.
+    /// Adds a secret that the program itself has, for instance because it has removed it from its environment.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>, secret: impl Into<String>) -> Self {
         self.values.insert(name.into(), secret.into());
         self
     }
 
-    /// The secret, or the failure that names it.
+    /// The secret, or a failure that names it.
     pub(crate) async fn get(&self, name: &str) -> Result<String, JobError> {
         if !is_name(name) {
             return Err(JobError::terminal(format_args!(

@@ -16,7 +16,7 @@ use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
 
-/// The lengths that an executor works by. The defaults are meant for everybody; tests shorten them.
+/// The periods and timeouts of an executor. The defaults suit every program; tests shorten them.
 ///
 /// ```
 /// use rondel::Timing;
@@ -27,21 +27,21 @@ use crate::table::RunKey;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a run that is to stop may take to do so before it is dropped.
+    /// How long a run may take to stop before it is dropped.
     pub cancel_grace: Duration,
     /// How long no server may answer before serial and at-most-once runs are stopped; `None` for the server's setting.
     pub silence: Option<Duration>,
-    /// How long a result goes without an acknowledgement before it is sent again.
+    /// How long a result waits for its acknowledgement before it is sent again.
     pub resend_after: Duration,
     /// How long a run lasts before its start is reported.
     pub started_after: Duration,
-    /// The longest that a log line waits for company.
+    /// The period of the executor's sweeps: the longest that a log line waits before it is sent.
     pub sweep_period: Duration,
     /// The shortest wait before dialling a server again …
     pub reconnect_min: Duration,
     /// … and the longest.
     pub reconnect_max: Duration,
-    /// How long connecting, and then the server's welcome, may take.
+    /// How long connecting may take, and then the server's welcome.
     pub connect_timeout: Duration,
     /// How long a draining executor waits for the last acknowledgements.
     pub ack_grace: Duration,
@@ -69,7 +69,7 @@ pub(crate) struct Setup {
     pub(crate) timing: Timing,
     pub(crate) clock: ServerClock,
     pub(crate) lifecycle: Lifecycle,
-    /// `None` where no server collects logs: they stay with the run.
+    /// `None` if no server collects logs: they stay with the run.
     pub(crate) shipping: Option<Arc<Shipping>>,
     pub(crate) log_limit: LogLimit,
     pub(crate) blocking: Arc<Semaphore>,
@@ -77,9 +77,9 @@ pub(crate) struct Setup {
     pub(crate) progressed: Mutex<Vec<RunKey>>,
     /// How long no server has answered.
     pub(crate) silence: Silence,
-    /// What groups of pump jobs report.
+    /// The reports of groups of pump jobs.
     pub(crate) pumps: Reports,
-    /// Runs that wait for the script that they name.
+    /// The requests of runs for the scripts that they name.
     pub(crate) scripts: ScriptRequests,
 }
 
@@ -101,7 +101,7 @@ impl Setup {
         }
     }
 
-    /// Drops the logs that wait to be sent: they hold this in turn.
+    /// Drops the logs that wait to be sent: they and their list refer to each other, and would leak.
     pub(crate) fn forget_logs(&self) {
         if let Some(shipping) = &self.shipping {
             drop(shipping.take_marked());
@@ -112,7 +112,7 @@ impl Setup {
 /// How many blocking handlers run at the same time by default.
 pub(crate) const BLOCKING_THREADS: usize = 32;
 
-/// Values by their type.
+/// One value per type.
 #[derive(Default)]
 pub(crate) struct States(HashMap<TypeId, Box<dyn Any + Send + Sync>>);
 

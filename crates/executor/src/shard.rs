@@ -1,4 +1,4 @@
-//! Which part of a fire's work this run is, for code far from the handler.
+//! The part of a fire's work that a run does, for code far from the handler.
 
 use rondel_core::spec::with_params_of_shard;
 use serde::de::DeserializeOwned;
@@ -29,10 +29,10 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// The whole: part 0 of 1.
+    /// The whole work: part 0 of 1.
     pub const WHOLE: Self = Self { index: 0, total: 1 };
 
-    /// Whether the item with this number (a hash, an id) falls to this shard.
+    /// Whether the item with this number (a hash, an id) belongs to this shard.
     #[must_use]
     pub const fn owns(self, item: u64) -> bool {
         item % self.total as u64 == self.index as u64
@@ -43,7 +43,7 @@ impl Shard {
     }
 }
 
-/// The index of the run that this code runs in, from 0; 0 outside a run.
+/// The shard's index of the run that this code runs in, from 0; 0 outside a run.
 ///
 /// ```
 /// # use rondel::{TestRun, shard};
@@ -72,7 +72,7 @@ pub fn total() -> u32 {
     current().total
 }
 
-/// The name of the shard that this code runs in, where the job names its shards; `None` elsewhere.
+/// The name of the shard that this code runs in; `None` if the job does not name its shards.
 ///
 /// ```
 /// # use rondel::{JobError, TestRun, shard};
@@ -95,17 +95,17 @@ pub fn name() -> Option<String> {
     run::with_current(|run| run.shard_name().map(str::to_owned)).flatten()
 }
 
-/// The parameters of the shard that this code runs in, by themselves: the run's parameters have them already. Null where the shard
-/// has none, and outside a run.
+/// The own parameters of the shard that this code runs in, which are also part of the run's parameters. Null if the
+/// shard has none, and outside a run.
 ///
 /// # Errors
-/// Where they are not what `T` takes.
+/// The parameters do not fit `T`.
 pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
     let own = run::with_current(|run| own_params(run.shard_params(), run.params())).unwrap_or_default();
     serde_json::from_value(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
-/// Of the parameters that the run got, in which secrets have been put in: those that are the shard's.
+/// The shard's own parameters, with the values of the run's, in which secrets are filled in.
 fn own_params(of_shard: &str, of_run: &str) -> Value {
     let of_run = serde_json::from_str(of_run).unwrap_or_default();
     match (serde_json::from_str(of_shard).unwrap_or_default(), of_run) {
@@ -121,7 +121,7 @@ fn own_params(of_shard: &str, of_run: &str) -> Value {
     }
 }
 
-/// The parameters of a run, with those of its shard over them.
+/// The parameters of a run, overridden by those of its shard.
 pub(crate) fn merged(of_fire: &str, of_shard: &Value) -> String {
     with_params_of_shard(serde_json::from_str(of_fire).unwrap_or_default(), of_shard).to_string()
 }

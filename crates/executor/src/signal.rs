@@ -1,6 +1,6 @@
-//! What usually ends an executor.
+//! Signals that usually end an executor.
 
-/// Resolves at SIGTERM or ctrl-c: what `run_until` is mostly given.
+/// Resolves at SIGTERM or ctrl-c: the usual argument of `run_until`.
 ///
 /// ```no_run
 /// # async fn start(builder: rondel::Builder) -> Result<(), rondel::ExecutorError> {

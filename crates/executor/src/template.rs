@@ -1,4 +1,4 @@
-//! `{{secret.NAME}}` in the string values of params.
+//! Resolves `{{secret.NAME}}` in the string values of params.
 
 use serde_json::Value;
 
@@ -9,19 +9,19 @@ use crate::secrets::Secrets;
 const OPEN: &str = "{{secret.";
 const CLOSE: &str = "}}";
 
-/// Params with the secrets in place, and what to hide from now on.
+/// Params with the secrets filled in, and the masks that hide these from now on.
 pub(crate) struct Resolved {
     pub(crate) params: String,
     pub(crate) masks: Masks,
 }
 
-/// `None` where `params` names no secret.
+/// `None` if `params` names no secret.
 pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Resolved>, JobError> {
     if !params.contains(OPEN) {
         return Ok(None);
     }
     let mut value: Value = serde_json::from_str(params).map_err(JobError::terminal)?;
-    // What other runs returned is data: a secret's name in it must not fetch the secret.
+    // Results of other runs are data: a secret's name in them must not fetch the secret.
     let parents = value.as_object_mut().and_then(|fields| fields.remove("parents"));
     let mut found = Vec::new();
     let mut texts = Vec::new();

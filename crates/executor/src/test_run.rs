@@ -1,4 +1,4 @@
-//! Handlers without a server.
+//! Tests of handlers without a server.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -50,17 +50,17 @@ pub struct TestRun {
 }
 
 impl TestRun {
-    /// Of an async handler.
+    /// A test of an async handler.
     pub fn of<Args: 'static>(handler: impl Handler<Args>) -> Self {
         Self::of_any(JobHandler::of(handler))
     }
 
-    /// Of a blocking one.
+    /// A test of a blocking handler.
     pub fn of_blocking<Args: 'static>(handler: impl BlockingHandler<Args>) -> Self {
         Self::of_any(JobHandler::of_blocking(handler))
     }
 
-    /// Of a declared job: under its name, with the parameters that it declares.
+    /// A test of a declared job, under its name and with the parameters that it declares.
     ///
     /// ```
     /// # use rondel::{JobError, Params, RunContext, TestRun};
@@ -99,21 +99,21 @@ impl TestRun {
         Self { handler, trigger, states: States::default(), secrets: None, timing, cancel_after: None }
     }
 
-    /// The job's parameters. What cannot be written as JSON is `null`.
+    /// The job's parameters; `null` if the value cannot be written as JSON.
     pub fn params(mut self, params: impl Serialize) -> Self {
         self.trigger.params = serde_json::to_string(&params).unwrap_or_default();
         self
     }
 
-    /// The shard.
+    /// The index of the run's shard, and the number of shards.
     pub fn shard(mut self, index: u32, total: u32) -> Self {
         self.trigger.shard_index = i32::try_from(index).unwrap_or(i32::MAX);
         self.trigger.shard_total = i32::try_from(total).unwrap_or(i32::MAX);
         self
     }
 
-    /// The name and the parameters of the shard, as a job has them that names its shards. Its parameters go over those of the run: these
-    /// are to be given before.
+    /// The name and the own parameters of the shard, for a job that names its shards. They override parameters of the
+    /// run, which must be set before.
     pub fn shard_item(mut self, name: impl Into<String>, params: impl Serialize) -> Self {
         let params = serde_json::to_value(params).unwrap_or_default();
         self.trigger.shard_name = name.into();
@@ -141,7 +141,7 @@ impl TestRun {
         self
     }
 
-    /// A value that the handler takes as [`State<T>`](crate::State).
+    /// Adds a value that the handler takes as [`State<T>`](crate::State).
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.insert(value);
         self
@@ -171,7 +171,7 @@ impl TestRun {
         self
     }
 
-    /// Runs it.
+    /// Runs the test.
     pub async fn run(self) -> TestOutcome {
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
@@ -201,7 +201,7 @@ impl std::fmt::Debug for TestRun {
     }
 }
 
-/// How a [`TestRun`] ended.
+/// The outcome of a [`TestRun`].
 #[derive(Clone, Debug)]
 pub struct TestOutcome {
     ending: Ending,
@@ -226,7 +226,7 @@ impl TestOutcome {
         self.ending.status
     }
 
-    /// Whether the handler returned well.
+    /// Whether the run succeeded.
     #[must_use]
     pub fn is_succeeded(&self) -> bool {
         self.ending.status == RunStatus::Succeeded
@@ -238,13 +238,13 @@ impl TestOutcome {
         self.ending.retryable
     }
 
-    /// What the handler returned.
+    /// The value that the handler returned.
     #[must_use]
     pub fn result(&self) -> Option<&Value> {
         self.result.as_ref()
     }
 
-    /// The message; empty where it succeeded.
+    /// The message; empty if the run succeeded.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.ending.message
@@ -256,7 +256,7 @@ impl TestOutcome {
         &self.log
     }
 
-    /// The lines of one level, without it.
+    /// The texts of the lines of one level.
     pub fn lines<'a>(&'a self, level: &'a str) -> impl Iterator<Item = &'a str> {
         self.lines.iter().filter(move |line| line.level == level).map(|line| line.text.as_str())
     }

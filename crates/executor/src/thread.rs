@@ -1,7 +1,7 @@
-//! The thread on which an executor talks to its servers, so that no handler can hold that up.
+//! The thread on which an executor talks to its servers, so that no handler can hold up the talk.
 //!
-//! Handlers run on the caller's runtime. One that loops without an `await` holds a thread of that runtime, and several of
-//! them hold all; sessions, heartbeats, deadlines and results go on meanwhile, for they are here.
+//! Handlers run on the caller's runtime. One that loops without an `await` holds a thread of that runtime, and several
+//! of them hold all. Sessions, heartbeats, deadlines and results continue meanwhile, because they run on this thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::engine::{Engine, loops};
 use crate::session;
 
-/// How long the tasks of an executor that ends may take to be gone.
+/// How long the tasks of an ending executor may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// Starts the executor's loops and sessions on a thread of their own. It ends when the executor's lifecycle does.
@@ -19,15 +19,15 @@ pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("rondel-executor".to_owned());
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     thread.spawn(move || {
-        // Should this thread end in any other way, the executor ends too: alone it would only seem to live.
+        // If this thread ends in any other way, the executor ends too: without the thread it would only seem to live.
         let _stop_all = engine.setup.lifecycle.guard();
-        let _told = tracing::dispatcher::set_default(&dispatch);
+        let _dispatch_guard = tracing::dispatcher::set_default(&dispatch);
         runtime.block_on(async {
             loops::start(&engine);
             session::dial_configured(&engine);
             let lifecycle = &engine.setup.lifecycle;
             lifecycle.hard.cancelled().await;
-            // The journal has its last words, and sessions end in order; a handler that holds its thread does not count.
+            // Gives the journal and the sessions time to end in order; a handler that holds its thread is left behind.
             lifecycle.tracker.close();
             tokio::time::timeout(LAST_WORDS, lifecycle.tracker.wait()).await.ok();
         });

@@ -1,6 +1,6 @@
-//! The span around a run: every line that the program logs meanwhile has the run's ids by it, and where the program exports
-//! traces (the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in its subscriber), the run is a span of
-//! the trace that the server sent it in.
+//! The span around a run. Every line that the program logs inside it has the run's ids. If the program exports traces
+//! (the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in its subscriber), the run is a span of the
+//! trace that the server sent it in.
 
 use rondel_core::RunStatus;
 use tracing::Span;
@@ -9,8 +9,7 @@ use tracing::field::Empty;
 use crate::ending::Ending;
 use crate::run::RunContext;
 
-/// The span of a run, which goes on until its handler is over. An error's level, so that no filter leaves it out under
-/// what it lets through.
+/// The span of a run, open until its handler has ended. It has the level of errors, so that no filter drops it.
 pub(crate) fn span(run: &RunContext) -> Span {
     let span = tracing::error_span!(
         "run",
@@ -45,7 +44,8 @@ mod otel {
 
     use crate::run::RunContext;
 
-    /// Makes the span a part of the run's trace. Where nothing exports spans, the run keeps the parent that it came with.
+    /// Makes the span a part of the run's trace. If nothing exports spans, the run keeps the parent that the server
+    /// sent.
     pub(super) fn join(span: &Span, run: &RunContext) {
         let parent = run.sent_in().map_or_else(Context::new, context_of);
         if span.set_parent(parent).is_err() {

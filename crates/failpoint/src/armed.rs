@@ -1,4 +1,4 @@
-//! What debug builds have: the armed places, and what happens there.
+//! The implementation in debug builds: the armed failpoints and their actions.
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};
@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use crate::{ArmError, Injected, points};
 
-/// Whether anything is armed: what every place looks at first.
+/// Whether any failpoint is armed: checked first at each failpoint.
 static ANY: AtomicBool = AtomicBool::new(false);
 static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Armed {
     name: String,
-    /// How often the process comes there until it happens.
+    /// How many more times the failpoint must be reached before it acts.
     left: u32,
     action: Action,
 }
@@ -61,7 +61,7 @@ pub(crate) fn pass(name: &str) {
     if ANY.load(Ordering::Acquire)
         && let Some(action) = take(|armed| armed == name)
     {
-        // Only transactions can be set to fail, and they ask by the other function.
+        // Only transactions can be set to fail, and they use the other function.
         act(name, action).ok();
     }
 }
@@ -74,7 +74,7 @@ pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
     take(is_it).map_or(Ok(()), |action| act(&format!("{operation}.{step}"), action))
 }
 
-/// What is to happen at this passing.
+/// The action that is due when this failpoint is reached.
 fn take(is_it: impl Fn(&str) -> bool) -> Option<Action> {
     let mut armed = ARMED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut due = None;
@@ -100,8 +100,8 @@ fn act(name: &str, action: Action) -> Result<(), Injected> {
             let id = std::process::id().to_string();
             let kill = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
             debug_assert!(kill.is_ok(), "kill is not installed");
-            // The signal may reach another thread first; this one must not get past the place meanwhile. Asleep, it does not
-            // notice the length of the stop.
+            // The signal may reach another thread first; meanwhile this thread must not pass the failpoint. While it sleeps, it does not
+            // notice how long the stop lasts.
             hold(Duration::from_secs(1));
         }
         Action::Pause(length) => hold(length),

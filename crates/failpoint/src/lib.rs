@@ -1,6 +1,5 @@
-//! Failpoints: places at which a debug build can be made to die, to stop, to pause, or to fail, so that tests see what a
-//! crash or a stall there leaves behind. A build without debug assertions has none of it: [`arm`] refuses, and [`pass`]
-//! is nothing at all.
+//! Failpoints: points at which a debug build can be made to abort, stop, pause or fail, so that tests see the effects of a crash or stall
+//! there. A build without debug assertions has none: [`arm`] refuses, and [`pass`] does nothing.
 //!
 //! ```
 //! # #[cfg(debug_assertions)] {
@@ -21,11 +20,11 @@ pub mod points;
 pub enum ArmError {
     /// This build has no failpoints.
     NotCompiledIn,
-    /// There is no such place.
+    /// There is no failpoint with this name.
     Unknown(String),
-    /// What stands behind `@` is no number from 1.
+    /// The text after `@` is not a number from 1.
     Count(String),
-    /// What stands behind `=` is nothing that can happen there.
+    /// The text after `=` is not an action that is possible there.
     Action(String),
 }
 
@@ -47,19 +46,19 @@ impl std::fmt::Display for ArmError {
 
 impl std::error::Error for ArmError {}
 
-/// What [`try_pass`] answers where it was set to fail.
+/// The error of [`try_pass`] at a failpoint that was armed with `error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Injected;
 
-/// Arms a place: `NAME`, `NAME@N` for the Nth time that the process comes there, `NAME=ACTION` or `NAME@N=ACTION` for
-/// something else than its death. It happens once; several places may be armed, and one place several times.
+/// Arms a failpoint: `NAME`; `NAME@N` for the Nth time that the process reaches it; `NAME=ACTION` or `NAME@N=ACTION` for an action other
+/// than the default. It acts once; several failpoints may be armed, and one failpoint several times.
 ///
 /// | action | what happens |
 /// |---|---|
 /// | `abort` | the process dies at once; the default |
 /// | `stop` | the process stops, all of it, until it receives SIGCONT |
-/// | `pause:MILLISECONDS` | the thread that came there sleeps; the rest of the process goes on |
-/// | `error` | where a transaction ends: its caller gets the error that the database is gone, whether or not it committed |
+/// | `pause:MILLISECONDS` | the thread that reached the failpoint sleeps; the rest of the process continues |
+/// | `error` | at the end of a transaction: its caller gets the error that the database is unavailable, whether or not it committed |
 ///
 /// # Errors
 /// [`ArmError`]; always [`ArmError::NotCompiledIn`] in a build without debug assertions.
@@ -73,7 +72,7 @@ pub fn arm(text: &str) -> Result<(), ArmError> {
     }
 }
 
-/// Comes to a place.
+/// Marks a failpoint: acts if it is armed and due.
 #[inline]
 pub fn pass(name: &'static str) {
     #[cfg(debug_assertions)]
@@ -82,10 +81,10 @@ pub fn pass(name: &'static str) {
     let _: &str = name;
 }
 
-/// Comes to the place `OPERATION.STEP` of a transaction.
+/// Marks the failpoint `OPERATION.STEP` of a transaction: acts if it is armed and due.
 ///
 /// # Errors
-/// [`Injected`], where it was armed so.
+/// [`Injected`], if it was armed with `error`.
 #[inline]
 pub fn try_pass(operation: &'static str, step: &'static str) -> Result<(), Injected> {
     #[cfg(debug_assertions)]

@@ -1,8 +1,7 @@
-//! The table of all places: what is not here cannot be armed, and what is here stands somewhere in the sources (a test of
-//! `tests/it` compares).
+//! The table of all failpoints: only these can be armed, and each of them occurs in the sources (a test in `tests/it` compares).
 
-/// The names of the store's transactions. Each has two places: `NAME.written`, when all is written and COMMIT not yet
-/// sent, and `NAME.committed`, when COMMIT was answered and no caller has been notified.
+/// The names of the store's transactions. Each has two failpoints: `NAME.written`, when everything is written and COMMIT is not yet sent,
+/// and `NAME.committed`, when COMMIT has been answered and no caller has been notified.
 pub const TRANSACTIONS: &[&str] = &[
     "acknowledge_incident",
     "add_link",
@@ -76,7 +75,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "write_report",
 ];
 
-/// The other places of a server, in the order of a run.
+/// The other failpoints of a server, in the order of a run.
 pub const SERVER: &[Point] = &[
     Point { name: "migrate.begun", what: "the schema is locked, nothing of it has changed" },
     Point { name: "next_migration.begun", what: "a migration is applied, and the next one is not" },
@@ -99,7 +98,7 @@ pub const SERVER: &[Point] = &[
     Point { name: "purge.deleted", what: "old runs have lost their logs, and are still there" },
 ];
 
-/// The places of an executor, in the order of a run.
+/// The failpoints of an executor, in the order of a run.
 pub const EXECUTOR: &[Point] = &[
     Point { name: "executor.accepted", what: "triggers are accepted, and nothing has begun" },
     Point { name: "executor.starting", what: "a handler is about to begin" },
@@ -109,23 +108,23 @@ pub const EXECUTOR: &[Point] = &[
     Point { name: "executor.acknowledged", what: "results are acknowledged, and not forgotten" },
 ];
 
-/// A place with a name.
+/// A failpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// How it is armed.
+    /// The name by which it is armed.
     pub name: &'static str,
-    /// What has happened when a process comes there, and what has not.
+    /// What has happened when a process reaches it, and what has not.
     pub what: &'static str,
 }
 
-/// All places of a server.
+/// All failpoints of a server.
 pub fn server() -> impl Iterator<Item = String> {
     let written = TRANSACTIONS.iter().map(|operation| format!("{operation}.written"));
     let committed = TRANSACTIONS.iter().map(|operation| format!("{operation}.committed"));
     SERVER.iter().map(|point| point.name.to_owned()).chain(written).chain(committed)
 }
 
-/// All places of an executor.
+/// All failpoints of an executor.
 pub fn executor() -> impl Iterator<Item = String> {
     EXECUTOR.iter().map(|point| point.name.to_owned())
 }

@@ -1,4 +1,4 @@
-//! What stands in the attribute's parentheses.
+//! The arguments in the attribute's parentheses.
 
 use proc_macro2::Span;
 use serde_json::{Value, json};
@@ -6,9 +6,9 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
 
-/// Each argument, where it goes in the job's document, and how the declaration is written.
+/// Each argument, its place in the job's document, and its method of the declaration.
 ///
-/// `parent` is `after` with one job.
+/// `parent` is `after` with a single job.
 pub(crate) const KINDS: &[Kind] = &[
     Kind { name: "name", path: &["name"], method: "", wants: Wants::Text },
     Kind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: Wants::Text },
@@ -46,9 +46,9 @@ pub(crate) const KINDS: &[Kind] = &[
 /// An argument that can be given.
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    /// Where it stands in the job's document.
+    /// Its place in the job's document.
     pub(crate) path: &'static [&'static str],
-    /// The method of `Declaration` that takes it; the name goes to its constructor.
+    /// The method of `Declaration` for it; empty for the name, which goes to the constructor.
     pub(crate) method: &'static str,
     wants: Wants,
 }
@@ -58,7 +58,7 @@ enum Wants {
     Text,
     /// One text, or a list of them.
     Texts,
-    /// A word, or a list of texts.
+    /// A single word, or a list of texts.
     WordOrTexts,
     /// One pair of a key and a value, `"team=pay"`, or a list of them.
     Pairs,
@@ -69,11 +69,11 @@ enum Wants {
 /// An argument that was given.
 pub(crate) struct Arg {
     pub(crate) kind: &'static Kind,
-    /// As it was written.
+    /// The expression as it was written.
     pub(crate) tokens: Expr,
-    /// The same as it stands in the job's document.
+    /// Its value in the job's document.
     pub(crate) value: Value,
-    /// Where errors about it point.
+    /// The location that errors about it point at.
     pub(crate) span: Span,
 }
 
@@ -163,7 +163,7 @@ fn value(wants: Wants, expr: &Expr) -> Option<Value> {
     }
 }
 
-/// An object of texts such as `team=pay`; nothing where one is no pair, or a key comes twice.
+/// An object made of texts such as `team=pay`; `None` if one is not a pair, or a key occurs twice.
 fn pairs(texts: impl Iterator<Item = String>) -> Option<Value> {
     let mut object = serde_json::Map::new();
     for text in texts {

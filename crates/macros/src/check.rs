@@ -1,4 +1,4 @@
-//! The attribute's arguments as a job's document, read by the server's own parsers.
+//! Checks the attribute's arguments as a job's document, with the server's own parsers.
 
 use proc_macro2::Span;
 use rondel_core::JobSpec;
@@ -8,11 +8,11 @@ use serde_json::{Value, json};
 
 use crate::args::{Arg, Args};
 
-/// Refuses what the server would refuse; each complaint points at its argument.
+/// Refuses everything that the server would refuse; each error points at its argument.
 pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> {
     let mut complaints = Complaints(None);
     for arg in &args.0 {
-        // Alone, so that a word or a length that cannot be read is this argument's.
+        // Each argument is read alone first, so that an unreadable word or length is reported at this argument.
         if let Err(error) = read(document(std::slice::from_ref(arg), name)) {
             complaints.add(arg.span, error);
         }
@@ -27,7 +27,7 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
     complaints.0.map_or(Ok(()), Err)
 }
 
-/// The schedule by itself first: of a choice between one and many, serde only reports that neither fits.
+/// The schedule is read by itself first: for a value that may be one or many, serde reports only that neither fits.
 fn read(document: Value) -> serde_json::Result<JobSpec> {
     if let Some(schedule) = document.get("schedule") {
         ScheduleSpec::deserialize(schedule)?;
@@ -47,7 +47,7 @@ impl Complaints {
     }
 }
 
-/// The argument that stands at the pointer or below it; the function's name where there is none.
+/// The argument at the pointer or below it; the function's name if there is none.
 fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     let pointer = if pointer == "/handler" { "/name" } else { pointer };
     let stands_there = |arg: &&Arg| {

@@ -1,4 +1,4 @@
-//! From the function to the item that is registered.
+//! Expands the function to the item that is registered.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -33,7 +33,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
         calls.insert(0, quote!(.description(#text)));
     }
     let kind = if function.sig.asyncness.is_some() { format_ident!("of") } else { format_ident!("of_blocking") };
-    // A function that is not a handler is complained of where its name stands.
+    // An error about a function that is not a handler points at the function's name.
     let handler = quote_spanned!(ident.span()=> ::rondel::JobHandler::#kind(Self::call));
     quote! {
         #(#docs)*
@@ -59,7 +59,7 @@ fn emit(args: &Args, name: &str, mut function: ItemFn) -> TokenStream {
     }
 }
 
-/// An argument as a call of the declaration's method.
+/// Converts an argument to a call of the declaration's method.
 fn call(arg: &Arg) -> Option<TokenStream> {
     if arg.kind.method.is_empty() {
         return None;
@@ -72,7 +72,7 @@ fn call(arg: &Arg) -> Option<TokenStream> {
     Some(quote!(.#method(#value)))
 }
 
-/// The doc comment's first paragraph, in one line: the description in the console.
+/// The first paragraph of the doc comment, in one line: the job's description in the console.
 fn description(docs: &[Attribute]) -> Option<String> {
     let line = |attr: &Attribute| match &attr.meta {
         Meta::NameValue(pair) => match &pair.value {

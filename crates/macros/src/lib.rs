@@ -1,8 +1,8 @@
-//! `#[rondel::job(…)]`: a function with its schedule and policies beside it.
+//! `#[rondel::job(…)]`: declares a job at its function, with its schedule and policies.
 //!
-//! It checks what it is given by the server's own parsers while the program compiles, and emits a plain
-//! `impl rondel::Job` that could be written by hand. It registers nothing: `.job(function)` does. Its description for
-//! users is at `rondel::job`. `#[rondel::pump(…)]` gives a pump its name.
+//! At compile time it checks its arguments with the server's own parsers, and emits a plain `impl rondel::Job` that could be written by
+//! hand. It registers nothing: `.job(function)` does. The documentation for users is at `rondel::job`. `#[rondel::pump(…)]` gives a pump
+//! its name.
 
 mod args;
 mod check;
@@ -13,13 +13,13 @@ mod tests;
 
 use proc_macro::TokenStream;
 
-/// See `rondel::job`, under which users meet it.
+/// See `rondel::job`, its name for users.
 #[proc_macro_attribute]
 pub fn job(args: TokenStream, item: TokenStream) -> TokenStream {
     expand::expand(args.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()
 }
 
-/// See `rondel::pump`, under which users meet it.
+/// See `rondel::pump`, its name for users.
 #[proc_macro_attribute]
 pub fn pump(args: TokenStream, item: TokenStream) -> TokenStream {
     pump::expand(args.into(), item.into()).unwrap_or_else(syn::Error::into_compile_error).into()

@@ -1,9 +1,9 @@
-//! The HTTP client for URLs chosen by users: webhooks of the server, and the agent's handler `http`; with the feature `smtp` the
-//! client for mail too.
+//! The HTTP client for URLs chosen by users: the server's webhooks, and the agent's handler `http`; with the feature `smtp` also a mail
+//! client.
 //!
-//! It goes to the addresses that [`AllowedAddresses`] permit, and to no other. A name is resolved once, what comes of it is
-//! judged, and the connection is made to one of the addresses that were judged: no resolver can answer differently a moment
-//! later. Each redirect is held to the same. The environment's proxies are not used, for they would resolve anew.
+//! It connects only to addresses that [`AllowedAddresses`] permits. A name is resolved once, the resulting addresses are checked, and the
+//! connection goes to one of the checked addresses, so that no resolver can answer differently a moment later. The same applies to each
+//! redirect. Proxies of the environment are not used, because they would resolve the name again.
 
 mod resolve;
 #[cfg(feature = "smtp")]
@@ -25,34 +25,34 @@ pub use reqwest::{Error as RequestError, Method, RequestBuilder, Response, Statu
 
 use resolve::{Guarded, SystemResolver};
 
-/// How long a connection may take to come about.
+/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why there is no client.
+/// Why the client cannot be built.
 #[derive(Debug, thiserror::Error)]
 pub enum BuildError {
     /// TLS cannot be set up.
     #[error("set up TLS")]
     Tls(#[from] rustls::Error),
-    /// The client cannot be.
+    /// The HTTP client cannot be built.
     #[error("set up the HTTP client")]
     Client(#[from] reqwest::Error),
 }
 
-/// How a client behaves.
+/// Settings of a client.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it may go beside the public internet.
+    /// Non-public addresses to which it may connect.
     pub allowed: AllowedAddresses,
-    /// How many redirects are followed; with 0 a redirect is an answer like any other.
+    /// Maximum number of redirects that are followed; with 0, a redirect is returned like any other answer.
     pub redirect_count_max: usize,
-    /// As what it introduces itself.
+    /// The value of the `User-Agent` header.
     pub user_agent: &'static str,
-    /// How long a connection stays open for the next request; `None` for the client's own time.
+    /// How long an idle connection is kept for the next request; `None` for the library's default.
     pub idle_timeout: Option<Duration>,
 }
 
-/// The client. A clone is the same one.
+/// The client. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Outgoing {
     client: Client,
@@ -60,7 +60,7 @@ pub struct Outgoing {
 }
 
 impl Outgoing {
-    /// A client that asks the host's resolver for addresses.
+    /// A client that uses the host's resolver.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -68,7 +68,7 @@ impl Outgoing {
         Self::with_resolver(options, Arc::new(SystemResolver))
     }
 
-    /// The same with another resolver; what it answers is judged all the same.
+    /// Like [`new`](Self::new), with another resolver; its answers are checked as well.
     ///
     /// # Errors
     /// [`BuildError`].
@@ -89,29 +89,30 @@ impl Outgoing {
         Ok(Self { client, allowed })
     }
 
-    /// A request to be sent.
+    /// Builds a request.
     ///
     /// # Errors
-    /// [`AddressRefused`] if the URL holds an address that is not allowed. What a name resolves to is judged when it is sent.
+    /// [`AddressRefused`] if the URL contains an address that is not allowed. The addresses of a host name are checked when the request is
+    /// sent.
     pub fn request(&self, method: Method, url: Url) -> Result<RequestBuilder, AddressRefused> {
         check_host(&url, &self.allowed)?;
         Ok(self.client.request(method, url))
     }
 }
 
-/// Whether the host of a URL is not an address that is refused. A name passes: it is judged when it is resolved.
+/// Checks the host of a URL, if it is an address. A host name passes: its addresses are checked when it is resolved.
 ///
-/// The parser has made one of the many ways to write an address (`0x7f.1`, `2130706433`, `0177.0.0.1`).
+/// The URL parser has already normalized the many ways to write an address (`0x7f.1`, `2130706433`, `0177.0.0.1`).
 ///
 /// # Errors
 /// [`AddressRefused`].
 pub fn check_host(url: &Url, allowed: &AllowedAddresses) -> Result<(), AddressRefused> {
-    // No resolver is asked about an address.
+    // An address is not resolved, so it is checked here.
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host.parse::<IpAddr>().map_or(Ok(()), |address| allowed.check(address))
 }
 
-/// The refusal that made a request fail, if it was one: where the name led to, or a redirect.
+/// The refusal that made a request fail, if there was one: of a resolved address, or of a redirect.
 #[must_use]
 pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
     let mut cause = error.source();
@@ -124,7 +125,8 @@ pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
     None
 }
 
-/// Why a request failed, without its URL. Of a connection that could not be made the first cause alone: those above repeat it in other words.
+/// Why a request failed, without its URL. If no connection could be made, only the root cause: the errors above it repeat it in other
+/// words.
 #[must_use]
 pub fn failure(error: RequestError) -> String {
     let error = error.without_url();

@@ -1,4 +1,4 @@
-//! From a name to addresses that are allowed.
+//! Resolves names to allowed addresses.
 
 #[cfg(feature = "smtp")]
 use std::net::SocketAddr;
@@ -7,21 +7,21 @@ use std::sync::Arc;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use rondel_core::outgoing::AllowedAddresses;
 
-/// The host's own: its files, its name servers.
+/// The host's resolver: its files and its name servers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SystemResolver;
 
 impl Resolve for SystemResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            // The client puts the port in.
+            // The client sets the port.
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(found.into_iter()) as Addrs)
         })
     }
 }
 
-/// A resolver of whose answers the allowed ones are left. The client connects to what it is given here.
+/// A resolver that returns only the allowed addresses. The client connects to one of these.
 pub(crate) struct Guarded {
     resolver: Arc<dyn Resolve>,
     allowed: Arc<AllowedAddresses>,
@@ -53,7 +53,7 @@ impl Resolve for Guarded {
     }
 }
 
-/// The allowed addresses of a host. Else the reason, and whether a later try is of no use.
+/// The allowed addresses of a host; otherwise the reason, and whether a later try is useless.
 #[cfg(feature = "smtp")]
 pub(crate) async fn resolve_allowed(
     host: &str,

@@ -22,22 +22,22 @@ pub enum Security {
     Tls,
     /// TLS after `STARTTLS`; a server without it is refused.
     Starttls,
-    /// Not at all.
+    /// No encryption.
     None,
 }
 
-/// The server that takes mail.
+/// The mail server.
 #[derive(Clone)]
 pub struct MailServer {
-    /// Its name or address. With TLS its certificate must be made out to it.
+    /// Its name or address. With TLS, its certificate must be valid for it.
     pub host: String,
     /// Its port.
     pub port: u16,
     /// How the connection is encrypted.
     pub security: Security,
-    /// The user with its password, if the server wants one.
+    /// The user and its password, if the server requires them.
     pub credentials: Option<(String, String)>,
-    /// How long the whole conversation may take.
+    /// Time limit for the whole SMTP conversation.
     pub timeout: Duration,
 }
 
@@ -63,18 +63,18 @@ pub struct Mail {
     pub subject: String,
     /// The text.
     pub text: String,
-    /// The same as HTML.
+    /// The text as HTML.
     pub html: String,
-    /// What comes before the `@` of `Message-ID`: the same at each try, so that mailboxes recognize a copy.
+    /// The part before the `@` of `Message-ID`: the same at each try, so that mailboxes recognize duplicates.
     pub id: String,
 }
 
-/// Why a mail was not taken.
+/// Why a mail was not accepted.
 #[derive(Debug, PartialEq, Eq)]
 pub struct MailError {
-    /// Trying again is of no use.
+    /// Whether further tries are useless.
     pub is_final: bool,
-    /// The server's status; 0 without an answer.
+    /// The server's status; 0 if it did not answer.
     pub status: i32,
     /// The reason.
     pub text: String,
@@ -86,7 +86,7 @@ impl MailError {
     }
 }
 
-/// Sends a mail once; answers the status with which the server took it.
+/// Sends a mail once; returns the status with which the server accepted it.
 ///
 /// # Errors
 /// [`MailError`].
@@ -143,7 +143,7 @@ async fn talk(
         Ok(i32::from(u16::from(response.code())))
     };
     let sent = sent.await;
-    // The mail is taken or refused by now, whatever becomes of the connection.
+    // By now the mail is accepted or refused, whatever happens to the connection.
     connection.abort().await;
     sent
 }

@@ -1,10 +1,10 @@
-//! Certificates for outgoing requests, without a process-wide choice of cryptography.
+//! TLS settings for outgoing requests, without a process-wide crypto provider.
 
 use std::sync::Arc;
 
 use rustls::{ClientConfig, RootCertStore};
 
-/// Trusts what the host trusts; where the host has no certificates (a bare container), the well-known ones.
+/// Trusts the host's root certificates; if the host has none (a bare container), the built-in ones.
 pub(crate) fn client_config() -> Result<ClientConfig, rustls::Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;

@@ -1,32 +1,32 @@
 //! The gRPC protocol between servers and executors, generated from `proto/`.
 //!
-//! The generated file is committed, so that users of the SDK need neither `protoc` nor the `.proto` files;
-//! the test `generated` makes it anew and compares. To change the protocol: edit `proto/`, then run
-//! `RONDEL_REGENERATE=1 cargo test -p rondel-proto`.
+//! The generated file is committed, so that users of the SDK need neither `protoc` nor the `.proto` files; the test
+//! `generated` generates it again and compares. To change the protocol: edit `proto/`, then run `RONDEL_REGENERATE=1
+//! cargo test -p rondel-proto`.
 
 mod refusal;
 
 pub use refusal::Refusal;
 
-/// The version of the protocol that this crate speaks: executors send it in their hello, servers in their welcome.
+/// The version of the protocol that this crate implements: executors send it in their hello, servers in their welcome.
 ///
-/// It rises when one side must not talk to another that does not know something: version 1 answers fences.
+/// It rises when a side must not talk to one that lacks a feature: version 1 answers fences.
 pub const PROTOCOL: u32 = 1;
 
-/// The largest message that a server takes from an executor, in bytes as it is sent.
+/// The largest message that a server accepts from an executor, in encoded bytes.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// Replies, results, or chunks of logs in one message of an executor.
 pub const ITEM_COUNT_MAX: usize = 1_000;
 /// Lines in one message with logs.
 pub const LINE_COUNT_MAX: usize = 50_000;
-/// The largest chunk of a log, in bytes as it is sent.
+/// The largest chunk of a log, in encoded bytes.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
 /// Attempts that one message lists, held and finished together.
 pub const ATTEMPT_COUNT_MAX: usize = 131_072;
 /// Jobs that an executor names in one answer to a probe.
 pub const PROBED_COUNT_MAX: usize = 1_000;
 
-/// How many bytes a message or a part of it takes as it is sent.
+/// The encoded size of a message or a part of it, in bytes.
 pub fn encoded_len(message: &impl prost::Message) -> usize {
     message.encoded_len()
 }

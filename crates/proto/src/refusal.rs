@@ -1,9 +1,9 @@
-//! Why a server refuses an executor's session, as a code that does not depend on the words of the message.
+//! Why a server refuses an executor's session, as a code that does not depend on the text of the message.
 
 use tonic::{Code, Status};
 
 /// A reason that an executor acts on. It is sent as the metadata [`Refusal::METADATA_KEY`] of the status that ends the
-/// stream. Servers before this code send none: the message alone describes the refusal then.
+/// stream. Older servers send no code: then only the message describes the refusal.
 ///
 /// ```
 /// use rondel_proto::Refusal;
@@ -43,7 +43,7 @@ impl Refusal {
         status
     }
 
-    /// The code in a status that a server sent; `None` where it has none, or one that is unknown here.
+    /// The code in a status that a server sent; `None` if it has none, or an unknown one.
     #[must_use]
     pub fn of(status: &Status) -> Option<Self> {
         let code = status.metadata().get(Self::METADATA_KEY)?.to_str().ok()?;

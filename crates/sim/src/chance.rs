@@ -1,12 +1,12 @@
-//! Chance, as a seed decides it.
+//! Pseudo-random numbers from a seed.
 
 use std::time::Duration;
 
-/// A stream of numbers that looks like chance and is the same for the same seed.
+/// A stream of pseudo-random numbers, the same for the same seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
-/// One number made of another: well mixed, and the same each time.
+/// Makes one number of another: well mixed, and the same each time.
 pub(crate) const fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -24,7 +24,7 @@ impl Chance {
         mix(self.0)
     }
 
-    /// A number below `end`; 0 where that is 0.
+    /// A number below `end`; 0 if `end` is 0.
     pub(crate) const fn below(&mut self, end: u64) -> u64 {
         let number = self.number();
         if end == 0 { 0 } else { number % end }
@@ -39,7 +39,7 @@ impl Chance {
         Duration::from_millis(self.between(low, high))
     }
 
-    /// True once in a million times `ppm`.
+    /// True with a probability of `ppm` millionths.
     pub(crate) const fn happens(&mut self, ppm: u64) -> bool {
         ppm > 0 && self.below(1_000_000) < ppm
     }

@@ -1,4 +1,4 @@
-//! The rules: what really happened, against the ledger. Each complaint begins with the rule that is broken.
+//! The rules: what really happened is compared with the ledger. Each complaint begins with the rule that is broken.
 
 mod facts;
 mod fires;
@@ -10,10 +10,10 @@ mod starts;
 use crate::truth::Truth;
 pub(crate) use facts::Facts;
 
-/// Complaints of one rule that are listed.
+/// How many complaints of one rule are listed.
 const LISTED_MAX: usize = 5;
 
-/// Everything that is wrong.
+/// Checks all rules, and returns the complaints.
 pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
     let found = [
         fires::complete(facts, truth),
@@ -41,7 +41,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
     found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
 }
 
-/// The rules of runs that groups of pump jobs keep as well.
+/// Checks the rules of runs that also apply to groups of pump jobs.
 pub(crate) fn check_pumps(facts: &Facts, truth: &Truth) -> Vec<String> {
     let found = [
         fires::complete(facts, truth),

@@ -1,4 +1,4 @@
-//! One executor: its host with the disk, and the process that is started there again and again.
+//! One executor: its host with the disk, and the process that is started there repeatedly.
 
 mod group;
 mod handler;
@@ -29,15 +29,15 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// No server was heard so far, so that there is no silence yet.
+/// No server was heard so far, so there is no silence yet.
 const NEVER: i64 = i64::MIN;
 
-/// The present, as the run table counts it.
+/// The current instant of the clock that the run table uses.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
-/// What outlives a process: where there is a data directory.
+/// The data that outlives a process, if there is a data directory.
 #[derive(Debug, Default)]
 struct Disk {
     results: BTreeMap<RunKey, v1::Result>,
@@ -53,14 +53,14 @@ pub(crate) struct ExecutorHost {
     nodes: Vec<Arc<NodeHost>>,
     pub(crate) app: String,
     slots: u32,
-    /// Its results outlive it.
+    /// Whether results outlive the process.
     has_disk: bool,
     disk: Mutex<Disk>,
     starts: Mutex<i64>,
     running: Mutex<Option<Arc<Executor>>>,
 }
 
-/// One process of it.
+/// One process on a host.
 pub(crate) struct Executor {
     host: Arc<ExecutorHost>,
     process: Arc<Process>,
@@ -68,12 +68,13 @@ pub(crate) struct Executor {
     predecessor: i64,
     table: Mutex<RunTable<Held, Link>>,
     refused: Refused,
-    /// What its groups of pump jobs report.
+    /// The reports of its groups of pump jobs.
     reports: Reports,
-    /// When any server was heard, in milliseconds since the world began.
+    /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
-    /// Silences that were too long and that a welcome has ended: nothing counts that comes on a stream from before.
+    /// The number of silences that were too long and that a welcome has ended. Messages on a stream from before do not
+    /// count.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
 }
@@ -143,7 +144,7 @@ impl ExecutorHost {
         executor.spawn(async move { reporter.report().await });
     }
 
-    /// Lets go of the running executor, which holds this host: nothing of a world would be freed after its end.
+    /// Drops the running executor, which refers to this host: otherwise no world would be freed after its end.
     pub(crate) fn let_go(&self) {
         lock(&self.running).take();
     }
@@ -185,7 +186,7 @@ impl ExecutorHost {
     }
 }
 
-/// After how long without any server's answer a run stops, as the SDK has it.
+/// How long no server may answer before a run stops, as in the SDK.
 fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
         return Some(limit);
@@ -311,7 +312,7 @@ impl Executor {
         }
     }
 
-    /// The stream, and after how many silences it was opened.
+    /// Opens a stream. Returns it with the number of silences before it.
     fn link_up(
         self: &Arc<Self>,
         welcome: &v1::Welcome,
@@ -323,7 +324,7 @@ impl Executor {
             *lock(&self.silences) += 1;
         }
         *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
-        // The welcome may have waited in the socket, and what comes after it.
+        // The welcome may have waited in the socket, and so may the messages after it.
         self.heard_at(hello_ms);
         let mut table = lock(&self.table);
         if table.outbox.links().any(|link| link.node_id == welcome.node_id) {
@@ -344,26 +345,26 @@ impl Executor {
         Some((link, *lock(&self.silences)))
     }
 
-    /// No server was heard for too long: each run stops that may not go on for so long.
+    /// No server was heard for too long: stops each run that may not continue for so long.
     fn silenced(self: &Arc<Self>) {
         let (limit, silent) = (*lock(&self.silence), self.silent());
         self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
     }
 
-    /// How long no server was heard.
+    /// How long no server has been heard.
     fn silent(&self) -> Duration {
         let silent = self.now_ms() - *lock(&self.heard_ms);
         Duration::from_millis(u64::try_from(silent).unwrap_or(0))
     }
 
-    /// Comes also before each run begins: it may be another executor's by now.
+    /// Also called before each run begins: the run may be another executor's by now.
     fn heed_silence(self: &Arc<Self>) {
         if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
             self.silenced();
         }
     }
 
-    /// Whether no server was heard for too long.
+    /// Whether no server has been heard for too long.
     fn was_silent(&self) -> bool {
         let heard = *lock(&self.heard_ms);
         let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
@@ -412,7 +413,8 @@ impl Executor {
         }
     }
 
-    /// A stream refuses no trigger twice: a server that sends that run again gives its trigger another number.
+    /// Ignores triggers that were refused before: a server that sends such a run again gives its trigger another
+    /// number.
     fn offer(&self, link: &Link, mut triggers: v1::Triggers) -> Vec<Held> {
         triggers.triggers.retain(|trigger| !lock(&self.refused).contains(&trigger.fence_n));
         let mut table = lock(&self.table);
@@ -459,7 +461,7 @@ impl Executor {
             period.tick().await;
             let mut table = lock(&self.table);
             table.outbox.resend_due(now());
-            table.hand_back_expired(now());
+            table.refuse_expired(now());
             table.announce_started(now(), ANNOUNCE_AFTER);
             drop(table);
             self.heed_silence();

@@ -1,4 +1,4 @@
-//! What goes wrong, and when: drawn beforehand, so that it does not depend on what else happens.
+//! The faults of a seed and their times, drawn beforehand so that they do not depend on other events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ enum Fault {
         node: usize,
         length: Duration,
     },
-    /// Every node dies, and all come back together: an upgrade that does not go well.
+    /// Every node dies, and all come back together: an upgrade that goes wrong.
     Blackout {
         length: Duration,
     },
@@ -48,7 +48,7 @@ enum Fault {
         ways: Vec<Way>,
         length: Duration,
     },
-    /// The executor and every node.
+    /// Cuts the executor off from every node.
     CutAll {
         executor: usize,
         ways: Vec<Way>,
@@ -95,7 +95,7 @@ impl Plan {
         Self(plan)
     }
 
-    /// The same with executors that drain.
+    /// Adds executors that drain.
     pub(crate) fn with_drains(mut self, seed: u64, profile: &Profile) -> Self {
         let mut chance = Chance::new(mix(seed ^ DRAINS));
         let count = if profile.executor_faults && profile.fault_count > 0 { chance.below(4) } else { 0 };
@@ -108,8 +108,8 @@ impl Plan {
         self
     }
 
-    /// The same with an outage of all servers in some seeds: longer than executors let runs go on that are to stop, and
-    /// in some longer than they let any run go on.
+    /// Adds an outage of all servers in some seeds: longer than the silence after which executors stop runs that must
+    /// stop, and in some seeds longer than the one after which they stop any run.
     pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
         let Some(mut chance) = profile.silences.map(|seed| Chance::new(mix(seed ^ BLACKOUTS))) else { return self };
         if profile.node_faults && chance.happens(200_000) {
@@ -178,7 +178,7 @@ fn fault(chance: &mut Chance, profile: &Profile) -> Option<Fault> {
     })
 }
 
-/// The hosts that faults happen to.
+/// The hosts that faults affect.
 #[derive(Clone)]
 pub(crate) struct Hosts {
     pub(crate) world: Arc<World>,
@@ -187,8 +187,8 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Lets happen what is planned.
-    pub(crate) async fn suffer(self, plan: Plan) {
+    /// Lets the planned faults happen at their times.
+    pub(crate) async fn inject(self, plan: Plan) {
         for (at, fault) in plan.0 {
             sleep_until(self.world.began + Duration::from_millis(at)).await;
             self.world.record("fault", 0, || format!("{fault:?}"));
@@ -245,7 +245,7 @@ impl Hosts {
         ways.iter().for_each(|way| self.world.net.cut(executor, node, *way, until));
     }
 
-    /// Servers that died at a seam are started again by their supervisor.
+    /// Starts servers that died at a seam again, as a supervisor would.
     pub(crate) async fn supervise(self) {
         let mut dead_since: Vec<Option<Instant>> = vec![None; self.nodes.len()];
         loop {
@@ -260,7 +260,7 @@ impl Hosts {
         }
     }
 
-    /// Everything is well again: whatever was cut, stopped or dead.
+    /// Ends all faults: what was cut, stopped or dead works again.
     pub(crate) fn heal(&self) {
         self.world.record("heal", 0, String::new);
         self.world.set_faulty(false);

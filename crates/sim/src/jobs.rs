@@ -1,4 +1,4 @@
-//! The jobs that a seed draws: of every kind that the engine's promises speak about.
+//! The jobs that a seed draws: of every kind that the engine makes promises about.
 
 use rondel_core::{JobSpec, Timestamp};
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ fn document(chance: &mut Chance, profile: &Profile, index: usize, parents: &[Str
     job
 }
 
-/// Puts a job in shadow mode, now and then from an instant on or up to it.
+/// Puts a job in shadow mode, sometimes only from an instant on or up to it.
 fn shadow(job: &mut Value, mut chance: Chance, end: Timestamp) {
     if !chance.happens(300_000) {
         return;

@@ -1,4 +1,4 @@
-//! One executor's end of a stream: what its run table needs beside the SDK's own code.
+//! One executor's end of a stream, and what its run table needs in addition to the SDK's own code.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::lock;
 
-/// Why a run should end before its handler does.
+/// Why a run must end before its handler does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Cancelled,
@@ -24,7 +24,7 @@ pub(crate) enum Stop {
 /// The numbers of triggers that this process refused.
 pub(crate) type Refused = Arc<Mutex<BTreeSet<i64>>>;
 
-/// A stream to one node. Each item is a message of its own.
+/// A stream to one node. Each item is sent as a message of its own.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// The executor has ended in order.
+    /// Sends that the executor has ended in order.
     pub(crate) fn goodbye(&self) {
         self.up.send(v1::ExecutorMessage { body: Some(Body::Goodbye(v1::Goodbye {})) }).ok();
     }
@@ -70,7 +70,7 @@ impl TableLink for Link {
                 Item::Script(request) => Body::ScriptRequest(request),
                 Item::Draining => Body::Draining(v1::Draining {}),
             };
-            // Where the stream is gone, its session ends by itself.
+            // If the stream is gone, its session ends by itself.
             self.up.send(v1::ExecutorMessage { body: Some(body) }).ok();
         }
     }
@@ -84,7 +84,7 @@ pub(crate) struct Held(Arc<HeldRun>);
 pub(crate) struct HeldRun {
     pub(crate) trigger: v1::Trigger,
     pub(crate) origin: (i64, i64),
-    /// The highest epoch of that node that was refused when it came.
+    /// The highest fenced epoch of that node when the run arrived.
     pub(crate) fenced: Option<i64>,
     link: u64,
     /// When its handler began.
@@ -92,7 +92,7 @@ pub(crate) struct HeldRun {
     stop: Mutex<Option<Stop>>,
     pub(crate) stopping: CancellationToken,
     log: Arc<NoLog>,
-    /// Of a group of a pump job.
+    /// The port of a group of a pump job.
     pub(crate) port: Port,
 }
 
@@ -105,7 +105,7 @@ impl std::ops::Deref for Held {
 }
 
 impl HeldRun {
-    /// The first cause counts.
+    /// Stops the run; the first cause counts.
     pub(crate) fn stop(&self, cause: Stop) {
         lock(&self.stop).get_or_insert(cause);
         self.stopping.cancel();
@@ -152,7 +152,7 @@ impl TableRun for Held {
     }
 }
 
-/// Simulated handlers write no lines.
+/// The log of a simulated handler, which writes no lines.
 #[derive(Debug)]
 pub(crate) struct NoLog;
 
@@ -178,7 +178,7 @@ impl TableLog for NoLog {
     fn close(self: &Arc<Self>) {}
 }
 
-/// Triggers of one server that came together.
+/// The origin of triggers that arrived together.
 pub(crate) struct Arrival {
     pub(crate) origin: (i64, i64),
     pub(crate) fenced: Option<i64>,

@@ -17,15 +17,15 @@ struct Args {
     jobs: u64,
     failures: u64,
     seed: Option<u64>,
-    is_told: bool,
+    keeps_lines: bool,
     mutant: Option<Mutant>,
-    /// The world of pump jobs instead of the general one.
+    /// Whether to run the world of pump jobs instead of the general one.
     has_pumps: bool,
 }
 
 impl Args {
     fn run(&self, seed: u64) -> Outcome {
-        let options = Options { is_told: self.is_told && self.seed.is_some(), mutant: self.mutant };
+        let options = Options { keeps_lines: self.keeps_lines && self.seed.is_some(), mutant: self.mutant };
         if self.has_pumps { pumps(seed, options) } else { simulate(seed, options) }
     }
 }
@@ -51,7 +51,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String
         jobs: 2,
         failures: 20,
         seed: None,
-        is_told: false,
+        keeps_lines: false,
         mutant: None,
         has_pumps: false,
     };
@@ -67,7 +67,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String
             "--failures" => args.failures = number()?.max(1),
             "--seed" => args.seed = Some(number()?),
             "--pumps" => args.has_pumps = true,
-            "--trace" => args.is_told = true,
+            "--trace" => args.keeps_lines = true,
             "--mutant" => args.mutant = Some(mutant(&words.next().unwrap_or_default())?),
             "--mutants" => {
                 Mutant::ALL.iter().for_each(|(name, _)| print(name));

@@ -1,4 +1,4 @@
-//! Users plan maintenance windows, in some of the seeds, and end one early now and then.
+//! Maintenance windows: users plan some in some of the seeds, and sometimes end one early.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const WINDOWS: u64 = 0x3a1d_77ce;
 /// In how many of a million seeds windows are planned.
 const SHARE_PPM: u64 = 250_000;
-/// How far ahead a window begins at least: as far as fires are claimed, and for how long a server goes on without a look at the
-/// windows.
+/// Minimum time until a window begins: fires are claimed this far ahead, and a server may go this long without a look
+/// at the windows.
 const LEAD: Duration = Duration::from_secs(8);
 
-/// Whether fires are claimed much farther ahead than a seed lasts, or a step of the clock leaps over the lead: then windows are
-/// planned before the servers start.
+/// Whether windows are planned before the servers start: because fires are claimed much further ahead than a seed
+/// lasts, or a step of the clock may exceed the lead.
 fn is_planned_first(profile: &Profile) -> bool {
     profile.clock_faults || profile.bounds.dense_from != Bounds::usual().dense_from
 }
 
-/// Plans windows before any server is there.
+/// Plans windows before any server runs.
 pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
     let mut chance = Chance::new(mix(seed ^ WINDOWS));
     if !chance.happens(SHARE_PPM) || !is_planned_first(&world.profile) {
@@ -41,7 +41,7 @@ pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
     }
 }
 
-/// Plans windows while faults happen, as far ahead as the API would let users plan them.
+/// Plans windows while faults happen, as far ahead as the API lets users plan them.
 pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
     let world = &hosts.world;
     let mut chance = Chance::new(mix(seed ^ WINDOWS));

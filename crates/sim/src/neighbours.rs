@@ -1,5 +1,6 @@
-//! Sick neighbours: the executors of one app are gone, and a job of the other app has a handler that no executor has. Whatever they
-//! heap up, with bounds of two or three, the healthy jobs beside them go on: the liveness rules L1 to L3.
+//! Sick neighbours: the executors of one app are gone, and a job of the other app has a handler that no executor has.
+//! However many runs they pile up, with bounds of two or three, the healthy jobs must continue: the liveness rules L1
+//! to L3.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,33 +20,35 @@ use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
 use crate::truth::Truth;
 use crate::world::World;
 
-/// How long the neighbours heap up their runs.
+/// How long the neighbours pile up runs.
 const LENGTH: Duration = Duration::from_secs(25);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
-/// L1: a run has begun, or has its verdict, so long after its queue time: a scan takes it up, a round ends it.
+/// L1: how long after its queue time a run may take to begin or to get its verdict: a scan takes it up, a round ends
+/// it.
 const VERDICT_WITHIN: Duration = Duration::from_secs(4);
-/// L2: how late a healthy job may be beside sick ones: where memory is scarce, as long as its own handlers take, and a scan.
+/// L2: how late a healthy job may be next to sick ones: if memory is scarce, as long as its own handlers take, and a
+/// scan.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(7);
-/// Jobs that heap up runs.
+/// Jobs that pile up runs.
 const SICK_COUNT: usize = 5;
 /// Shards of a fire.
 const SHARD_COUNT: usize = 3;
 const SAMPLE_PERIOD: Duration = Duration::from_millis(100);
 
-/// What came of it.
+/// The result of the simulation.
 #[derive(Clone, Debug, Default)]
 pub struct NeighbourReport {
-    /// What is wrong, each with the rule that it breaks.
+    /// The violations, each with the rule that is broken.
     pub violations: Vec<String>,
     /// Starts of the healthy jobs.
     pub healthy_starts: usize,
     /// Rows of the ledger.
     pub run_count: usize,
-    /// The most open runs that were in memory at a time.
+    /// The largest number of open runs in memory at any time.
     pub in_memory_max: usize,
 }
 
-/// Lives beside such neighbours, with bounds that the seed draws.
+/// Simulates such neighbours, with bounds that the seed draws.
 #[must_use]
 pub fn neighbours(seed: u64, options: Options) -> NeighbourReport {
     on_a_clock_of_its_own(options, live(seed, options))
@@ -56,14 +59,14 @@ async fn live(seed: u64, options: Options) -> NeighbourReport {
     let bounds = Bounds { open_runs_max: *chance.pick(&[40, 60]), ..Bounds::draw(&mut chance) };
     let max = bounds.open_runs_max;
     let profile = Profile { app_count: 2, bounds, ..Profile::steady(2, 100) };
-    let world = World::new(seed, profile, options.is_told);
+    let world = World::new(seed, profile, options.keeps_lines);
     let nodes = vec![NodeHost::new(&world, 0)];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     hosts.nodes.iter().for_each(NodeHost::start);
     let ends_at = world.now() + LENGTH;
     create(&hosts, jobs(ends_at)).await;
-    // The executor of the other app never comes.
+    // The executor of the other app never starts.
     hosts.executors[1].start();
     let mut in_memory_max = 0;
     while world.now() < ends_at {
@@ -78,7 +81,8 @@ async fn live(seed: u64, options: Options) -> NeighbourReport {
     report.violations = check::check(&facts, &truth);
     report.violations.extend(verdicts_in_time(&facts, &truth));
     report.look_at_healthy(&facts, &truth);
-    // Beside the bound: the reserve of jobs that have few, runs that only end, one of each app, and the shards of a fire of each.
+    // In addition to the bound: the reserve for jobs with few runs, runs that only end, one run of each app, and the
+    // shards of one fire of each.
     let bound = max + max / 4 + max / 8 + 1 + 2 * (1 + SHARD_COUNT);
     if in_memory_max > bound {
         report.violations.push(format!("L3 memory: {in_memory_max} open runs in memory, {bound} at most"));
@@ -108,7 +112,7 @@ fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
     jobs
 }
 
-/// L1: every run has begun, or has a verdict, not long after its queue time.
+/// L1: every run has begun, or has a verdict, soon after its queue time.
 fn verdicts_in_time(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
     for start in &truth.starts {
@@ -127,7 +131,7 @@ fn verdicts_in_time(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 impl NeighbourReport {
-    /// L2: each fire of a healthy job begins about its instant.
+    /// L2: each fire of a healthy job begins close to its instant.
     fn look_at_healthy(&mut self, facts: &Facts, truth: &Truth) {
         let is_healthy = |run: &&Run| facts.jobs.get(&run.job).is_some_and(|job| job.spec.name.starts_with("healthy"));
         let began: BTreeMap<RunId, Timestamp> = truth.starts.iter().rev().map(|start| (start.run, start.at)).collect();

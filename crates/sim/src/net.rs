@@ -1,5 +1,5 @@
-//! The network between executors and nodes: a stream is two ways, each with its own delays, cuts and duplicates. Within a
-//! way the order stays, as it does in a TCP connection; a message that comes twice may come late the second time.
+//! The network between executors and nodes: a stream has two ways, each with its own delays, cuts and duplicates.
+//! Within a way the order is kept, as in a TCP connection, but the copy of a duplicated message may come late.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -53,7 +53,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Carries messages until either end is gone. What is on its way when the sender goes still arrives.
+    /// Carries messages until either end is gone. Messages under way when the sender goes still arrive.
     pub(crate) async fn carry<T: Clone>(self, mut from: mpsc::UnboundedReceiver<T>, to: mpsc::UnboundedSender<T>) {
         let mut again: VecDeque<T> = VecDeque::new();
         let mut is_first = true;
@@ -63,7 +63,7 @@ impl Pipe {
                 let heals = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
                 tokio::select! {
                     biased;
-                    // No task waits for it any more.
+                    // No task waits for the message any more.
                     () = to.closed() => return,
                     () = heals => {}
                 }

@@ -1,4 +1,4 @@
-//! One server: the real engine in a process of the simulation, started under the same name again and again.
+//! One server: the real engine in a process of the simulation, started under the same name repeatedly.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -17,11 +17,11 @@ use crate::store::SimStore;
 use crate::watch;
 use crate::world::{World, lock};
 
-/// A server's host, across the starts of the server.
+/// The host of a server, which outlives the server's processes.
 pub(crate) struct NodeHost {
     pub(crate) index: usize,
     world: Arc<World>,
-    /// How its clock goes.
+    /// The host's clock, with its drift.
     boot: Boot,
     running: Mutex<Option<Running>>,
 }
@@ -33,7 +33,7 @@ struct Running {
     engine: Option<Engine>,
 }
 
-/// What an executor holds of a stream: it sends, and receives.
+/// An executor's end of a stream: its sender and its receiver.
 pub(crate) type Stream = (mpsc::UnboundedSender<v1::ExecutorMessage>, mpsc::UnboundedReceiver<v1::ServerMessage>);
 
 impl NodeHost {
@@ -53,7 +53,7 @@ impl NodeHost {
         Arc::new(Self { index, world: Arc::clone(world), boot, running: Mutex::new(None) })
     }
 
-    /// Starts the server, unless it runs.
+    /// Starts the server, unless it is running.
     pub(crate) fn start(self: &Arc<Self>) {
         let mut running = lock(&self.running);
         if running.as_ref().is_some_and(|running| !running.process.is_dead()) {
@@ -113,7 +113,7 @@ impl NodeHost {
         }
     }
 
-    /// SIGTERM, and then the end.
+    /// SIGTERM: the server drains, and then ends.
     pub(crate) fn drain(self: &Arc<Self>, grace: Duration) {
         let Some(running) = lock(&self.running).clone() else { return };
         let Some(engine) = running.engine else { return };
@@ -151,14 +151,14 @@ impl NodeHost {
         running.as_ref().is_some_and(|running| !running.process.is_dead() && running.lifecycle.has_failed())
     }
 
-    /// The engine, where it is up and its process goes on.
+    /// The engine, if it has started and its process is running.
     pub(crate) fn engine(&self) -> Option<(Engine, Arc<Process>)> {
         let running = lock(&self.running).clone()?;
         let engine = running.engine.filter(|_| running.process.is_running())?;
         Some((engine, running.process))
     }
 
-    /// An executor dials in. `None` where no server listens.
+    /// Opens a session for an executor; `None` if no server listens.
     pub(crate) fn accept(self: &Arc<Self>, executor: usize) -> Option<Stream> {
         let running = lock(&self.running).clone().filter(|running| !running.process.is_dead())?;
         let engine = running.engine?;

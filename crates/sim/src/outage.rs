@@ -1,4 +1,4 @@
-//! Ten minutes without executors, or without a server: each fire in the ledger afterwards, by overlap policy and
+//! Ten minutes without executors, or without a server: checks each fire in the ledger afterwards, by overlap policy and
 //! misfire policy. The times are the real ones, on the simulated clock.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,15 +18,15 @@ use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
 use crate::truth::Truth;
 use crate::world::World;
 
-/// Jobs of each overlap and misfire policy.
+/// Jobs for each pair of an overlap policy and a misfire policy.
 const JOB_COUNT: usize = 20;
 const PERIOD: Duration = Duration::from_secs(15);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(40);
 const LENGTH: Duration = Duration::from_secs(600);
-/// How long all goes well, before and after.
+/// How long everything works, before and after the outage.
 const BEFORE: Duration = Duration::from_secs(40);
 const AFTER: Duration = Duration::from_secs(50);
-/// Fires so close to the beginning or the end of the outage may be on either side of it.
+/// Fires this close to the beginning or the end of the outage may be on either side of it.
 const EDGE: Duration = Duration::from_secs(8);
 /// How often a server is stopped.
 const STOP_COUNT: u32 = 5;
@@ -34,44 +34,44 @@ const STOP_PERIOD: Duration = Duration::from_secs(10);
 const OVERLAPS: [&str; 4] = ["serial", "discard", "cover", "allow"];
 const MISFIRES: [&str; 3] = ["skip", "once", "all"];
 
-/// Who is away for ten minutes.
+/// The part of the cluster that is away, for ten minutes unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Away {
     /// All executors.
     Executors,
-    /// All executors, and in the midst of it the server starts again.
+    /// All executors, and halfway through the server restarts.
     ExecutorsWithRestart,
     /// The server.
     Server,
-    /// The server, for some seconds: it was stopped while runs were busy.
+    /// The server, several times for some seconds: it is stopped while runs are in progress.
     StoppedServer,
 }
 
-/// The ledger afterwards.
+/// The result of an outage.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReport {
-    /// What is wrong: rules of the checker that are broken, and what differs from the documents' table.
+    /// The violations: rules of the checker that are broken, and differences from the table in the documents.
     pub violations: Vec<String>,
-    /// How many fires of the outage have which verdict, by overlap policy, misfire policy and verdict. A row that stands for
-    /// several counts as many.
+    /// The number of fires during the outage, by overlap policy, misfire policy and verdict. A row that stands for
+    /// several fires counts for all of them.
     pub verdicts: BTreeMap<(String, String, String), i64>,
     /// Rows of the ledger.
     pub run_count: usize,
 }
 
-/// Lives such an outage, and compares the ledger with the documents' table.
+/// Simulates such an outage, and compares the ledger with the table in the documents.
 #[must_use]
 pub fn outage(away: Away, options: Options) -> OutageReport {
     on_a_clock_of_its_own(options, live(away, options))
 }
 
 async fn live(away: Away, options: Options) -> OutageReport {
-    let world = World::new(1, Profile::steady(2, 300), options.is_told);
+    let world = World::new(1, Profile::steady(2, 300), options.keeps_lines);
     let nodes = vec![NodeHost::new(&world, 0)];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     hosts.nodes.iter().for_each(NodeHost::start);
-    // A stop is looked at while runs wait for earlier ones of their jobs.
+    // Stops of the server are tested while runs wait for earlier ones of their jobs.
     let (length, period, count) = match away {
         Away::StoppedServer => (STOP_PERIOD * STOP_COUNT, Duration::from_secs(1), JOB_COUNT / 4),
         Away::Executors | Away::ExecutorsWithRestart | Away::Server => (LENGTH, PERIOD, JOB_COUNT),
@@ -158,7 +158,7 @@ impl OutageReport {
             let is_fire = |run: &&Run| run.job == job.id && run.parent.is_none();
             let mut fires: Vec<&Run> = facts.runs.values().filter(is_fire).collect();
             fires.sort_by_key(|run| run.fire_at);
-            // What was open when the outage began ends in its own way.
+            // A run that was open when the outage began ends in its own way.
             let begins = from + QUEUE_TIMEOUT + EDGE;
             let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - EDGE;
             let expected = |run: &Run| match away {
@@ -184,7 +184,7 @@ impl OutageReport {
         }
     }
 
-    /// How many of the missed fires a server catches up on, and in how many rows it has the others.
+    /// Checks how many of the missed fires a server catches up on, and in how many rows it has the others.
     fn compare_missed(
         &mut self,
         name: &str,
@@ -203,7 +203,7 @@ impl OutageReport {
         let ran = catch_up.iter().filter(|run| has_run(run)).count();
         let has_run = match (misfire, overlap) {
             ("skip", _) => true,
-            // One after the other, however long that takes, or side by side.
+            // All of them run in the end, one after the other or side by side.
             (_, "serial" | "allow") => ran == catch_up.len(),
             _ => ran >= 1,
         };
@@ -226,7 +226,7 @@ fn lost_for_nothing(facts: &Facts, truth: &Truth) -> Vec<String> {
         .collect()
 }
 
-/// Whether it ran; or had its turn until a later one of its job took its place.
+/// Whether the run ran, or had its turn until a later one of its job replaced it.
 fn has_run(run: &Run) -> bool {
     let is_covered = run.reason == Some(Reason::Covered);
     is_covered || matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut)
@@ -239,7 +239,7 @@ fn verdict(run: &Run) -> String {
     }
 }
 
-/// What becomes of a fire that is older than its queue time when an executor comes.
+/// Whether a fire that was older than its queue time when an executor came has the expected verdict.
 fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
     let is_restart = run.reason == Some(Reason::Misfire) && away == Away::ExecutorsWithRestart;
     let is_expected = match overlap {
@@ -247,12 +247,12 @@ fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
         "cover" => run.reason == Some(Reason::Covered),
         _ => run.reason == Some(Reason::NoExecutor),
     };
-    // What a server had in hand when it died has another attempt, and that is asked to end.
+    // A run that a server had in hand when it died gets another attempt, which is asked to end.
     let is_ended = run.status == RunStatus::Cancelled && overlap == "cover" && away == Away::ExecutorsWithRestart;
     (run.status == RunStatus::Skipped || is_ended) && (is_expected || is_restart)
 }
 
-/// What becomes of a fire that no server saw.
+/// Whether a fire that no server saw has the expected verdict.
 fn is_as_missed(misfire: &str, run: &Run) -> bool {
     let is_skipped = run.status == RunStatus::Skipped;
     match misfire {

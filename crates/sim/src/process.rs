@@ -1,4 +1,4 @@
-//! A process, as a host sees one: all of its tasks go on together, stand still together (SIGSTOP), and die together.
+//! A process as a host sees it: all its tasks run together, stop together (SIGSTOP), and die together.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -18,7 +18,7 @@ enum Phase {
 #[derive(Debug)]
 struct State {
     phase: Phase,
-    /// When it went on after it had stood still.
+    /// When it last resumed after a stop.
     resumed_at: Option<Instant>,
     next_task: u64,
     wakers: BTreeMap<u64, Waker>,
@@ -59,7 +59,7 @@ impl Process {
         self.state().phase == Phase::Dead
     }
 
-    /// Stands still: no task of it is polled from now on. False where it is not running.
+    /// Stops the process: none of its tasks is polled from now on. `false` if it was not running.
     pub(crate) fn stop(&self) -> bool {
         let mut state = self.state();
         let was_running = state.phase == Phase::Running;
@@ -78,12 +78,12 @@ impl Process {
         self.enter(Phase::Running);
     }
 
-    /// When it last went on after it had stood still.
+    /// When it last resumed after a stop.
     pub(crate) fn resumed_at(&self) -> Option<Instant> {
         self.state().resumed_at
     }
 
-    /// Dies: its tasks are dropped where they stand.
+    /// Kills the process: its tasks are dropped at their current `await`.
     pub(crate) fn kill(&self) {
         self.enter(Phase::Dead);
     }

@@ -1,5 +1,5 @@
-//! What a seed draws of the world before it begins. Not every kind of fault is in every seed: where all happen at once,
-//! each hides the others.
+//! The properties of the world that a seed draws before it begins. Not every seed has every kind of fault: if all
+//! happened at once, each would hide the others.
 
 use rondel_admin::EngineConfig;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(crate) struct Profile {
     pub(crate) net_faults: bool,
     pub(crate) database_faults: bool,
     pub(crate) clock_faults: bool,
-    /// Whether the database's clock steps back, too.
+    /// Whether the database's clock also steps back.
     pub(crate) steps_back: bool,
     pub(crate) edits: bool,
     pub(crate) seam_stop_ppm: u64,
@@ -31,24 +31,24 @@ pub(crate) struct Profile {
     pub(crate) store_error_ppm: u64,
     pub(crate) duplicate_ppm: u64,
     pub(crate) delay_ppm: u64,
-    /// How wrong a node's clock goes, at most.
+    /// The largest error of the pace of a node's clock, in millionths.
     pub(crate) drift_ppm: u64,
-    /// How many runs each executor takes at once; drawn where it is not set.
+    /// How many runs each executor takes at once; drawn if it is not set.
     pub(crate) slots: Option<u32>,
-    /// Draws the `on_silence` of jobs and the outages of all servers; a separate draw, so that earlier seeds keep their
-    /// other draws. `None` draws neither.
+    /// The seed for the `on_silence` of jobs and for the outages of all servers. It is a separate draw, so that earlier
+    /// seeds keep their other draws. `None` draws neither.
     pub(crate) silences: Option<u64>,
-    /// Draws which jobs are in shadow mode; as `silences`, of some seeds.
+    /// The seed for the jobs in shadow mode; like `silences`, in some seeds.
     pub(crate) shadows: Option<u64>,
-    /// How many rows a page has where a server looks for open runs.
+    /// How many rows a page has when a server looks for open runs.
     pub(crate) page: u32,
     pub(crate) bounds: Bounds,
 }
 
-/// The seeds behind this one draw small bounds.
+/// Seeds above this one draw small bounds.
 const FIRST_SMALL: u64 = 100_000_000;
 
-/// Pages, budgets and bounds of the engine: two, three, or what they usually are.
+/// Pages, budgets and bounds of the engine: two, three, or their usual values.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub(crate) claim_page: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// Those of a seed. Earlier ones keep the usual bounds, for the faults that they are known to show.
+    /// The bounds of a seed. Earlier seeds keep the usual ones, for the faults that they are known to show.
     pub(crate) fn of(seed: u64) -> Self {
         if seed > FIRST_SMALL { Self::draw(&mut Chance::new(seed)) } else { Self::usual() }
     }
@@ -91,12 +91,13 @@ impl Bounds {
             take_up_looks: size(pick(10_000)),
             take_up_jobs: size(pick(100)),
             take_up_page: pick(usual.take_up_page),
-            // Enough for each job and what it waits for: with less, the verdicts of those that wait in vain make room.
+            // Enough for each job and the runs that it waits for; with less, the verdicts of runs that wait in vain
+            // make room.
             open_runs_max: size(*chance.pick(&[30, 60, 200_000])),
         }
     }
 
-    /// Those of a server whose configuration sets none of them.
+    /// The bounds of a server whose configuration sets none of them.
     pub(crate) fn usual() -> Self {
         let config = EngineConfig::default();
         Self {
@@ -188,7 +189,8 @@ impl Profile {
         }
     }
 
-    /// Whether servers go on and hear everybody, so that a run that begins late has waited for executors alone.
+    /// Whether servers run without interruption and hear all executors, so that a run that begins late has only waited
+    /// for executors.
     pub(crate) const fn has_steady_servers(&self) -> bool {
         let has_faults = self.node_faults || self.net_faults || self.database_faults || self.clock_faults;
         let seams = self.seam_stop_ppm + self.seam_kill_ppm;
@@ -196,7 +198,8 @@ impl Profile {
     }
 }
 
-/// The engine's numbers, shorter than the usual ones and in the same order, so that a second holds more of its life.
+/// The engine's settings: shorter than the usual ones, in the same order of size, so that a second holds more of its
+/// life.
 pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfig {
     let (page, bounds) = (profile.page, &profile.bounds);
     EngineConfig {
@@ -221,7 +224,7 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
         continue_max: Duration::from_secs(10),
-        // A simulated database answers within milliseconds: as if it took half a second.
+        // A simulated database answers within milliseconds; this is as if it took half a second.
         whole_backlog_share: 200,
         adopt_page: page,
         sweep_page: page,
@@ -230,5 +233,5 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
     }
 }
 
-/// How long a handler that was asked to stop may go on.
+/// How long a handler that was asked to stop may continue.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);

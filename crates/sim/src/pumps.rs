@@ -1,9 +1,10 @@
-//! A world of pump jobs: groups on executors that come and go, items that change hands, rows that arrive. The general world has no
-//! pump jobs, so that its seeds stay as they are.
+//! A world of pump jobs: groups on executors that come and go, items that change owners, rows that arrive. The general
+//! world has no pump jobs, so that its seeds stay as they are.
 //!
-//! - `jobs` draws the definitions and what users do to them;
-//! - `truth` is what really happened: rows, their executions, and the owners of items as the store had them;
-//! - `watch` looks at each write of items, `recovery` at what comes back once everything is well, `check` at everything in the end.
+//! - `jobs` draws the definitions and the requests of users;
+//! - `truth` records what really happened: rows, their executions, and the owners of items in the store;
+//! - `watch` checks each write of items, `recovery` the recovery after all faults have ended, `check` everything at the
+//!   end.
 
 mod check;
 mod jobs;
@@ -31,13 +32,13 @@ use crate::world::{World, lock};
 
 /// Separates the draw of this world from the general one of the same seed.
 const PUMPS: u64 = 0x9021_4e55;
-/// How long schedules go on after everything is well again.
+/// How long schedules continue after all faults have ended.
 const AFTERLIFE: Duration = Duration::from_secs(22);
 
-/// Runs a seed of the world of pump jobs. Of the answer, `start_count` counts executions of rows.
+/// Runs a seed of the world of pump jobs. In the outcome, `start_count` is the number of executions of rows.
 ///
 /// # Panics
-/// Where the runtime cannot be built.
+/// If the runtime cannot be built.
 #[must_use]
 pub fn pumps(seed: u64, options: Options) -> Outcome {
     on_a_clock_of_its_own(options, live(seed, options))
@@ -58,7 +59,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(mix(seed ^ PUMPS));
     let profile = profile(&mut chance);
     let plan = Plan::draw(&mut chance, &profile).with_drains(seed, &profile);
-    let world = World::new(seed, profile.clone(), options.is_told);
+    let world = World::new(seed, profile.clone(), options.keeps_lines);
     world.record("profile", 0, || format!("{profile:?}"));
     lock(&world.pumps).begin(seed, profile.faulty_ms * 3 / 4);
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
@@ -71,7 +72,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     note_full_at_once(&world, &names).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
-    world.tracker.spawn(hosts.clone().suffer(plan));
+    world.tracker.spawn(hosts.clone().inject(plan));
     world.tracker.spawn(hosts.clone().supervise());
     world.tracker.spawn(jobs::wish(hosts.clone(), names.clone(), seed));
     world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
@@ -85,7 +86,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     outcome
 }
 
-/// A pump that begins once and ends when it is dry does not come back for later rows.
+/// Notes the pumps that begin once and end when they are dry: they do not return for later rows.
 async fn note_full_at_once(world: &World, names: &[String]) {
     for name in names {
         let Ok(Some(record)) = world.store.job(NAMESPACE, name).await else { continue };
@@ -95,7 +96,7 @@ async fn note_full_at_once(world: &World, names: &[String]) {
     }
 }
 
-/// Reads the items of the definitions under which root runs were.
+/// Reads the item names of the definitions that root runs used.
 async fn read_names(world: &World, facts: &Facts) {
     let versions: BTreeSet<_> = facts.runs.values().map(|run| (run.job, run.job_version)).collect();
     let versions: Vec<_> = versions.into_iter().collect();

@@ -1,5 +1,5 @@
-//! A server dies, and the one that takes its runs over is never reached by their executors, which another server hears: the roll call
-//! goes by way of that one.
+//! A server dies, and the server that takes over its runs cannot be reached by their executors, which another server
+//! hears: the roll call goes through that one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,31 +23,33 @@ const JOB_COUNT: usize = 16;
 const PERIOD: Duration = Duration::from_secs(6);
 const BEFORE: Duration = Duration::from_secs(13);
 const AFTER: Duration = Duration::from_secs(25);
-/// For the lease to end, the executors to connect by themselves, the question and its answer; or for a handler.
+/// Time for the lease to end, the executors to connect by themselves, and the question and its answer; or for a
+/// handler.
 const SETTLED_WITHIN: Duration = Duration::from_secs(14);
 
-/// What came of it.
+/// The result of the simulation.
 #[derive(Clone, Debug, Default)]
 pub struct RelayReport {
-    /// What is wrong, each with the rule that it breaks.
+    /// The violations, each with the rule that is broken.
     pub violations: Vec<String>,
     /// Rows of the ledger.
     pub run_count: usize,
 }
 
-/// Lives through such a death.
+/// Simulates such a death.
 #[must_use]
 pub fn relay(seed: u64, options: Options) -> RelayReport {
     on_a_clock_of_its_own(options, live(seed, options))
 }
 
 async fn live(seed: u64, options: Options) -> RelayReport {
-    let world = World::new(seed, Profile { node_count: 3, app_count: 2, ..Profile::steady(2, 100) }, options.is_told);
+    let world =
+        World::new(seed, Profile { node_count: 3, app_count: 2, ..Profile::steady(2, 100) }, options.keeps_lines);
     let nodes: Vec<_> = (0..3).map(|index| NodeHost::new(&world, index)).collect();
     let reached = [Arc::clone(&nodes[0]), Arc::clone(&nodes[2])];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &reached)).collect();
     let ends_at = world.now() + BEFORE + AFTER;
-    // The next living one in this order takes over.
+    // The next live node in this order takes over.
     nodes[0].start();
     let all = Hosts { world: Arc::clone(&world), nodes: nodes.clone(), executors: executors.clone() };
     create(&all, jobs(ends_at)).await;
@@ -87,7 +89,7 @@ fn jobs(ends_at: Timestamp) -> Vec<JobSpec> {
     (0..JOB_COUNT).map(job).collect()
 }
 
-/// Runs that neither began nor had a verdict soon after they were due.
+/// Runs that neither began nor got a verdict soon after they were due.
 fn settled_late(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut first: BTreeMap<RunId, Timestamp> = BTreeMap::new();
     for start in &truth.starts {

@@ -1,4 +1,4 @@
-//! The requests of users and programs while all this happens: runs, cancels, jobs switched off and on.
+//! The requests of users and programs during the faults: runs, cancels, jobs switched off and on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +28,10 @@ enum Wish {
     Switch,
 }
 
-/// Asks for something now and then, of whatever server answers.
+/// Sends requests at random times, to any server that is up.
 pub(crate) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
-    // In one seed of seven callers name executors, some of another app, which none of the job's is.
+    // In one seed of seven callers name executors, some of them of an app that is not the job's.
     let mut named = (seed % 7 == 3).then(|| Chance::new(mix(seed ^ NAMED)));
     while world.is_faulty() {
         let (wait, wish, name, node) = {
@@ -58,7 +58,7 @@ pub(crate) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
-        // A caller does not wait for ever.
+        // A caller does not wait without limit.
         timeout(Duration::from_secs(10), answer).await.ok();
     }
 }
@@ -85,7 +85,7 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, (name, only): (
 
 async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     let (enabled, asked_at) = (!record.spec.enabled, world.now());
-    // Until an answer comes it is unknown.
+    // It is unknown until an answer comes.
     world.truth().uncertain.push(record.id);
     if jobs::set_enabled(engine, record, enabled, "user").await.is_err() {
         return;

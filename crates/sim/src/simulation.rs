@@ -1,4 +1,4 @@
-//! One simulation: a seed, from the draw of its world to the verdict over it.
+//! One simulation: a seed, from the draw of its world to the checker's verdict.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,33 +23,33 @@ use crate::switches;
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
-/// How long schedules go on after everything is well again.
+/// How long schedules continue after all faults have ended.
 const AFTERLIFE: Duration = Duration::from_secs(4);
-/// How long it may take, once everything is well, until one more run is over: longer than any wait that a job is drawn with.
-/// A serial job without an executor lets its runs go one after the other, each when it has waited as long as it may.
+/// How long it may take, once all faults have ended, until one more run ends: longer than any wait that a job is drawn
+/// with. A serial job without an executor ends its runs one after the other, each after its longest wait.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How to run a seed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Whether to keep the lines of the trace.
-    pub is_told: bool,
+    pub keeps_lines: bool,
     /// A safeguard to take out; only in builds with debug assertions.
     pub mutant: Option<Mutant>,
 }
 
-/// What came of a seed.
+/// The outcome of a seed.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The seed.
     pub seed: u64,
-    /// One number made of everything that happened, in order: the same for each run of a seed.
+    /// A hash of everything that happened, in order: the same for each run of a seed.
     pub hash: u64,
-    /// What the checker found, each with the rule that it breaks.
+    /// The violations that the checker found, each with the rule that is broken.
     pub violations: Vec<String>,
     /// Lines of the trace.
     pub lines: Vec<String>,
-    /// Handlers that began, for the reader who wonders whether anything happens.
+    /// The number of handlers that began, which shows whether anything happened.
     pub start_count: usize,
     /// Rows of the ledger.
     pub run_count: usize,
@@ -60,13 +60,13 @@ pub struct Outcome {
 /// Runs a seed from its beginning to the checker's verdict.
 ///
 /// # Panics
-/// Where the runtime cannot be built.
+/// If the runtime cannot be built.
 #[must_use]
 pub fn simulate(seed: u64, options: Options) -> Outcome {
     on_a_clock_of_its_own(options, live(seed, options))
 }
 
-/// Lives a world from its beginning to its end, with its time and its mutant.
+/// Runs a world from its beginning to its end, with its own clock and its mutant.
 pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Output = T>) -> T {
     #[cfg(debug_assertions)]
     rondel_failpoint::mutant::set(options.mutant);
@@ -99,7 +99,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
         ..Profile::draw(&mut chance)
     };
     let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile);
-    let world = World::new(seed, profile.clone(), options.is_told);
+    let world = World::new(seed, profile.clone(), options.keeps_lines);
     world.record("profile", 0, || format!("{profile:?}"));
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
@@ -113,7 +113,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     let names = create_jobs(&hosts, &mut chance, ends_at).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
-    world.tracker.spawn(hosts.clone().suffer(plan));
+    world.tracker.spawn(hosts.clone().inject(plan));
     world.tracker.spawn(hosts.clone().supervise());
     world.tracker.spawn(requests::wish(hosts.clone(), names, seed));
     world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
@@ -131,7 +131,7 @@ async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> 
     create(hosts, drawn).await
 }
 
-/// Creates jobs by the first server, once it is up. Answers their names.
+/// Creates jobs through the first server, once it is up. Returns their names.
 pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
     let engine = loop {
         match hosts.nodes[0].engine() {
@@ -151,10 +151,10 @@ pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
     names
 }
 
-/// Waits until all servers are up, nothing is open and nothing will fire, but not for ever.
+/// Waits, up to a limit, until all servers are up, no run is open and nothing will fire.
 pub(crate) async fn settle(hosts: &Hosts, ends_at: Timestamp) {
     let world = &hosts.world;
-    // Where the clock stepped back, the schedules end later.
+    // If the clock stepped back, the schedules end later.
     let left = ends_at.since(world.now()) + Duration::from_secs(2);
     sleep(left).await;
     let query = RunQuery { limit: u32::MAX, ..RunQuery::default() };
@@ -163,9 +163,10 @@ pub(crate) async fn settle(hosts: &Hosts, ends_at: Timestamp) {
         sleep(Duration::from_millis(700)).await;
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         let over = runs.iter().filter(|run| run.status.is_terminal()).count();
-        // After a step back a delay may plan an instant that had a fire before: the healing finds that nothing follows.
+        // After a step back, a delay may plan an instant that already had a fire: the heal loop then finds that nothing
+        // follows.
         let stuck = if world.profile.steps_back { stuck_count(world).await } else { 0 };
-        // One that was just leaving when everything was well comes back some seconds later.
+        // A server that was just leaving when the faults ended comes back some seconds later.
         let down = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();
         quiet = if runs.len() - over + stuck + down == 0 { quiet + 1 } else { 0 };
         if over > over_count {

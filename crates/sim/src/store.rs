@@ -1,5 +1,5 @@
-//! One node's way to the database: each call takes its time, may fail before or after it has had its effect, and is a
-//! place at which the node may be stopped or die.
+//! One node's access to the database: each call takes time, may fail before or after its effect, and is a place at
+//! which the node may be stopped or die.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ impl SimStore {
             return Err(StoreError::no_answer(name));
         }
         let answer = effect.await;
-        if self.world.trace.is_told() {
+        if self.world.trace.keeps_lines() {
             watch::rows(&self.world).await;
         }
         self.world.record("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
@@ -64,7 +64,7 @@ impl SimStore {
         i64::try_from(self.node).unwrap_or(0)
     }
 
-    /// The way to the database, or back from it.
+    /// The way to the database, or back from it: takes time, or fails.
     async fn way(&self, name: &'static str) -> Result<()> {
         let (down_until, cut_until, slowness) = {
             let database = self.world.database();
@@ -105,7 +105,7 @@ rondel_store::delegate_store!(SimStore {
     Finish {
         async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
             let effect = async {
-                // A store may answer for a first part of a batch alone.
+                // A store may answer for the first part of a batch only.
                 let is_cut = batch.first().is_some_and(|end| end.run.get() % 4 == 0);
                 let batch = if is_cut { &batch[..batch.len().div_ceil(2)] } else { batch };
                 let ends = self.inner().finish(finisher, batch).await?;

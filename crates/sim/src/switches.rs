@@ -1,4 +1,4 @@
-//! Users switch executors off and on, in some of the seeds; once everything is well, all are on.
+//! Users switch executors off and on in some of the seeds; after the faults all are on.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ const SWITCHES: u64 = 0x5717_c4e5;
 /// In how many of a million seeds executors are switched.
 const SHARE_PPM: u64 = 250_000;
 
-/// Throws switches while faults happen.
+/// Switches executors while faults happen.
 pub(crate) async fn switch_executors(hosts: Hosts, seed: u64) {
     let world = Arc::clone(&hosts.world);
     let mut chance = Chance::new(mix(seed ^ SWITCHES));

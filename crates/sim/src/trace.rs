@@ -1,4 +1,4 @@
-//! What happened, in order: as one number, to compare two runs of a seed by, and as lines to read.
+//! The events, in order: as a hash, to compare two runs of a seed, and as lines to read.
 
 use std::sync::Mutex;
 
@@ -6,37 +6,37 @@ use crate::chance::mix;
 use crate::world::lock;
 
 pub(crate) struct Trace {
-    is_told: bool,
+    keeps_lines: bool,
     state: Mutex<(u64, Vec<String>)>,
 }
 
 impl Trace {
-    pub(crate) fn new(is_told: bool) -> Self {
-        Self { is_told, state: Mutex::default() }
+    pub(crate) fn new(keeps_lines: bool) -> Self {
+        Self { keeps_lines, state: Mutex::default() }
     }
 
     pub(crate) fn record(&self, at_ms: u64, what: &'static str, number: i64, text: impl FnOnce() -> String) {
         let mut state = lock(&self.state);
         let name = what.bytes().fold(0_u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         state.0 = mix(state.0 ^ at_ms.rotate_left(40) ^ name.rotate_left(20) ^ number.unsigned_abs());
-        if self.is_told {
+        if self.keeps_lines {
             let text = text();
             state.1.push(format!("{:>8.3} {what} {number} {text}", at_ms as f64 / 1000.0));
         }
     }
 
-    pub(crate) const fn is_told(&self) -> bool {
-        self.is_told
+    pub(crate) const fn keeps_lines(&self) -> bool {
+        self.keeps_lines
     }
 
-    /// A line to read only: no part of the number.
+    /// Adds a line that is only for reading, and no part of the hash.
     pub(crate) fn show(&self, at_ms: u64, text: &str) {
-        if self.is_told {
+        if self.keeps_lines {
             lock(&self.state).1.push(format!("{:>8.3}   {text}", at_ms as f64 / 1000.0));
         }
     }
 
-    /// The number, and the lines where they were asked for.
+    /// The hash, and the lines if they were kept.
     pub(crate) fn take(&self) -> (u64, Vec<String>) {
         std::mem::take(&mut *lock(&self.state))
     }

@@ -1,4 +1,4 @@
-//! What really happened, seen from outside: what handlers did, what executors received, what callers asked for.
+//! What really happened, seen from outside: what handlers did, what executors received, what callers requested.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,29 +16,29 @@ pub(crate) struct Start {
     pub(crate) due_at: Timestamp,
     pub(crate) executor: usize,
     pub(crate) incarnation: i64,
-    /// Under which lease it was sent.
+    /// The node and epoch of the lease under which it was sent.
     pub(crate) origin: (i64, i64),
     /// The highest epoch of that node which this incarnation had to refuse.
     pub(crate) fenced: Option<i64>,
     pub(crate) fence: (i64, i64),
     pub(crate) at_most_once: bool,
-    /// By the database's clock: the latest that it ever showed.
+    /// By the database's clock, at the latest time that it has ever shown.
     pub(crate) at: Timestamp,
     /// Milliseconds since the world began.
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
-    /// How the handler ended; `None` where its process died first.
+    /// How the handler ended; `None` if its process died first.
     pub(crate) ended: Option<v1::result::Status>,
 }
 
-/// A result for which a server has answered.
+/// A result that a server has acknowledged.
 #[derive(Clone, Debug)]
 pub(crate) struct Acked {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
     pub(crate) status: v1::result::Status,
     pub(crate) kind: v1::result_ack::Kind,
-    /// The executor stopped it since no server answered.
+    /// The executor stopped it because no server answered.
     pub(crate) is_silenced: bool,
     /// A group of a pump left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Requested {
 pub(crate) struct Switched {
     pub(crate) job: JobId,
     pub(crate) enabled: bool,
-    /// When it was asked for, and when the answer came, by the database's clock.
+    /// When the request was sent, and when the answer came, by the database's clock.
     pub(crate) asked_at: Timestamp,
     pub(crate) answered_at: Timestamp,
 }
@@ -67,22 +67,22 @@ pub(crate) struct Truth {
     pub(crate) acked: Vec<Acked>,
     pub(crate) requested: Vec<Requested>,
     pub(crate) switched: Vec<Switched>,
-    /// Jobs with a request for a change, of which the answer never came: it may have been made.
+    /// Jobs with a requested change whose answer never came: the change may have been made.
     pub(crate) uncertain: Vec<JobId>,
-    /// When executors stood still, and how long, in milliseconds since the world began.
+    /// The pauses of executors: incarnation, beginning and end, in milliseconds since the world began.
     pub(crate) stops: Vec<(i64, u64, u64)>,
-    /// When no server was there, by the database's clock; where that was planned.
+    /// The planned times without any server, by the database's clock.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
     /// When a server first read the row of a run that another one may have saved, by the database's clock: with pages of two
     /// rows, its owner finds such a run seconds after its instant.
     pub(crate) first_read: BTreeMap<RunId, Timestamp>,
-    /// Verdicts, as the store gave them.
+    /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
-    /// Runs whose verdict was provisional until the true one came late: what followed from the first one stays.
+    /// Runs whose verdict was provisional until the true one came late: the consequences of the first one stay.
     pub(crate) corrected: BTreeSet<RunId>,
-    /// Maintenance windows, with the ends that they had in the end.
+    /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,
-    /// What is wrong, as soon as it is seen.
+    /// Violations, recorded as soon as they are seen.
     pub(crate) violations: Vec<String>,
 }
 

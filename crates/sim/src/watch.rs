@@ -1,4 +1,4 @@
-//! What is looked at after every write of the store: what must hold at each moment, not only at the end.
+//! Checks after every write of the store: the rules that must hold at each moment, not only at the end.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::world::{World, lock};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const ALL: u32 = 1_000_000;
-/// What passed the node's own look at its lease before it stood still is written when it goes on.
+/// A message that passed the node's own check of its lease before a pause is written this soon after it.
 const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
-/// Shows which rows a call has changed: only for the reader of a trace.
+/// Shows which rows a call has changed, for the reader of a trace.
 pub(crate) async fn rows(world: &World) {
     let mut rows: BTreeMap<String, String> = BTreeMap::new();
     let query = JobQuery { limit: ALL, ..JobQuery::default() };
@@ -66,7 +66,7 @@ pub(crate) async fn rows(world: &World) {
     *known = rows;
 }
 
-/// A claim that won anything was made under a living lease.
+/// Checks that a claim that won anything was made under a live lease.
 pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed) {
     if claimed.jobs.is_empty() {
         return;
@@ -79,8 +79,8 @@ pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed)
     }
 }
 
-/// What a node that has not just been asleep sends, it sends under a lease that holds, as the server that adopts its runs sees it: its
-/// executors may refuse what is later, but they need not have heard of it.
+/// Checks that a node sends only under a valid lease, as the server that adopts its runs sees it, unless it was paused
+/// just before. Its executors may refuse what comes later, but they need not know of the adoption yet.
 pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::ServerMessage) {
     let Some(Body::Triggers(triggers)) = &message.body else { return };
     let was_asleep = process.resumed_at().is_some_and(|at| at.elapsed() < WAKES_WITHIN);
@@ -95,7 +95,7 @@ pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::S
     }
 }
 
-/// A verdict stays as it is, but for one that was given without a report of the executor: that may come late.
+/// Checks that a verdict is final, unless it was given without a report of the executor, which may come late.
 pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
     let ids: Vec<RunId> = batch.iter().map(|finish| finish.run).collect();
     let runs = world.store.runs(&ids).await.unwrap_or_default();
@@ -111,7 +111,7 @@ pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
             truth.violate("I6 verdicts are final", &what);
         }
         if known.is_some_and(|(status, ..)| status != run.status) {
-            // And so is that of the broadcast whose shard it is.
+            // So is the verdict of the broadcast that the shard belongs to.
             truth.corrected.extend([Some(run.id), run.parent].into_iter().flatten());
         }
         if run.status.is_terminal() {

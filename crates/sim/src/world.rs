@@ -1,4 +1,4 @@
-//! What all parts of a simulation share: the clock, chance, the store, the network, and what really happened.
+//! What all parts of a simulation share: the clock, chance, the store, the network, and the truth.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -21,19 +21,19 @@ use crate::truth::Truth;
 /// When the simulated world begins, by the database's clock.
 const BEGINNING: Timestamp = Timestamp::from_millis(1_800_000_000_250);
 
-/// Milliseconds since the world began, by the database's clock where that never stepped.
+/// Milliseconds since the world began, for an instant of the database's clock if that never stepped.
 pub(crate) fn elapsed_ms(at: Timestamp) -> u64 {
     u64::try_from(at.as_millis() - BEGINNING.as_millis()).unwrap_or(0)
 }
 
-/// How the database is.
+/// The state of the database.
 #[derive(Debug)]
 pub(crate) struct Database {
-    /// It answers no call until then.
+    /// It answers no call until this instant.
     pub(crate) down_until: Instant,
-    /// It and these nodes do not hear each other until then.
+    /// It is cut off from these nodes until these instants.
     pub(crate) cut_until: BTreeMap<usize, Instant>,
-    /// Each call takes so much longer.
+    /// How much longer each call takes.
     pub(crate) slowness: Duration,
 }
 
@@ -46,11 +46,11 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     /// The rows as the trace showed them last.
     pub(crate) rows: Mutex<BTreeMap<String, String>>,
-    /// Steps of the database's clock so far.
+    /// The sum of the steps of the database's clock so far.
     step_ms: Arc<AtomicI64>,
-    /// The most that these steps ever came to.
+    /// The highest value that this sum has had.
     step_ms_max: AtomicI64,
-    /// Whether faults happen by themselves.
+    /// Whether faults happen at random.
     faulty: AtomicBool,
     chance: Mutex<Chance>,
     database: Mutex<Database>,
@@ -63,7 +63,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, profile: Profile, is_told: bool) -> Arc<Self> {
+    pub(crate) fn new(seed: u64, profile: Profile, keeps_lines: bool) -> Arc<Self> {
         let began = Instant::now();
         let step_ms = Arc::new(AtomicI64::new(0));
         let steps = Arc::clone(&step_ms);
@@ -77,7 +77,7 @@ impl World {
             store: Arc::new(MemStore::new(Arc::new(clock))),
             net: Net::new(profile.node_count, profile.executor_count),
             tracker: TaskTracker::new(),
-            trace: Trace::new(is_told),
+            trace: Trace::new(keeps_lines),
             rows: Mutex::default(),
             step_ms,
             step_ms_max: AtomicI64::new(0),
@@ -96,7 +96,7 @@ impl World {
         Timestamp::from_millis(now.as_millis() + self.step_ms.load(Ordering::Relaxed))
     }
 
-    /// Milliseconds since the world began, whatever clocks show.
+    /// Milliseconds since the world began, regardless of what clocks show.
     pub(crate) fn elapsed_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -106,7 +106,7 @@ impl World {
         self.step_ms_max.fetch_max(stepped, Ordering::Relaxed);
     }
 
-    /// The database's clock without its steps back: what a node may still take for the present.
+    /// The database's clock without its steps back: a node may still take this for the current time.
     pub(crate) fn latest_now(&self) -> Timestamp {
         let now = BEGINNING + self.began.elapsed();
         Timestamp::from_millis(now.as_millis() + self.step_ms_max.load(Ordering::Relaxed))
@@ -132,7 +132,7 @@ impl World {
         lock(&self.database)
     }
 
-    /// Records what happens, for the reader of a trace and for the proof that a seed always does the same.
+    /// Records an event, for the reader of a trace and for the proof that a seed always does the same.
     pub(crate) fn record(&self, what: &'static str, number: i64, text: impl FnOnce() -> String) {
         self.trace.record(self.elapsed_ms(), what, number, text);
     }

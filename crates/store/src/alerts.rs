@@ -1,8 +1,9 @@
-//! Rules of alerts, their incidents and silences, and the runs that rules have not looked at yet.
+//! Alert rules, their incidents and silences, and the runs that rules have not looked at yet.
 //!
-//! A run that fails or is skipped leaves an event in the transaction of its verdict, where a rule of its namespace is about such runs.
-//! What rules decide is written in one transaction: incidents, messages, the events that are done with, and when each rule is looked
-//! at next. It names the version of the namespace's alerts that it was decided from; where that is gone, nothing is written.
+//! A run that fails or is skipped leaves an event in the transaction of its verdict, if a rule of its namespace covers such runs. The
+//! decisions of rules are written in one transaction: incidents, messages, the events that are done, and when each rule is looked at next.
+//! The transaction names the version of the namespace's alerts that the decisions are based on; if that version is outdated, nothing is
+//! written.
 
 use std::collections::BTreeMap;
 
@@ -18,44 +19,44 @@ use serde::{Deserialize, Serialize};
 use crate::channels::NewMessage;
 use crate::error::Result;
 
-/// The most rules of a namespace.
+/// Maximum number of rules of a namespace.
 pub const RULE_COUNT_MAX: u32 = 100;
-/// The most silences of a namespace that have not ended.
+/// Maximum number of silences of a namespace that have not ended.
 pub const SILENCE_COUNT_MAX: u32 = 200;
-/// The most maintenance windows of a namespace that have not ended.
+/// Maximum number of maintenance windows of a namespace that have not ended.
 pub const MAINTENANCE_COUNT_MAX: u32 = 100;
-/// The most of all namespaces.
+/// Maximum number of such windows of all namespaces.
 pub const MAINTENANCE_TOTAL_MAX: u32 = 10_000;
-/// The most rows that one call reads.
+/// Maximum number of rows that one call reads.
 pub const PAGE_MAX: u32 = 500;
 
-/// A rule as it is kept.
+/// A stored rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleRecord {
     /// Its id.
     pub id: AlertRuleId,
     /// Its tenant.
     pub namespace: NamespaceId,
-    /// Counts its definitions from 1: what `If-Match` guards.
+    /// The number of its definition, from 1; guarded by `If-Match`.
     pub version: i64,
     /// The definition.
     pub spec: RuleSpec,
-    /// Who saved it.
+    /// Name of the caller that saved it.
     pub author: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
     /// When it is looked at next.
     pub check_at: Option<Timestamp>,
-    /// How far the present look has come.
+    /// How far the look under way has come.
     pub sweep: Option<Sweep>,
 }
 
 /// How far a look at the jobs of a rule has come.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// The instant that it is about.
+    /// The instant that the look is for.
     pub at: Timestamp,
     /// The last job that was looked at, by name.
     pub after: String,
@@ -66,30 +67,30 @@ pub struct Sweep {
 /// A rule to be saved, whether it exists or not.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleChange<'a> {
-    /// Its id, where it does not exist.
+    /// The id to use if the rule does not exist yet.
     pub id: AlertRuleId,
     /// Its tenant.
     pub namespace: NamespaceId,
-    /// The version that the author saw, 0 for none; `None` to change whatever is there.
+    /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
-    /// What is saved, checked; its name identifies the rule.
+    /// The definition to save, validated; its name identifies the rule.
     pub spec: &'a RuleSpec,
-    /// Who saves it.
+    /// Name of the caller that saves it.
     pub author: &'a str,
     /// When it is looked at first.
     pub check_at: Option<Timestamp>,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// What saving a rule did.
+/// Outcome of saving a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RuleSaved {
-    /// It is there now, and was not before.
+    /// The rule is new.
     Created(Box<RuleRecord>),
     /// It has a new definition.
     Changed(Box<RuleRecord>),
-    /// Another caller changed it first; its version now, 0 where it is gone.
+    /// Another caller changed it first; its current version, 0 if it was deleted.
     Conflict(i64),
     /// The namespace has [`RULE_COUNT_MAX`] rules.
     Full,
@@ -106,9 +107,9 @@ pub struct AlertEvent {
     pub app: AppId,
     /// Its job.
     pub job: JobId,
-    /// How it ended.
+    /// Its verdict.
     pub status: RunStatus,
-    /// Why.
+    /// The reason of the verdict.
     pub reason: Option<Reason>,
     /// Its planned instant.
     pub fire_at: Timestamp,
@@ -121,11 +122,11 @@ pub struct IncidentRecord {
     pub incident: Incident,
     /// The rule's id.
     pub rule: AlertRuleId,
-    /// The rule as it was when the incident last changed; off where it watched the subject no longer when the incident ended.
+    /// The rule as it was when the incident last changed; switched off if it no longer watched the subject when the incident ended.
     pub spec: RuleSpec,
 }
 
-/// Which incidents, the newest first.
+/// Selects incidents, the newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct IncidentQuery<'a> {
     /// Their tenant.
@@ -136,9 +137,9 @@ pub struct IncidentQuery<'a> {
     pub job: Option<JobId>,
     /// Only those with ids before this.
     pub before: Option<IncidentId>,
-    /// Only those about one of these apps or their jobs, by the apps' names: what the caller may see.
+    /// Only those about one of these apps or their jobs, by the apps' names; the caller may see these apps.
     pub within: Option<&'a [String]>,
-    /// At most so many.
+    /// Maximum number of incidents.
     pub limit: u32,
 }
 
@@ -149,32 +150,32 @@ pub struct SilenceRecord {
     pub id: SilenceId,
     /// Its tenant.
     pub namespace: NamespaceId,
-    /// What it matches.
+    /// The incidents that it matches.
     pub spec: SilenceSpec,
-    /// Who made it.
+    /// Name of the caller that created it.
     pub author: String,
-    /// Why.
+    /// The reason that the author gave.
     pub reason: String,
-    /// When.
+    /// When it was created.
     pub created_at: Timestamp,
     /// Its end.
     pub ends_at: Timestamp,
 }
 
-/// What a look at the rules of a namespace decided.
+/// The decisions of a look at the rules of a namespace.
 #[derive(Clone, Debug)]
 pub struct AlertWrite<'a> {
     /// The namespace.
     pub namespace: NamespaceId,
-    /// The version that it was decided from.
+    /// The version of the namespace's alerts that they are based on.
     pub version: i64,
-    /// Incidents as they are now.
+    /// Changed incidents, in their new state.
     pub incidents: &'a [IncidentRecord],
-    /// What is sent.
+    /// Messages to send.
     pub messages: &'a [NewMessage],
     /// Events that every rule has looked at.
     pub done: &'a [RunId],
-    /// When rules are looked at next, and how far the present look has come.
+    /// When rules are looked at next, and how far the look under way has come.
     pub checks: &'a [RuleCheck],
     /// When expectations of jobs are looked at next.
     pub looks: &'a [ExpectLook],
@@ -187,25 +188,25 @@ pub struct AlertWrite<'a> {
 pub struct ExpectLook {
     /// The job.
     pub job: JobId,
-    /// What is expected.
+    /// The kind of expectation.
     pub kind: ExpectKind,
-    /// When; `None` where open runs are compared with it, or never.
+    /// The instant; `None` if open runs are compared with it, or for never.
     pub at: Option<Timestamp>,
 }
 
 /// When open runs are next compared with the expectations of their jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenLook {
-    /// When; `None` where no job expects anything of them.
+    /// The instant; `None` if no job expects anything of open runs.
     pub at: Option<Timestamp>,
 }
 
-/// What jobs of a namespace expect of open runs.
+/// The expectations that jobs of a namespace have of open runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenExpects {
-    /// When they are compared next.
+    /// When open runs are compared with them next.
     pub at: Option<Timestamp>,
-    /// What at least one job expects, where they are compared at all.
+    /// The kinds that at least one job expects; empty if open runs are not compared at all.
     pub kinds: Vec<ExpectKind>,
 }
 
@@ -220,13 +221,13 @@ pub(crate) fn first_looks(expected: &Expectations, job: JobId, (now, is_new): (T
 pub struct RuleCheck {
     /// The rule.
     pub rule: AlertRuleId,
-    /// When; `None` for never.
+    /// The instant; `None` for never.
     pub at: Option<Timestamp>,
-    /// How far the present look has come.
+    /// How far the look under way has come.
     pub sweep: Option<Sweep>,
 }
 
-/// A job as rules look at it.
+/// A job as rules see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WatchedJob {
     /// The job.
@@ -239,30 +240,30 @@ pub struct WatchedJob {
     pub app_name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// The planned instant of the newest run that is known to have succeeded; a later one may not be counted yet.
     pub succeeded_at: Option<Timestamp>,
-    /// What its definition expects of it.
+    /// The expectations in its definition.
     pub expect: Option<Expectations>,
 }
 
-/// A maintenance window as it is kept.
+/// A stored maintenance window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MaintenanceRecord {
     /// The window.
     pub window: MaintenanceWindow,
     /// The name of its app.
     pub app_name: Option<String>,
-    /// Why.
+    /// The reason that the author gave.
     pub reason: String,
-    /// Who planned it.
+    /// Name of the caller that planned it.
     pub author: String,
-    /// When.
+    /// When it was created.
     pub created_at: Timestamp,
 }
 
-/// Rules, incidents, silences, maintenance windows, and what rules look at.
+/// Rules, incidents, silences, maintenance windows, and the data that rules look at.
 #[async_trait]
 pub trait Alerts {
     /// Every rule of a namespace, by name.
@@ -271,16 +272,16 @@ pub trait Alerts {
     /// Saves a rule.
     async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved>;
 
-    /// Deletes a rule; its open incidents are resolved without a message. False where there is none.
+    /// Deletes a rule; its open incidents are resolved without a message. `false` if there is none.
     async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool>;
 
-    /// The namespaces in which something is to be looked at: an event, a rule or an incident whose time has come.
+    /// The namespaces with something to look at: an event, or a rule or an incident that is due.
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;
 
-    /// The version of a namespace's alerts, that a decision is made from; `None` where it never had a rule.
+    /// The version of a namespace's alerts, which a decision is based on; `None` if it never had a rule.
     async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>>;
 
-    /// Events that no rule has looked at, the oldest runs first, at most `limit`.
+    /// Events that rules have not looked at yet, the oldest runs first, at most `limit`.
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
     /// The open incidents of a rule about these subjects, with its group and how many others are open.
@@ -289,19 +290,19 @@ pub trait Alerts {
     /// The open incidents of a rule, groups left out, at most `limit`.
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
-    /// Incidents whose time has come, the longest due first, at most `limit`.
+    /// Incidents that are due, the longest due first, at most `limit`.
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
 
-    /// Expectations of jobs whose instant has come, the longest due first, at most `limit`.
+    /// Expectations of jobs that are due, the longest due first, at most `limit`.
     async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>>;
 
     /// The expectations of these jobs.
     async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>>;
 
-    /// What jobs of a namespace expect of open runs.
+    /// The expectations that jobs of a namespace have of open runs.
     async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects>;
 
-    /// Writes what was decided; false where another decision or change came first, and then nothing is written.
+    /// Writes the decisions; `false`, with nothing written, if another decision or change came first.
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool>;
 
     /// Incidents, the newest first.
@@ -310,7 +311,7 @@ pub trait Alerts {
     /// An incident.
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>>;
 
-    /// Acknowledges an open incident; false where it is not open, or is acknowledged.
+    /// Acknowledges an open incident; `false` if it is not open, or is acknowledged already.
     async fn acknowledge_incident(
         &self,
         namespace: NamespaceId,
@@ -322,24 +323,25 @@ pub trait Alerts {
     /// Silences of a namespace that end after an instant, the first end first.
     async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>>;
 
-    /// Adds a silence; false where the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
+    /// Adds a silence; `false` if the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool>;
 
-    /// Ends a silence now; false where there is none, or it has ended.
+    /// Ends a silence now; `false` if there is none, or it has ended.
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
 
     /// The maintenance windows of all tenants, or of one, that end after an instant, the first end first.
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
 
-    /// Adds a maintenance window; false where the tenant has [`MAINTENANCE_COUNT_MAX`] that have not ended, or all tenants
+    /// Adds a maintenance window; `false` if the tenant has [`MAINTENANCE_COUNT_MAX`] that have not ended, or all tenants
     /// [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
-    /// Ends a maintenance window now; one that has not begun becomes empty, and one that has ended stays as it is. False where
-    /// there is none.
+    /// Ends a maintenance window now; one that has not begun becomes empty, and one that has ended stays as it is. `false` if there is
+    /// none.
     async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool>;
 
-    /// Removes incidents that were resolved, and silences and maintenance windows that ended, before an instant; at most `limit` of each. Answers how many.
+    /// Removes incidents that were resolved, and silences and maintenance windows that ended, before an instant; at most `limit` of each.
+    /// Returns how many were removed.
     async fn forget_incidents(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// A page of the jobs of a namespace or an app, by name, after `after_name`, at most `limit`.
@@ -354,18 +356,18 @@ pub trait Alerts {
     /// Those of these jobs that are not deleted.
     async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
 
-    /// Takes these runs of a namespace off the failures that were not looked at. Answers how many there were.
+    /// Removes these runs of a namespace from the failures that were not acknowledged. Returns how many were removed.
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64>;
 
-    /// How many failures of a namespace were not looked at, counted up to `limit`.
+    /// Number of failures of a namespace that were not acknowledged, counted up to `limit`.
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
-    /// The newest planned instant from `since` on of which a run succeeded, for each of these jobs that has one, by the ledger.
+    /// The newest planned instant from `since` on whose run succeeded, for each of these jobs that has one, by the ledger.
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 
 impl IncidentQuery<'_> {
-    /// Whether it asks for this one, apart from its place in the order.
+    /// Whether it selects this incident, regardless of its place in the order.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
         let (subject, is_open) = (&record.incident.subject, record.incident.standing == Standing::Firing);
         let own = (subject.kind == SubjectKind::App).then_some(&subject.name);

@@ -1,8 +1,8 @@
 //! Business calendars with their versions, and the jobs that use them.
 //!
-//! A definition names a calendar and is planned by one version of it. Saving a calendar changes no job by itself:
-//! the server that saved it moves the jobs that use it on, one by one and each in one transaction with its unsent rows, as for
-//! any other edit; [`Calendars::jobs_behind`] finds those that are left where that server died in between.
+//! A definition names a calendar and is planned by one version of it. Saving a calendar changes no job by itself: the server that saved it
+//! then moves the jobs that use it to the new version, one by one and each in one transaction with its unsent rows, as for any other edit.
+//! [`Calendars::jobs_behind`] finds the jobs that are left if that server dies in between.
 
 use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
@@ -11,7 +11,7 @@ use rondel_core::{AppId, CalendarId, NamespaceId, Timestamp};
 use crate::catalog::JobRecord;
 use crate::error::Result;
 
-/// How many of the jobs that keep a calendar from being deleted are named.
+/// Number of jobs that are named as the reason why a calendar cannot be deleted.
 pub const USER_COUNT_SHOWN: u32 = 10;
 
 /// A calendar with its newest version.
@@ -21,11 +21,11 @@ pub struct CalendarRecord {
     pub id: CalendarId,
     /// Its tenant.
     pub namespace: NamespaceId,
-    /// Counts its versions from 1: what `If-Match` guards.
+    /// The number of this version, from 1; guarded by `If-Match`.
     pub version: i64,
-    /// What was saved.
+    /// The definition as saved.
     pub spec: CalendarSpec,
-    /// The same rule with the calendars that it names put in: what jobs are planned by.
+    /// Its rule with the calendars that it names substituted; jobs are planned by this.
     pub expanded: Rule,
     /// When its first version was saved.
     pub created_at: Timestamp,
@@ -36,41 +36,41 @@ pub struct CalendarRecord {
 /// A calendar to be saved, whether it exists or not.
 #[derive(Clone, Copy, Debug)]
 pub struct CalendarChange<'a> {
-    /// Its id, where it does not exist.
+    /// The id to use if the calendar does not exist yet.
     pub id: CalendarId,
     /// Its tenant.
     pub namespace: NamespaceId,
-    /// The version that the author saw, 0 for none; `None` to change whatever is there.
+    /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
-    /// What is saved, checked; its name identifies the calendar.
+    /// The definition to save, validated; its name identifies the calendar.
     pub spec: &'a CalendarSpec,
-    /// Its rule with the calendars that it names put in.
+    /// Its rule with the calendars that it names substituted.
     pub expanded: &'a Rule,
-    /// Who saves it.
+    /// Name of the caller that saves it.
     pub author: &'a str,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// What saving a calendar did.
+/// Outcome of saving a calendar.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CalendarSaved {
-    /// It is there now, and was not before.
+    /// The calendar is new.
     Created(Box<CalendarRecord>),
     /// It has a new version.
     Changed(Box<CalendarRecord>),
-    /// Another caller changed it first; its version now, 0 where it is gone.
+    /// Another caller changed it first; its current version, 0 if it was deleted.
     Conflict(i64),
 }
 
-/// What deleting a calendar did.
+/// Outcome of deleting a calendar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CalendarDeleted {
-    /// It is gone.
+    /// The calendar is deleted.
     Deleted,
-    /// These jobs use it: the first [`USER_COUNT_SHOWN`] by name, and how many they are.
+    /// These jobs use it: the first [`USER_COUNT_SHOWN`] by name, and their number.
     Used(Vec<String>, u64),
-    /// Another caller changed it first; its version now.
+    /// Another caller changed it first; its current version.
     Conflict(i64),
     /// There is no such calendar.
     NotFound,
@@ -93,14 +93,13 @@ pub trait Calendars {
     /// Saves a version of a calendar.
     async fn save_calendar(&self, change: CalendarChange<'_>) -> Result<CalendarSaved>;
 
-    /// Deletes a calendar that no job uses. Whether another calendar names it is for the caller to know.
+    /// Deletes a calendar that no job uses. The caller must check that no other calendar names it.
     async fn delete_calendar(&self, id: CalendarId, expected_version: Option<i64>) -> Result<CalendarDeleted>;
 
-    /// Jobs, of any namespace, whose newest definition is planned by a version of its calendar that is not the newest.
+    /// Jobs, of any namespace, whose newest definition is planned by an outdated version of its calendar.
     async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
-    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` keeps to the jobs of these
-    /// apps.
+    /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
     async fn calendar_users(
         &self,
         id: CalendarId,

@@ -39,17 +39,17 @@ pub struct JobRecord {
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
-    /// Counts its definitions from 1: what `If-Match` guards.
+    /// The number of its definition, from 1; guarded by `If-Match`.
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
-    /// What fixed rates count from.
+    /// The instant that fixed rates count from.
     pub anchor: Timestamp,
-    /// The first fire that has no row yet; `None` where it will not fire.
+    /// The first fire that has no row yet; `None` if the job will not fire.
     pub next_fire_at: Option<Timestamp>,
     /// The calendar that the definition uses, and the version that it is planned by.
     pub calendar: Option<PinnedCalendar>,
-    /// What code declares of it; `None` for a job that no code ever declared.
+    /// Its declaration in code; `None` for a job that no code ever declared.
     pub declared: Option<Declared>,
     /// When the first definition was saved.
     pub created_at: Timestamp,
@@ -62,42 +62,42 @@ pub struct JobRecord {
 pub struct PinnedCalendar {
     /// The calendar.
     pub id: CalendarId,
-    /// Which version of it.
+    /// Its version.
     pub version: i64,
 }
 
-/// What the code of an app declares of a job.
+/// The declaration of a job in the code of an app.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Declared {
     /// The definition in the code.
     pub spec: JobSpec,
-    /// When code last declared something new.
+    /// When code last declared something new for it.
     pub declared_at: Timestamp,
-    /// Since when no code of the app declares it any more; `None` while some does.
+    /// When the last code of the app stopped declaring it; `None` while some code declares it.
     pub undeclared_at: Option<Timestamp>,
 }
 
-/// One of a job's definitions, from the newest back.
+/// One of a job's definitions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionRecord {
     /// Counted from 1.
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
-    /// The rule of the calendar version that it was planned by, with the calendars that it names put in.
+    /// The rule of the calendar version that it was planned by, with the calendars that it names substituted.
     pub calendar: Option<Rule>,
-    /// Who saved it.
+    /// Name of the caller that saved it.
     pub author: String,
-    /// When: from then on it holds.
+    /// When it was saved: it applies from then on.
     pub created_at: Timestamp,
 }
 
-/// A definition as the engine needs it, whatever its age: even a deleted job's.
+/// A definition as the engine needs it, of any age, even of a deleted job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     /// The job.
     pub job: JobId,
-    /// Which of its definitions.
+    /// The version of the definition.
     pub version: i64,
     /// Its tenant.
     pub namespace: NamespaceId,
@@ -107,9 +107,9 @@ pub struct Definition {
     pub app: AppId,
     /// The definition.
     pub spec: JobSpec,
-    /// What fixed rates count from.
+    /// The instant that fixed rates count from.
     pub anchor: Timestamp,
-    /// The rule of the calendar version that it is planned by, with the calendars that it names put in.
+    /// The rule of the calendar version that it is planned by, with the calendars that it names substituted.
     pub calendar: Option<Rule>,
 }
 
@@ -122,9 +122,9 @@ pub struct NewJob {
     pub namespace: NamespaceId,
     /// Its app, which exists.
     pub app: AppId,
-    /// Its definition, checked.
+    /// Its definition, validated.
     pub spec: JobSpec,
-    /// What fixed rates count from: the creation instant rounded up to a second.
+    /// The instant that fixed rates count from: the creation instant rounded up to a second.
     pub anchor: Timestamp,
     /// Its first fire.
     pub next_fire_at: Option<Timestamp>,
@@ -132,11 +132,11 @@ pub struct NewJob {
     pub delay: Option<Duration>,
     /// The calendar that it uses.
     pub calendar: Option<PinnedCalendar>,
-    /// What code declares of it.
+    /// Its declaration in code.
     pub declared: Option<JobSpec>,
-    /// Who creates it.
+    /// Name of the caller that creates it.
     pub author: String,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
 }
 
@@ -145,11 +145,11 @@ pub struct NewJob {
 pub struct JobChange<'a> {
     /// The job.
     pub id: JobId,
-    /// The version that the author saw; `None` to change whatever is there.
+    /// The version that the author saw; `None` to change any version.
     pub expected_version: Option<i64>,
     /// The new definition; its name may differ.
     pub spec: &'a JobSpec,
-    /// The same, compiled, with its calendar.
+    /// The new definition, compiled with its calendar.
     pub job: &'a Job,
     /// The definition that the author saw, compiled with its calendar.
     pub before: &'a Job,
@@ -157,45 +157,45 @@ pub struct JobChange<'a> {
     pub calendar: Option<PinnedCalendar>,
     /// Its app, which exists.
     pub app: AppId,
-    /// Who changes it.
+    /// Name of the caller that changes it.
     pub author: &'a str,
-    /// An id for the row of fires that are over and do not happen any more; seldom used.
+    /// Id of the row for past fires that the change skips; seldom used.
     pub spare: RunId,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// When the definition was checked: an `at` after this instant was ahead then, and fires although it may be over by now.
+    /// When the definition was validated: an `at` after this instant was in the future then, and fires although it may have passed by now.
     pub checked_at: Timestamp,
-    /// The latest that the database's clock is known to have been: later than the present after a step back.
+    /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
 }
 
-/// A job that is to go.
+/// A job to be deleted.
 #[derive(Clone, Copy, Debug)]
 pub struct JobDeletion<'a> {
     /// The job.
     pub id: JobId,
-    /// The version that the author saw; `None` to delete whatever is there.
+    /// The version that the author saw; `None` to delete any version.
     pub expected_version: Option<i64>,
-    /// The definition that the author saw, compiled with its calendar; `None` where that cannot be read any more.
+    /// The definition that the author saw, compiled with its calendar; `None` if that cannot be read any more.
     pub before: Option<&'a Job>,
-    /// An id for the row of fires that are over and do not happen any more; seldom used.
+    /// Id of the row for past fires that the deletion skips; seldom used.
     pub spare: RunId,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// The latest that the database's clock is known to have been: later than the present after a step back.
+    /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
-    /// Whether it goes although other jobs follow from it: these follow from it no more.
+    /// Whether to delete the job although other jobs follow from it, which then follow from it no more.
     pub leaves_followers: bool,
 }
 
-/// What creating a job did.
+/// Outcome of creating a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Created {
     /// It is saved, with version 1.
     Saved(Box<JobRecord>),
     /// Another job of the namespace has the name.
     NameTaken,
-    /// The calendar that it is to use is gone.
+    /// The calendar that it uses was deleted.
     NoCalendar,
     /// Its expectations name this channel, which does not exist.
     NoChannel(String),
@@ -205,16 +205,16 @@ pub enum Created {
     BadParents(Vec<FieldError>),
 }
 
-/// What a change of a job did.
+/// Outcome of changing a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
-    /// It is saved. The runs are those whose instant is ahead and that became open again: their home must hear of it.
+    /// It is saved. The runs are those with a future instant that are open again: their home must be notified.
     Saved(Box<JobRecord>, Vec<Run>),
-    /// Another caller changed it first; its version now.
+    /// Another caller changed it first; its current version.
     Conflict(i64),
     /// Another job of the namespace has the new name.
     NameTaken,
-    /// The calendar that it is to use is gone.
+    /// The calendar that it uses was deleted.
     NoCalendar,
     /// Its expectations name this channel, which does not exist.
     NoChannel(String),
@@ -222,20 +222,20 @@ pub enum Changed {
     NoScript(ScriptRef),
     /// The parents that it names do not exist, or it would follow from itself.
     BadParents(Vec<FieldError>),
-    /// It cannot have another name: these jobs follow from it.
+    /// It cannot be renamed: these jobs follow from it.
     IsParent(Vec<String>),
     /// There is no such job.
     NotFound,
 }
 
-/// What deleting a job did.
+/// Outcome of deleting a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// It is gone.
+    /// It is deleted.
     Done,
     /// There was no such job.
     NotFound,
-    /// Another caller changed it first; its version now.
+    /// Another caller changed it first; its current version.
     Conflict(i64),
     /// These jobs follow from it.
     IsParent(Vec<String>),
@@ -257,24 +257,24 @@ pub struct DeletedJob {
 pub struct JobQuery {
     /// Only jobs of this app.
     pub app: Option<AppId>,
-    /// Only jobs of these apps: what the caller may see.
+    /// Only jobs of these apps, which the caller may see.
     pub within: Option<Vec<AppId>>,
     /// Only jobs whose name contains this.
     pub name_contains: Option<String>,
     /// Only jobs whose name comes after this one.
     pub after_name: Option<String>,
-    /// At most so many.
+    /// Maximum number of jobs.
     pub limit: u32,
 }
 
-/// What removing a namespace did.
+/// Outcome of removing a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NamespaceDeleted {
-    /// It is gone, with its apps and with every role there.
+    /// It is removed, with its apps and with every role in it.
     Done,
     /// There is no such namespace.
     NotFound,
-    /// It has jobs, calendars or scripts, or it had jobs: their runs and versions are kept.
+    /// It has jobs, calendars or scripts, or it had jobs whose runs and versions are kept.
     Used,
 }
 
@@ -287,10 +287,10 @@ pub trait Namespaces {
     /// Every namespace, by name.
     async fn namespaces(&self) -> Result<Vec<Namespace>>;
 
-    /// Makes a namespace; false where the name is taken.
+    /// Creates a namespace; `false` if the name is taken.
     async fn create_namespace(&self, namespace: &Namespace, now: Timestamp) -> Result<bool>;
 
-    /// Removes a namespace that no job, no calendar and no script is in.
+    /// Removes a namespace without jobs, calendars and scripts.
     async fn delete_namespace(&self, id: NamespaceId) -> Result<NamespaceDeleted>;
 
     /// An app by its name.
@@ -299,7 +299,7 @@ pub trait Namespaces {
     /// Every app of a namespace, by name.
     async fn apps(&self, namespace: NamespaceId) -> Result<Vec<App>>;
 
-    /// The app with this name, made with this id if there is none yet.
+    /// The app with this name, created with this id if there is none yet.
     async fn ensure_app(&self, id: AppId, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<App>;
 }
 
@@ -330,7 +330,7 @@ pub trait Catalog {
     /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;
 
-    /// Which jobs of a namespace follow from which.
+    /// The edges between the jobs of a namespace.
     async fn edges(&self, namespace: NamespaceId) -> Result<Vec<Edge>>;
 
     /// The names of the jobs that follow from a job directly, in order, at most a hundred.
@@ -343,8 +343,8 @@ pub trait CreateJobs {
     /// Creates a job with version 1.
     async fn create_job(&self, job: NewJob) -> Result<Created>;
 
-    /// Creates jobs with version 1, in this order, many to a transaction: one may follow from those before it. A job that
-    /// is refused does not keep the others from being created. Answers for each.
+    /// Creates jobs with version 1, in this order, many per transaction; a job may follow from those before it. A rejected job does not
+    /// prevent the creation of the others. Returns the outcome of each.
     async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>>;
 }
 

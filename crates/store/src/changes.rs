@@ -1,5 +1,5 @@
-//! What changed of late, for those who watch: runs by their ids, which rise with time, jobs by the instant of their last
-//! save. Read alone, and by an index each; nothing is written for the sake of watchers.
+//! Recent changes, for live views: runs by their ids, which rise with time, jobs by the instant of their last save. Each read uses one
+//! index; nothing is written for the sake of watchers.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
@@ -7,9 +7,9 @@ use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, Reason, Run, RunId, Run
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// Where a run stands, as far as watchers need to know.
+/// The state of a run, as far as live views need it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunStand {
+pub struct RunSnapshot {
     /// The run.
     pub id: RunId,
     /// Its tenant.
@@ -18,13 +18,13 @@ pub struct RunStand {
     pub app: AppId,
     /// Its job.
     pub job: JobId,
-    /// When it was planned.
+    /// Its planned instant.
     pub fire_at: Timestamp,
-    /// Which shard it is.
+    /// Its shard.
     pub shard_index: i32,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
-    /// Why it stands there.
+    /// The reason of that status.
     pub reason: Option<Reason>,
     /// Its attempt.
     pub attempt: i32,
@@ -34,7 +34,7 @@ pub struct RunStand {
     pub executor: Option<String>,
 }
 
-impl From<&Run> for RunStand {
+impl From<&Run> for RunSnapshot {
     fn from(run: &Run) -> Self {
         Self {
             id: run.id,
@@ -63,29 +63,29 @@ pub struct SavedJob {
     pub app: AppId,
     /// Its name.
     pub name: String,
-    /// Its newest definition.
+    /// The version of its newest definition.
     pub version: i64,
-    /// Whether it is gone.
+    /// Whether it was deleted.
     pub is_deleted: bool,
-    /// When that was.
+    /// When it was saved or deleted.
     pub at: Timestamp,
 }
 
-/// What changed.
+/// Reads recent changes.
 #[async_trait]
 pub trait Changes {
-    /// The runs with higher ids, in the order of their ids, at most `limit`.
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunStand>>;
+    /// The runs with ids above `after`, in the order of their ids, at most `limit`.
+    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>>;
 
-    /// These runs as they stand now; those that are gone are left out.
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunStand>>;
+    /// The current state of these runs; those that were removed are left out.
+    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>>;
 
     /// Open runs of a lease, at most `limit` of each status.
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunStand>>;
+    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>>;
 
     /// The jobs that were last saved or deleted at `since` or later, in that order, at most `limit`.
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>>;
 
-    /// The names and tenants of executors; those that are forgotten are left out.
+    /// The names and tenants of executors; those that were removed are left out.
     async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>>;
 }

@@ -1,4 +1,4 @@
-//! Where alerts are sent, the messages on their way there, and each try to deliver one.
+//! Alert channels, the messages on their way to them, and each try to deliver one.
 //!
 //! A message is written in the transaction of the incident's change and sent after it. One server at a time has the lease of a
 //! channel; while it holds, no other server sends to that channel. The messages of one incident are sent in their order; those
@@ -15,23 +15,23 @@ use rondel_core::{ChannelId, DeliveryId, IncidentId, MessageId, NamespaceId, Nod
 
 use crate::error::Result;
 
-/// How many channels a namespace may have.
+/// Maximum number of channels of a namespace.
 pub const CHANNEL_COUNT_MAX: u32 = 100;
-/// Channels that one call leases.
+/// Maximum number of channels that one call leases.
 pub const LEASE_COUNT_MAX: u32 = 500;
-/// Messages of one channel that one call answers.
+/// Maximum number of messages of one channel that one call returns.
 pub const LEASE_EACH_MAX: u32 = 500;
-/// Users of a channel that one refusal to delete it names.
+/// Maximum number of users of a channel that one refusal to delete it names.
 pub const CHANNEL_USER_COUNT_MAX: usize = 10;
-/// Messages of one incident that one call answers.
+/// Maximum number of messages of one incident that one call returns.
 pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
-/// Deliveries on one page.
+/// Maximum number of deliveries on one page.
 pub const DELIVERY_COUNT_MAX: u32 = 500;
 
 /// A channel.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Channel {
-    /// Its id. Saving a channel with a name that exists keeps the id that it has.
+    /// Its id. Saving a channel under a name that exists keeps the existing id.
     pub id: ChannelId,
     /// Its tenant.
     pub namespace: NamespaceId,
@@ -41,13 +41,13 @@ pub struct Channel {
     pub kind: ChannelKind,
     /// How the service is used, as JSON. Nothing in it is secret.
     pub settings: String,
-    /// What is secret of it, as JSON: sealed at rest.
+    /// The secret part of its settings, as JSON: sealed at rest.
     pub secret: String,
     /// The language of its messages.
     pub lang: Lang,
     /// Whether messages are sent. Those for a disabled channel are given up.
     pub is_enabled: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
@@ -59,36 +59,36 @@ impl fmt::Debug for Channel {
     }
 }
 
-/// What saving a channel did.
+/// Outcome of saving a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChannelSaved {
     /// It is new.
     Created(ChannelId),
-    /// It was there, with this id.
+    /// It existed, with this id.
     Changed(ChannelId),
-    /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or is gone.
+    /// The namespace has [`CHANNEL_COUNT_MAX`] channels, or was deleted.
     Full,
 }
 
-/// What sends messages to a channel.
+/// A user of a channel: it sends messages there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChannelUser {
-    /// A rule, also one that escalates to it.
+    /// A rule, including one that only escalates to it.
     Rule(String),
-    /// What is expected of a job. Expectations that name no channel use [`EXPECT_CHANNEL`](rondel_core::spec::EXPECT_CHANNEL).
+    /// The expectations of a job. Expectations that name no channel use [`EXPECT_CHANNEL`](rondel_core::spec::EXPECT_CHANNEL).
     Job(String),
     /// The weekly report.
     Report,
 }
 
-/// What deleting a channel did.
+/// Outcome of deleting a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChannelDeleted {
-    /// It is gone.
+    /// The channel is deleted.
     Deleted,
     /// There is no such channel.
     NotFound,
-    /// It is used: the first users, one more than [`CHANNEL_USER_COUNT_MAX`] where there are more.
+    /// It is in use: the first users, one more than [`CHANNEL_USER_COUNT_MAX`] if there are more.
     Used(Vec<ChannelUser>),
 }
 
@@ -99,15 +99,15 @@ pub struct NewMessage {
     pub id: MessageId,
     /// The tenant.
     pub namespace: NamespaceId,
-    /// Where it is sent. A message to a channel that is gone is not written.
+    /// The channel. A message to a channel that was deleted is not written.
     pub channel: ChannelId,
     /// The incident. At most one message exists per incident, channel, kind and number.
     pub incident: IncidentId,
     /// Counts the messages of one kind about one incident to one channel.
     pub number: i32,
-    /// What it reports; its kind is the message's.
+    /// Its content; the kind of the notice is the kind of the message.
     pub notice: Notice,
-    /// When it is written: it is due at once.
+    /// When it is written; it is due at once.
     pub created_at: Timestamp,
 }
 
@@ -118,32 +118,32 @@ pub struct WaitingMessage {
     pub id: MessageId,
     /// The incident.
     pub incident: IncidentId,
-    /// What it reports.
+    /// Its content.
     pub notice: Notice,
-    /// How often sending was tried.
+    /// Number of tries to send it.
     pub try_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
 }
 
-/// Which channels are leased, and for how long.
+/// A request to lease channels.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseChannels<'a> {
-    /// The server that sends. A lease that it has from before its restart is its own to take again.
+    /// The server that sends. It may take a lease again that it held before its restart.
     pub node: NodeId,
-    /// None of these channels: the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
+    /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
     pub without: &'a [ChannelId],
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// How many channels, at most [`LEASE_COUNT_MAX`].
+    /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].
     pub channel_max: u32,
-    /// How many messages of each, at most [`LEASE_EACH_MAX`].
+    /// Maximum number of messages of each channel, at most [`LEASE_EACH_MAX`].
     pub each_max: u32,
-    /// How long no other server sends to them.
+    /// Length of the leases: how long no other server sends to the channels.
     pub hold: Duration,
 }
 
-/// A channel that the caller has the lease of, with its messages that are due.
+/// A channel that the caller has leased, with its messages that are due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasedChannel {
     /// The channel.
@@ -154,19 +154,19 @@ pub struct LeasedChannel {
     pub messages: Vec<WaitingMessage>,
 }
 
-/// What is decided about a message after a try.
+/// The decision about a message after a try.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterTry {
     /// The receiver has it.
     Sent,
-    /// It is tried again then.
+    /// It is tried again at this instant.
     Retry(Timestamp),
     /// It is not tried again.
     GivenUp,
 }
 
 impl AfterTry {
-    /// Its word in a delivery.
+    /// Its name in a delivery.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -196,7 +196,7 @@ pub struct Delivery {
     pub at: Timestamp,
     /// How long it took.
     pub latency_ms: i64,
-    /// What was decided: `sent`, `retry` or `given_up`.
+    /// The decision: `sent`, `retry` or `given_up`.
     pub verdict: String,
     /// The status that the service answered with, 0 without an answer.
     pub status: i32,
@@ -219,9 +219,9 @@ pub struct IncidentMessage {
     pub try_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
-    /// When it is tried next, or was tried last.
+    /// When it is tried next, or was last tried.
     pub at: Timestamp,
-    /// Why the last try failed, as far as that is kept.
+    /// Why the last try failed, if that is still stored.
     pub error: Option<String>,
 }
 
@@ -240,16 +240,16 @@ pub trait Channels {
     /// Deletes a channel that nothing uses, with its messages and deliveries.
     async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted>;
 
-    /// Writes messages, without those that exist and those to channels that are gone; answers how many were written.
+    /// Writes messages, except those that exist and those to channels that were deleted; returns how many were written.
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;
 
-    /// Leases channels that no server has the lease of and that have messages due, the one due longest first.
+    /// Leases channels that no server has leased and that have messages due, the one due longest first.
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>>;
 
-    /// Ends a lease: from `free_at` on any server may lease the channel. Does nothing where another server has it.
+    /// Ends a lease: from `free_at` on any server may lease the channel. Does nothing if another server has leased it.
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()>;
 
-    /// Records a try. The message changes only where it still waits and no other try was recorded since; answers whether it did.
+    /// Records a try. The message changes only if it still waits and no other try was recorded since; returns whether it did.
     async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
 
     /// Records a try of a message that is not stored, such as a test.
@@ -261,13 +261,13 @@ pub trait Channels {
     /// Messages about an incident, the latest first, at most `limit`.
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>>;
 
-    /// What the messages that are still kept are about: the name of each one's subject. At most [`DELIVERY_COUNT_MAX`].
+    /// The names of the subjects of these messages, as far as the messages are still stored. At most [`DELIVERY_COUNT_MAX`].
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>>;
 
     /// The latest try of each channel of a namespace.
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>>;
 
-    /// Removes tries, and messages that no longer wait, that are older than `before`; at most `limit` of each. Answers how
-    /// many were removed.
+    /// Removes tries, and messages that no longer wait, that are older than `before`; at most `limit` of each. Returns how many were
+    /// removed.
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

@@ -13,19 +13,19 @@ use crate::error::{Result, StoreError, Trouble};
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
 
-/// What a node acts under: lost when its epoch is no longer the newest.
+/// The lease that a node acts under; lost when its epoch is no longer the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeaseToken {
     /// The node.
     pub node: NodeId,
-    /// Rises each time the node's lease is taken anew.
+    /// Rises each time the node takes a new lease.
     pub epoch: i64,
 }
 
 /// A request for a node's lease.
 #[derive(Clone, Debug)]
 pub struct JoinRequest {
-    /// The node's name: the same at each of its starts.
+    /// The node's name, which stays the same across restarts.
     pub name: String,
     /// How long a lease lasts.
     pub lease: Duration,
@@ -33,39 +33,39 @@ pub struct JoinRequest {
     pub advertise_url: Option<String>,
     /// Version of the program.
     pub server_version: String,
-    /// The database admits one server alone (SQLite's file lock is held): take the lease even from a living one.
+    /// Whether to take the lease even from a living node: the database admits a single server, which holds SQLite's file lock.
     pub take_over: bool,
-    /// The lease of this name that the caller has held until now: it may take the next one before that has ended.
+    /// The lease of this name that the caller has held until now. Its holder may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
 }
 
-/// A lease that was prolonged.
+/// A renewed lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewal {
-    /// The database's clock.
+    /// The database's clock at the renewal.
     pub now: Timestamp,
-    /// The end of the lease in the database before.
+    /// The stored end of the lease before the renewal.
     pub before: Timestamp,
-    /// Its end since.
+    /// The new end of the lease.
     pub until: Timestamp,
 }
 
 impl JoinRequest {
-    /// The epoch after `stored`, and after the one that the caller has held: a database that went back in time has forgotten that,
-    /// and executors have not.
+    /// The next epoch, above both `stored` and the one that the caller has held: a database that went back in time has forgotten the
+    /// latter, and executors have not.
     pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
         let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
         stored.epoch.max(held) + 1
     }
 
-    /// The id of a node that has no row: the one that it had, unless another one has that now; else the next one.
+    /// The id for a node without a row: the id that it had, unless another node has that now; else the next one.
     pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
         let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
         held.unwrap_or_else(|| NodeId::new(newest + 1))
     }
 
-    /// When the leases up to `before` ended, the last of them and the one before as in their row; `None` where it lives, and
-    /// is another's. Where the database's clock has stepped back an earlier one may have the later end.
+    /// The end of the leases up to `before`: `last`, or the end `prior` of the lease before, which may be later after a step back of the
+    /// clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
@@ -78,21 +78,22 @@ impl JoinRequest {
     }
 }
 
-/// The ordinal of the next lease, after so many: the next in turn that no living node has. A node that starts anew does not go
-/// on with the one it had: where the database's clock has stepped back since, it would make ids that are there already.
+/// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its
+/// ordinal: if the database's clock has stepped back since, it would make ids that exist already.
 pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {
     let in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
     (0..IdGen::ORDINAL_COUNT).map(in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
 }
 
-/// How many leases these nodes have taken, and those that are forgotten: the newest is never among them, and ids count up.
+/// Number of leases that these nodes and all removed ones have taken: ids count up and the newest node is never removed, so the highest id
+/// is the number of nodes.
 pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
     let (newest, again) =
         nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
     newest + again
 }
 
-/// Of several sessions between the same two the one that was heard last, by node and executor.
+/// Of several sessions between the same node and executor keeps the one that was heard last; sorted by node and executor.
 pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
     sessions.sort_by_key(|session| (session.token.node, session.executor, std::cmp::Reverse(session.last_seen_at)));
     sessions.dedup_by_key(|session| (session.token.node, session.executor));
@@ -104,14 +105,14 @@ pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
 pub enum Join {
     /// The lease is taken under a new epoch.
     Joined {
-        /// What to act under.
+        /// The lease to act under.
         token: LeaseToken,
-        /// Differs from those of every other living node and of the leases before: what ids are made with.
+        /// Part of the ids that the node makes; differs from the ordinals of every other living node and of the leases before.
         ordinal: i64,
     },
-    /// A living node has the name; its lease ends then.
+    /// A living node has the name.
     Living {
-        /// By the database's clock. Later than it was: the node is really alive.
+        /// The end of its lease, by the database's clock. If it moves on from one request to the next, the node is really alive.
         lease_until: Timestamp,
         /// The epoch of that lease, or a later one where another node has adopted its runs.
         epoch: i64,
@@ -127,7 +128,7 @@ pub struct Node {
     pub name: String,
     /// Its newest epoch.
     pub epoch: i64,
-    /// Until when it may act, by the database's clock; at most now for a dead one.
+    /// The end of its lease, by the database's clock; at most now for a dead node.
     pub lease_until: Timestamp,
     /// Where executors reach it.
     pub advertise_url: Option<String>,
@@ -141,35 +142,34 @@ pub struct Node {
     pub report: NodeReport,
 }
 
-/// What a node reports with each beat.
+/// The report of a node, sent with each beat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Its process is on its way out: it takes nothing new, and inherits nothing.
+    /// Its process is shutting down: it takes no new work, and adopts nothing.
     pub is_leaving: bool,
-    /// How it shares out the jobs that have no living home.
+    /// How it distributes the jobs that have no living home.
     pub claim_strategy: ClaimStrategy,
-    /// Its share, where the strategy goes by weight.
+    /// Its weight, for a strategy that goes by weight.
     pub weight: u32,
-    /// How many jobs it is home to, by its last count …
+    /// Number of jobs that it is home to, by its last count.
     pub job_count: u64,
-    /// … and their recent fires, in thousandths of a fire.
+    /// Recent fires of those jobs, in thousandths of a fire.
     pub recent_fires: u64,
     /// How far its host's wall clock is ahead of the database's, in milliseconds; negative where it is behind.
     pub skew_ms: i64,
-    /// How many times it tried to claim a job since its process started …
+    /// Number of its attempts to claim a job since its process started.
     pub claims_tried: u64,
-    /// … and how many of those another node had locked or moved.
+    /// Number of those attempts that failed because another node had locked or moved the job.
     pub claims_lost: u64,
-    /// How many of its statements were refused since then because its epoch was gone.
+    /// Number of its statements since its process started that were refused because its epoch was no longer current.
     pub refused_count: u64,
-    /// 99 of 100 fires of the last minutes were released so many milliseconds after their instants, or sooner; none where there
-    /// was no fire.
+    /// 99th percentile of the lateness of the fires of the last minutes, in milliseconds; `None` if there was no fire.
     pub lateness_p99_ms: Option<u64>,
-    /// What came of its loops' last ticks.
+    /// The reports of its loops.
     pub loops: Vec<LoopReport>,
 }
 
-/// What came of the ticks of one of a node's loops.
+/// The report of one of a node's loops.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LoopReport {
@@ -177,23 +177,23 @@ pub struct LoopReport {
     pub name: String,
     /// When its last tick ended, by the database's clock.
     pub ticked_at: Option<Timestamp>,
-    /// How long that took, in milliseconds.
+    /// How long that tick took, in milliseconds.
     pub took_ms: u64,
-    /// When it last found something to do.
+    /// When a tick last found work.
     pub did_at: Option<Timestamp>,
-    /// Since the process started: ticks …
+    /// Number of ticks since the process started.
     pub tick_count: u64,
-    /// … what they did something about (fires claimed, runs taken over, rows removed, messages sent) …
+    /// Number of items handled since the process started: fires claimed, runs taken over, rows removed, messages sent.
     pub done_count: u64,
-    /// … and ticks that failed …
+    /// Number of ticks that failed since the process started.
     pub failed_count: u64,
-    /// … of which so many in a row up to the last tick.
+    /// Number of consecutive failed ticks up to the last one.
     pub failed_in_a_row: u64,
-    /// Since when every tick has failed; none where the last one succeeded.
+    /// Since when every tick has failed; `None` if the last one succeeded.
     pub failing_since: Option<Timestamp>,
-    /// Why a tick failed last.
+    /// The error of the last tick that failed.
     pub error: Option<String>,
-    /// What the loop `host` has measured; none for the others.
+    /// The measurements of the loop `host`; `None` for the others.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<crate::host::HostReport>,
 }
@@ -216,14 +216,14 @@ impl Default for NodeReport {
     }
 }
 
-/// A job on its way to another home, with those of its open runs that were not sent.
+/// A move of a job to another home, with its open runs, none of which was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HomeMove {
     /// The job.
     pub job: JobId,
-    /// All of its open runs, as its home knows them: with another one open the job stays.
+    /// All open runs of the job that its home knows; if another one is open, the job stays.
     pub runs: Vec<RunId>,
-    /// The node that is to be its home.
+    /// The new home.
     pub to: NodeId,
 }
 
@@ -234,7 +234,7 @@ impl Node {
         self.lease_until > now
     }
 
-    /// How it stands, in a word: `dead`, `leaving`, or its switch.
+    /// Its status: `dead`, `leaving`, or its switch.
     #[must_use]
     pub fn status(&self, now: Timestamp) -> &'static str {
         match self.is_living(now) {
@@ -244,13 +244,13 @@ impl Node {
         }
     }
 
-    /// Whether it may be given jobs, and may take over what a dead node left.
+    /// Whether it may get jobs, and adopt the runs of a dead node.
     #[must_use]
     pub fn takes_jobs(&self, now: Timestamp) -> bool {
         self.is_living(now) && self.switch == Switch::Active && !self.report.is_leaving
     }
 
-    /// What it acts under.
+    /// The lease that it acts under.
     #[must_use]
     pub const fn token(&self) -> LeaseToken {
         LeaseToken { node: self.id, epoch: self.epoch }
@@ -268,15 +268,15 @@ pub struct ExecutorRecord {
     pub app: AppId,
     /// Its stable name.
     pub name: String,
-    /// The incarnation before, if it proved one.
+    /// The previous incarnation, if it proved one.
     pub predecessor: Option<ExecutorId>,
     /// Version of its SDK.
     pub sdk_version: String,
     /// Its labels, as a JSON object.
     pub labels: String,
-    /// For the weight router.
+    /// Its weight, for the weight router.
     pub weight: u32,
-    /// How many runs it takes at the same time.
+    /// Maximum number of concurrent runs.
     pub slots: u32,
     /// Names of its handlers, as a JSON array.
     pub handlers: String,
@@ -288,7 +288,7 @@ pub struct ExecutorRecord {
     pub last_seen_at: Timestamp,
 }
 
-/// What an executor is known by.
+/// The credentials of an executor, which a later hello must match.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorProof {
     /// Its app.
@@ -299,7 +299,7 @@ pub struct ExecutorProof {
     pub predecessor: Option<ExecutorId>,
 }
 
-/// Which executor was seen when, without its details.
+/// An executor and when it was last seen, without its details.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SeenExecutor {
     /// The incarnation.
@@ -323,16 +323,16 @@ pub struct Session {
     pub app: AppId,
     /// When the node last heard of it.
     pub last_seen_at: Timestamp,
-    /// When the stream ended, or else the lease under which it was open; none while it is open, as far as the node has reported.
+    /// When the stream ended, or else the lease under which it was open; `None` while it is open, as far as the node has reported.
     pub ended_at: Option<Timestamp>,
-    /// Whether the executor has ended in order: it has nothing in hand and takes nothing more.
+    /// Whether the executor shut down cleanly: it holds no run and takes no more.
     pub has_left: bool,
     /// The executor's process, if the node saw it on its own host.
     pub process: Option<HostProcess>,
 }
 
-/// A process of a host, which every other process of that host and pid namespace can look for. In the database it is its four
-/// parts in decimal digits, with spaces between them.
+/// A process of a host, as other processes of that host and pid namespace can look for it. The database stores its four parts as decimal
+/// numbers, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostProcess {
     /// A random number, new at each boot of the host.
@@ -368,7 +368,7 @@ impl FromStr for HostProcess {
     }
 }
 
-/// How many connections to the database are in use, and how many are open and wait.
+/// Numbers of connections to the database.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connections {
     /// In use.
@@ -386,12 +386,12 @@ pub trait Cluster {
     /// Whether only one server can use this database at a time.
     fn is_single_server(&self) -> bool;
 
-    /// How its connections to the database are used now; `None` where it has none.
+    /// The current use of its database connections; `None` for a store without connections.
     fn connections(&self) -> Option<Connections> {
         None
     }
 
-    /// What is wrong with the database, by the error that a call gave; may look itself, for at most a second.
+    /// Diagnoses the database from the error of a call; may query the database, for at most a second.
     async fn trouble(&self, error: &StoreError) -> Trouble {
         let _: &StoreError = error;
         Trouble::Refuses
@@ -400,44 +400,44 @@ pub trait Cluster {
     /// Takes the lease of the node with this name under the next epoch, if it is not held.
     async fn join(&self, request: &JoinRequest) -> Result<Join>;
 
-    /// Prolongs the lease to now + `lease` and answers what it was; `None` where the epoch is gone, or where the clock
-    /// has stepped back by more than a tenth of that beyond the last renewal: then the node is to take the next lease.
+    /// Renews the lease to now + `lease`. `None` if the epoch is no longer current, or if the clock has stepped back by more than a tenth
+    /// of `lease` since the last renewal: then the node must take the next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
-    /// Gives the lease back: it ends now. Where the database's clock stepped back it ends when that has come to where it was
-    /// (`reached`): what was due by then may have been sent. Does nothing where the epoch is gone.
+    /// Releases the lease: it ends now. If the database's clock has stepped back, it ends when the clock is back at `reached`, the latest
+    /// time that it has shown: runs due until then may have been sent. Does nothing if the epoch is no longer current.
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
     /// Every node, by id.
     async fn nodes(&self) -> Result<Vec<Node>>;
 
-    /// Stores what the node reports. Does nothing where the epoch is gone.
+    /// Stores the report of the node. Does nothing if the epoch is no longer current.
     async fn report_node(&self, token: LeaseToken, report: &NodeReport) -> Result<()>;
 
-    /// Sets the switch of the node with this name; false where there is none.
+    /// Sets the switch of the node with this name; `false` if there is none.
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool>;
 
-    /// Sets the switch of an app; false where there is none with this id.
+    /// Sets the switch of an app; `false` if there is none with this id.
     async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool>;
 
-    /// Sets the switch of every executor of an app that has this stable name, now and later. A switch that is there already keeps
+    /// Sets the switch of every executor of an app that has this stable name, now or later. A switch that is in this position already keeps
     /// its instant.
     async fn set_executor_switch(&self, app: AppId, name: &str, switch: Switch, at: Timestamp) -> Result<()>;
 
     /// Every switch that is not at [`Switch::Active`].
     async fn switches(&self) -> Result<Switches>;
 
-    /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The newest
-    /// id stays, so that none is ever given twice. Answers how many went.
+    /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The node with the newest id
+    /// stays, so that no id is given twice. Returns how many were removed.
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
 }
 
 /// Executors with their sessions.
 #[async_trait]
 pub trait Executors {
-    /// Remembers an executor and that it has a stream to this node; both may exist already. `last_seen_at` is now, and the answer is
-    /// now. `None`, and nothing, where the id is that of an executor of another app, or of one with another secret. `process` is the
-    /// executor's process, if the node sees it on its own host.
+    /// Stores an executor and its stream to this node, either of which may exist already, as seen now; returns that instant. Stores nothing
+    /// and returns `None` if the id is that of an executor of another app or with another secret. `process` is the executor's process, if
+    /// the node sees it on its own host.
     async fn open_session(
         &self,
         token: LeaseToken,
@@ -445,42 +445,42 @@ pub trait Executors {
         process: Option<HostProcess>,
     ) -> Result<Option<Timestamp>>;
 
-    /// Records in one statement that the node hears these executors. Streams outlive a lease: those that were opened under an
-    /// earlier one are this one's from then on.
+    /// Records in one statement that the node hears these executors. Streams outlive a lease: sessions opened under an earlier lease move
+    /// to this one.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;
 
-    /// Records that the stream is closed, and that nothing is sent on it any more: now, or at the time that the node's clock has
-    /// reached, whichever is later.
+    /// Records that the stream is closed and carries nothing more. Its end is now, or the time that the node's clock has reached, whichever
+    /// is later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
-    /// The executor has ended in order, having nothing in hand: no node waits for it any more.
+    /// Records that the executor shut down cleanly, holding no run: no node waits for it any more.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
     /// Every session that a node has reported as heard since `since`, open or closed.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
-    /// The sessions by which something may have been sent since `since`: those that a node heard since then, and those that
-    /// ended after it or are open in a lease that does, as heard until that end. Where the database's clock stepped ahead, what
-    /// was noted last may look older than what was sent.
+    /// The sessions on which something may have been sent since `since`: those that a node heard since then, and those that ended after it
+    /// or are open under a lease that ends after it, counted as heard until that end. If the database's clock stepped ahead, the last
+    /// recorded beat may look older than what was sent.
     async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 
-    /// What a hello of this incarnation, or of its successor, must prove; `None` for one that was never seen.
+    /// The credentials that a hello of this incarnation, or of its successor, must match; `None` if it was never seen.
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>>;
 
     /// The incarnations of any app that proved this one to be their predecessor, the newest first, at most `limit`.
     async fn executor_successors(&self, id: ExecutorId, limit: u32) -> Result<Vec<ExecutorId>>;
 
-    /// The executors of a namespace seen since `since`, by name alone: what lists page through.
+    /// The executors of a namespace seen since `since`, without their details: lists page through these.
     async fn seen_executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<SeenExecutor>>;
 
-    /// Those of these incarnations that were seen since `since`, by app and name.
+    /// The executors with these ids that were seen since `since`, by app and name.
     async fn executors_by_id(&self, ids: &[ExecutorId], since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 
-    /// Forgets sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Answers how
-    /// many rows went; 0 means that none is left.
+    /// Removes sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Returns how many rows were
+    /// removed; 0 means that none is left.
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64>;
 }
 

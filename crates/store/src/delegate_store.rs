@@ -1,11 +1,11 @@
-//! A store around another one, to watch its calls or to disturb them: every method of every trait, once.
+//! A store that wraps another one, to watch its calls or to disturb them: every method of every trait, once.
 
 /// Makes a type a [`Store`](crate::Store) that delegates each call to another one.
 ///
-/// The type has `fn inner(&self)`, which gives the other store, and
+/// The type has `fn inner(&self)`, which returns the other store, and
 /// `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
-/// each call with its name. The wrapper writes `claim` and `finish` itself, in the braces of their traits; one that looks closer
-/// writes `note_running`, `check_runs` and `runs`, too, and `change_items`.
+/// each call with its name. The wrapper writes `claim` and `finish` itself, in the braces of their traits; a wrapper that intercepts more
+/// also writes `note_running`, `check_runs`, `runs` and `change_items`.
 #[macro_export]
 macro_rules! delegate_store {
     ($wrapper:ty { Claim { $($claim:tt)* } Finish { $($finish:tt)* } }) => {
@@ -88,7 +88,7 @@ macro_rules! delegate_store {
                 App, Changed, Created, Declared, Definition, Deleted, DeletedJob, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
                 NamespaceDeleted, NewJob, VersionRecord,
             };
-            use $crate::changes::{RunStand, SavedJob};
+            use $crate::changes::{RunSnapshot, SavedJob};
             use $crate::alerts::{
                 AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
@@ -106,7 +106,7 @@ macro_rules! delegate_store {
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
             use $crate::pumps::{ChangedItems, PumpJob};
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
-            use $crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+            use $crate::request_keys::{CallState, KeptAnswer, KeyedCall};
             use $crate::rollups::{
                 ComingJob, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
             };
@@ -356,7 +356,7 @@ macro_rules! delegate_store {
                 fn delete_filter(owner: FilterOwner, list: FilteredList, name: &str) -> bool;
             } also {});
             $crate::delegate_store!(@$wrapper, RequestKeys {
-                fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Begun;
+                fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> CallState;
                 fn end_call(call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
             } also {});
@@ -391,9 +391,9 @@ macro_rules! delegate_store {
                 fn script_users(namespace: NamespaceId, name: &str, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
             $crate::delegate_store!(@$wrapper, Changes {
-                fn runs_after(after: RunId, limit: u32) -> Vec<RunStand>;
-                fn runs_now(ids: &[RunId]) -> Vec<RunStand>;
-                fn runs_of_lease(owner: LeaseToken, limit: u32) -> Vec<RunStand>;
+                fn runs_after(after: RunId, limit: u32) -> Vec<RunSnapshot>;
+                fn runs_now(ids: &[RunId]) -> Vec<RunSnapshot>;
+                fn runs_of_lease(owner: LeaseToken, limit: u32) -> Vec<RunSnapshot>;
                 fn jobs_saved(since: Timestamp, limit: u32) -> Vec<SavedJob>;
                 fn executor_names(ids: &[ExecutorId]) -> Vec<(ExecutorId, NamespaceId, String)>;
             } also {});

@@ -1,26 +1,26 @@
-//! What callers of the store can do about a failure.
+//! Errors of the store, sorted by what a caller can do about them.
 
 use std::time::Duration;
 
-/// What the methods of the store's traits answer.
+/// The result of the store's methods.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A statement or transaction failed; nothing of it is kept.
+/// A statement or transaction failed; none of its changes are kept.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database did not answer, or answered that it cannot now. The same call may succeed later.
+    /// The database did not answer, or answered that it cannot serve the call now. The same call may succeed later.
     #[error("the database is not available ({operation})")]
     Unavailable {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The driver's error.
         #[source]
         source: sqlx::Error,
     },
-    /// The statement itself was refused; trying again is of no use.
+    /// The database rejected the statement itself; a retry is of no use.
     #[error("query {operation} failed")]
     Query {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The driver's error.
         #[source]
@@ -41,7 +41,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// As of a database that does not answer: for what stands in for one.
+    /// The error of a database that does not answer, for code that stands in for one.
     #[must_use]
     pub const fn no_answer(operation: &'static str) -> Self {
         Self::Unavailable { operation, source: sqlx::Error::PoolTimedOut }
@@ -54,7 +54,7 @@ impl StoreError {
     }
 }
 
-/// What is wrong with a database that does not do its work.
+/// Why a database does not serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// The database does not answer, or the connection broke.
@@ -65,14 +65,14 @@ pub enum Trouble {
     ReadOnly,
     /// It has no room on its disk.
     Full,
-    /// It takes no more connections, or all of this server's are in use.
+    /// It accepts no more connections, or all of this server's are in use.
     Connections,
-    /// It refuses a statement: something is wrong with its tables, or with this program.
+    /// It rejects a statement: something is wrong with its tables, or with this program.
     Refuses,
 }
 
 impl Trouble {
-    /// The word for it in JSON and in the log.
+    /// Its name in JSON and in the log.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -95,30 +95,30 @@ impl std::fmt::Display for Trouble {
 /// A database could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The URL is not one that Rondel knows.
+    /// The URL is not of a kind that Rondel supports.
     #[error("{url:?} is not a database URL: use sqlite:///path/file.db, postgres://… or mysql://…")]
     Url {
-        /// What was given, without its password.
+        /// The URL as given, without its password.
         url: String,
     },
-    /// A password with characters that end it too early: the driver would dial a part of it.
+    /// The password has characters that end it too early: the driver would connect to a part of it.
     #[error("{url:?} has an @ or # where none can stand: in a password write @ as %40, / as %2F, # as %23, ? as %3F")]
     Unencoded {
-        /// What was given, without its password.
+        /// The URL as given, without its password.
         url: String,
     },
-    /// The URL names a kind of pooler that there is not.
+    /// The URL names an unknown kind of pooler.
     #[error("{url:?} has pooler={word}: it can be transaction or none")]
     Pooler {
-        /// What was given, without its password.
+        /// The URL as given, without its password.
         url: String,
-        /// Its word.
+        /// The value of `pooler`.
         word: String,
     },
     /// No server answers there.
     #[error("cannot reach the database {url}")]
     Unreachable {
-        /// Which, without its password.
+        /// Its URL, without the password.
         url: String,
         /// The driver's error.
         #[source]
@@ -127,14 +127,14 @@ pub enum OpenError {
     /// A server answers there and refuses the connection.
     #[error("the database {url} refuses: {reason}; {hint}")]
     Refused {
-        /// Which, without its password.
+        /// Its URL, without the password.
         url: String,
-        /// Its error.
+        /// The server's error.
         reason: String,
-        /// What can be done about it.
+        /// How to fix it.
         hint: String,
     },
-    /// Another server has the file.
+    /// Another server uses the file.
     #[error("{path} is in use by another rondel server; SQLite is for one server, use PostgreSQL or MySQL for several")]
     InUse {
         /// The database file.
@@ -152,18 +152,18 @@ pub enum OpenError {
     /// A newer server has changed the schema beyond what this one understands.
     #[error("the database needs rondel {min_server} or newer, this is {this}")]
     TooNew {
-        /// The oldest server that the schema carries.
+        /// The oldest server version that can use the schema.
         min_server: String,
         /// The version of this server.
         this: String,
     },
-    /// Another server migrates the database, for longer than this one waits.
+    /// Another server has been migrating the database for longer than this one waits.
     #[error(
         "another server has been migrating this database for {}; start again when that has ended",
         rondel_core::time::format_duration(*.waited)
     )]
     Migrating {
-        /// How long it was waited for.
+        /// How long this server waited.
         waited: Duration,
     },
     /// A table that a migration changes stays locked by other clients.
@@ -175,7 +175,7 @@ pub enum OpenError {
         #[source]
         source: sqlx::Error,
     },
-    /// The database was migrated by a program with another migration of that number.
+    /// The database was migrated by a program whose migration of this number differs.
     #[error(
         "migration {version} of this program is not the one that the database was migrated with: use the build that made the \
          database"
@@ -184,10 +184,10 @@ pub enum OpenError {
         /// Its number.
         version: i64,
     },
-    /// What is stored was sealed with a key that this server does not have.
+    /// Stored secrets are sealed with a key that this server does not have.
     #[error("{message}")]
     SecretKey {
-        /// Which, and what to do.
+        /// Names the key and the remedy.
         message: String,
     },
     /// A migration failed.

@@ -1,8 +1,8 @@
-//! What the ends of a fire's runs mean for the jobs that follow from them: the same plan for every store.
+//! Plans what follows from the ends of a fire's runs, for the jobs that follow from their jobs: the same plan for every store.
 //!
-//! The plan is made anew from what stands in the ledger each time that a run of the fire ends, while the row of the
-//! fire's first run, its root, is locked. So two ends at once see each other, nothing is counted that could be counted
-//! twice, and an edit of the jobs holds for fires under way.
+//! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run, its root, is locked.
+//! So two ends at the same time see each other, no count is kept that could count an end twice, and an edit of the jobs applies to fires
+//! under way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::LeaseToken;
 
-/// How many bytes of its parents' results a run gets, and how many of their parameters.
+/// Maximum size of the results of its parents that a run gets, in bytes, and likewise of their parameters.
 const PASSED_LEN_MAX: usize = 16 * 1024;
 
 /// A run, or the row of a whole broadcast, that has just got its verdict.
@@ -27,7 +27,7 @@ pub(crate) struct EndedRun {
     pub(crate) job: JobId,
     pub(crate) cause: i64,
     pub(crate) trigger: Trigger,
-    /// It succeeded, and is over only with its children.
+    /// It succeeded, but ends only with its children.
     pub(crate) awaits_children: bool,
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Child {
     pub(crate) owner: LeaseToken,
 }
 
-/// A run whose open children are counted, or that is over with the last of them.
+/// A run whose open children are counted, or that ends with the last of them.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fold {
     pub(crate) job: JobId,
@@ -89,21 +89,21 @@ pub(crate) struct Fold {
     pub(crate) is_new: bool,
 }
 
-/// A run that comes into being, and the runs that it follows from.
+/// A run that the plan creates, and the runs that it follows from.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Follower {
     pub(crate) run: Run,
     pub(crate) parents: Vec<RunId>,
 }
 
-/// What becomes of one fire.
+/// The plan for one fire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FirePlan {
     pub(crate) followers: Vec<Follower>,
     pub(crate) folds: Vec<Fold>,
 }
 
-/// Everything about one fire.
+/// The facts about one fire that its plan depends on.
 #[derive(Debug)]
 pub(crate) struct FireFacts<'f> {
     pub(crate) root: &'f Root,
@@ -116,8 +116,8 @@ pub(crate) struct FireFacts<'f> {
 }
 
 impl FireFacts<'_> {
-    /// The jobs of the fire. One that was created after the fire began belongs to it only where it follows from a job
-    /// that ends now, so that a new job does not run for what was over before it was there.
+    /// The jobs of the fire. A job that was created after the fire began belongs to it only if it follows from a job that ends now, so that
+    /// a new job does not run for an end before its creation.
     fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.reach(self.root.job);
@@ -147,7 +147,7 @@ impl FireFacts<'_> {
         self.members.iter().map(|(job, member)| (*job, stand(member))).collect()
     }
 
-    /// What follows. `children` are the jobs that have no run in this fire yet.
+    /// The plan. `children` are the jobs that have no run in this fire yet.
     pub(crate) fn plan(&self, children: &BTreeMap<JobId, Child>, ids: &IdGen, now: Timestamp) -> FirePlan {
         let jobs: BTreeSet<JobId> = self.jobs();
         let known = jobs.into_iter().filter(|job| self.members.contains_key(job) || children.contains_key(job));
@@ -203,7 +203,7 @@ impl FireFacts<'_> {
         if child.spec.is_sharded() { run.for_all_shards() } else { run }
     }
 
-    /// Counts the open children of the runs that await theirs. One that is over may end another.
+    /// Counts the open children of the runs that await them. A run that ends here may end another one.
     fn folds(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<Fold> {
         let mut folds: BTreeMap<JobId, Fold> = BTreeMap::new();
         loop {
@@ -239,7 +239,7 @@ impl FireFacts<'_> {
             if !has_changed {
                 let is_news = |fold: &Fold| {
                     let before = self.members.get(&fold.job).and_then(|member| member.open_children);
-                    // A run without children that came to be is over as it stands.
+                    // A run that has no children to await keeps the verdict that it just got.
                     let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
                     !is_plain && (fold.is_new || before != Some(fold.open_children))
                 };
@@ -249,7 +249,7 @@ impl FireFacts<'_> {
     }
 }
 
-/// What a parent in shadow mode would have let run is not reported as its failure.
+/// A child that is refused because its parent runs in shadow mode is not reported as a failure of the parent.
 fn refusal_reason(fire: &Fire<'_>, parent: JobId) -> Reason {
     let verdict = fire.stand(parent).and_then(|stand| stand.verdict);
     let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
@@ -262,22 +262,22 @@ fn skipped(run: Run, reason: Reason, detail: Detail, now: Timestamp) -> Run {
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
 }
 
-/// What a run gets to know of one of the runs that it follows from.
+/// The data that a run gets about one of the runs that it follows from.
 #[derive(Clone, Debug)]
 pub(crate) struct ParentResult {
     pub(crate) job_name: String,
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
     pub(crate) is_follower: bool,
-    /// Parameters of the run alone, as JSON text; those of the job where there are none.
+    /// The parameters of this run alone, as JSON text; `None` if it has those of its job.
     pub(crate) params: Option<String>,
     pub(crate) job_params: Value,
     /// As JSON text.
     pub(crate) result: Option<String>,
 }
 
-/// The parameters of a run that follows from others: its job's, with what its parents were given and what they returned.
-/// Parameters that are no object are put into one.
+/// The parameters of a run that follows from others: those of its job, with the parameters and the results of its parents. Parameters that
+/// are not an object are wrapped in one.
 pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> String {
     let mut params = match job_params {
         Value::Object(params) => params.clone(),
@@ -315,7 +315,7 @@ fn given(parent: &ParentResult) -> Value {
     }
 }
 
-/// A value as far as there is room for it; else where it can be read.
+/// A value if there is room for it; else a note that names where it can be read.
 fn bounded(run: RunId, text: &str, left: &mut usize) -> Value {
     if text.len() > *left {
         return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});

@@ -1,4 +1,4 @@
-//! Tables of other products, read as text: for imports; and the jobs and logs of XXL-JOB.
+//! Reads tables of other products as text, for imports, and the jobs and logs of XXL-JOB.
 
 pub mod xxl_job;
 
@@ -8,44 +8,44 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _};
 
-/// How many rows of a table are read at most.
+/// Maximum number of rows that are read of a table.
 const ROW_COUNT_MAX: usize = 200_000;
-/// How many rows are read at once.
+/// Number of rows per page.
 const PAGE_LEN: usize = 1_000;
 
 /// Why a table was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
-    /// The address of the database.
+    /// The address is not of an expected kind of database.
     #[error("the database is {0}: {1} is expected")]
     Address(String, &'static str),
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
     NoTable(String, String),
-    /// A table that is larger than an import expects.
+    /// The table is larger than an import expects.
     #[error("the table {0} has more than {ROW_COUNT_MAX} rows")]
     TooMany(String),
     /// XXL-JOB's servers do not exclude each other, so that no instant is certain.
     #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
     NoLock,
-    /// The account may not change the tables of XXL-JOB: the statements that would permit it.
+    /// The account may not change the tables of XXL-JOB; holds the statements that would permit it.
     #[error("the account may not change XXL-JOB's tables, which it may with: {0}")]
     Denied(String),
-    /// The database.
+    /// The database refused a query.
     #[error("the database refused a query")]
     Database(#[from] sqlx::Error),
 }
 
-/// What may be shown of an address: a text without a scheme may be a password.
+/// The part of an address that may be shown: a text without a scheme may be a password.
 fn without_password(scheme: &str) -> String {
     let is_scheme = (1..=20).contains(&scheme.len()) && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+');
     if is_scheme { format!("{scheme}://…") } else { "an address without a scheme".to_owned() }
 }
 
-/// A row by the names of its columns, in small letters; NULL is left out.
+/// A row by the names of its columns, in lower case; NULL is left out.
 pub type ForeignRow = BTreeMap<String, String>;
 
-/// A connection to a database of another product. It only reads; what is changed in XXL-JOB's is in [`xxl_job`].
+/// A connection to a database of another product. It only reads; the changes to XXL-JOB's database are in [`xxl_job`].
 #[derive(Debug)]
 pub enum Database {
     /// MySQL or MariaDB.
@@ -55,13 +55,13 @@ pub enum Database {
 }
 
 impl Database {
-    /// Connects to a MySQL or MariaDB database, or where the product may have one to PostgreSQL, and reads as of this moment.
+    /// Connects to a MySQL or MariaDB database, or with `takes_postgres` also to a PostgreSQL one, and reads as of this moment.
     ///
     /// # Errors
     /// [`ForeignError::Address`] and [`ForeignError::Database`].
     pub async fn open(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
         let mut database = Self::connect(url, takes_postgres).await?;
-        // All tables as of one moment: the pages of a table, and the tables, belong together.
+        // One snapshot, so that the pages of a table, and the tables, are consistent with each other.
         match &mut database {
             Self::MySql(connection) => {
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await?;
@@ -89,8 +89,9 @@ impl Database {
         }
     }
 
-    /// All rows of a table in the order of its key, with all columns but some, as text; those of `bytes` as hexadecimal digits. The name of the
-    /// table is read as it is in MySQL, and in small letters in PostgreSQL, where it is looked for in the schemas of the search path.
+    /// All rows of a table as text, in the order of `key`, with all columns except those in `without`; the columns in `bytes` as
+    /// hexadecimal digits. The name of the table is used as it is in MySQL, and in lower case in PostgreSQL, which looks for it in the
+    /// schemas of the search path.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -115,10 +116,10 @@ impl Database {
         let order = list(&mut key.iter().map(|name| self.quoted(name)));
         let from = self.quoted(&table_name);
         let mut rows: Vec<ForeignRow> = Vec::new();
-        // The tables of definitions are small: pages by their number need no key that is compared.
+        // The tables of definitions are small: OFFSET is fast enough, and needs no comparison of keys.
         loop {
             let offset = rows.len();
-            // The names are the database's own, or of the program's own list and in quotes.
+            // The names are the database's own, or from the program's own list, and are quoted.
             let text = format!("SELECT {selected} FROM {from} ORDER BY {order} LIMIT {PAGE_LEN} OFFSET {offset}");
             let page = self.page(&text, known.len()).await?;
             let is_last = page.len() < PAGE_LEN;
@@ -158,7 +159,7 @@ impl Database {
         }
     }
 
-    /// A column as text, or its bytes as hexadecimal digits: PostgreSQL writes these so, with `\x` before them.
+    /// A column as text, or its bytes as hexadecimal digits: PostgreSQL's text of bytes is hexadecimal already, after `\x`.
     fn text(&self, name: &str, is_bytes: bool) -> String {
         match self {
             Self::MySql(_) if is_bytes => format!("HEX({})", self.quoted(name)),

@@ -1,19 +1,19 @@
-//! What a node's server finds on its host.
+//! Measurements of a node's host: free disk space, and the end of TLS certificates.
 
 use rondel_core::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// What a node's server finds on its host. It travels with the report of the loop that measures it.
+/// Measurements of a node's host, part of the report of the loop that takes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HostReport {
-    /// The disks with its data folder and its SQLite file.
+    /// The disks that hold the server's data folder and its SQLite file.
     pub disks: Vec<DiskReport>,
-    /// When the first of its TLS certificates ends; none without TLS.
+    /// When the first of its TLS certificates expires; `None` without TLS.
     pub certificate_ends_at: Option<Timestamp>,
 }
 
-/// How much of a disk is free.
+/// Free and total space of one disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DiskReport {
@@ -21,6 +21,6 @@ pub struct DiskReport {
     pub folder: String,
     /// Bytes that the server may still write.
     pub free_bytes: u64,
-    /// All of its bytes.
+    /// Total size in bytes.
     pub size_bytes: u64,
 }

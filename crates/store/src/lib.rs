@@ -1,26 +1,26 @@
-//! What Rondel remembers: one trait in parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//! Rondel's persistent state: one trait in parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
 //! - [`Namespaces`], [`Catalog`], [`CreateJobs`], [`ChangeJobs`]: namespaces, apps, jobs with their versions;
-//! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: who may come in, who did, and what they did;
+//! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: accounts, sign-ins, API tokens, and the log of what callers did;
 //! - [`Calendars`]: business calendars with their versions; [`Scripts`]: scripts with theirs;
 //! - [`Declarations`]: the sets of jobs that executors' code declares;
-//! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Relay`], [`Runs`], [`SearchRuns`]: due jobs and runs, from claim
-//!   to verdict ([`ledger`]);
-//! - [`Changes`]: what changed of late, for those who watch;
+//! - [`Claim`], [`Dispatch`], [`Adopt`], [`Finish`], [`Cancel`], [`Limits`], [`Move`], [`Relay`], [`Runs`], [`SearchRuns`]: due jobs and
+//!   runs, from claim to verdict ([`ledger`]);
+//! - [`Changes`]: recent changes of runs and jobs, for live views;
 //! - [`Cluster`], [`Executors`]: the database's clock, nodes with their leases, executors with their sessions;
-//! - [`Logs`]: what runs wrote;
-//! - [`SavedFilters`]: filters that users kept under names;
-//! - [`RequestKeys`]: calls that are made once, however often they are sent;
-//! - [`Channels`]: where alerts are sent, and the messages on their way;
-//! - [`Alerts`]: rules of alerts, their incidents and silences;
-//! - [`Reports`]: failures by message, and when the report of a namespace is sent;
-//! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, jobs that stand still, and counts;
-//!   [`Rollups`]: what charts and overviews read;
+//! - [`Logs`]: the log lines of runs;
+//! - [`SavedFilters`]: filters that users saved under names;
+//! - [`RequestKeys`]: idempotency keys, so that a repeated call takes effect once;
+//! - [`Channels`]: destinations of alerts, and the messages on their way there;
+//! - [`Alerts`]: alert rules, their incidents and silences;
+//! - [`Reports`]: failures by message, and the report schedules of namespaces;
+//! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, repair of stuck jobs, and counts;
+//!   [`Rollups`]: the data of charts and overviews;
 //! - [`XxlExecutors`]: executors that speak XXL-JOB's protocol, and the numbers by which they know jobs and runs;
-//! - [`ShadowFires`]: fires of another scheduler, as they were observed there;
-//! - [`Pumps`]: pump jobs, and who has which of their items.
+//! - [`ShadowFires`]: fires of another scheduler, as observed there;
+//! - [`Pumps`]: pump jobs, and the owners of their items.
 //!
-//! Every transition states its old state and returns who won; a lost race is a value, not an error. Batches lock first,
+//! Every transition names the state that it expects and returns whether it won; a lost race is a value, not an error. Batches lock first,
 //! then write. All SQL of the product is in this crate.
 
 pub mod access;
@@ -93,7 +93,7 @@ pub use xxl::XxlExecutors;
 /// Declares [`Store`] as the sum of the traits of its areas.
 macro_rules! store_of {
     ($($area:ident),+) => {
-        /// Everything that is remembered.
+        /// The whole store: the traits of all areas.
         pub trait Store: $($area +)+ std::fmt::Debug + Send + Sync + 'static {}
 
         impl<T: $($area +)+ std::fmt::Debug + Send + Sync + 'static> Store for T {}

@@ -9,10 +9,10 @@ use rondel_core::Timestamp;
 
 use crate::logs::LogLine;
 
-/// Shorter chunks stay as they are.
+/// Smallest size of a chunk that is compressed, in bytes.
 const COMPRESS_FROM: usize = 512;
-/// The most that a chunk is read as, in bytes of text: what is stored may be a few kilobytes that were compressed from any
-/// number. Chunks that the gateway takes are smaller, however their text has to be written.
+/// Maximum size of a chunk as it is read, in bytes of text: a few stored kilobytes may decompress to any size. Chunks that the gateway
+/// accepts are smaller, even after their text is escaped.
 const PLAIN_BYTES_MAX: usize = 4 * 1024 * 1024;
 const PLAIN: &str = "plain";
 const DEFLATE: &str = "deflate";
@@ -32,7 +32,7 @@ pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8
     Ok((DEFLATE, encoder.finish()?))
 }
 
-/// What [`encode`] wrote. Of a chunk that is too large the first lines, and one that states the cut.
+/// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and one that states the cut.
 pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> {
     let (mut plain, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
     match codec {
@@ -59,7 +59,7 @@ pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> 
     Ok(lines)
 }
 
-/// About how many bytes these lines were read as.
+/// Approximate size of these lines before they were decoded into lines, in bytes.
 pub(crate) fn plain_len(lines: &[LogLine]) -> usize {
     const OVERHEAD: usize = 32;
     lines.iter().map(|line| line.text.len() + OVERHEAD).sum()

@@ -1,15 +1,15 @@
-//! What runs wrote, in compressed chunks, so that it outlives the executor.
+//! Logs of runs, stored in compressed chunks so that they outlive the executor.
 
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, RunId, Timestamp};
 
 use crate::error::Result;
 
-/// The levels of lines, and where they were printed.
+/// The levels of lines, and the outputs that lines were printed to.
 pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
 
-/// The number of a chunk that begins with the line n, counted from 1, is this plus n, where its sender does not count chunks: one
-/// that keeps only how far it has read can send a chunk again under the same number.
+/// The base of chunk numbers for a sender that does not count chunks: the number of a chunk is this plus the number of its first line,
+/// counted from 1. A sender that keeps only how far it has read can thus send a chunk again under the same number.
 pub const NUMBERED_BY_LINE: i64 = 1 << 41;
 
 /// Whether chunks are missing before this one, for a reader that has read `line_count` lines and the chunk `last` (−1 for none).
@@ -63,27 +63,27 @@ pub struct ChunkSize {
     pub line_count: u64,
 }
 
-/// Runs in order of their ids.
+/// A range of runs by their ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogRange {
-    /// Those after this one …
+    /// Only runs after this one.
     pub after: RunId,
-    /// … up to this one.
+    /// Only runs up to this one.
     pub up_to: RunId,
-    /// When they are removed: this instant is in the line in their place.
+    /// When the logs are removed; the line in their place has this instant.
     pub now: Timestamp,
 }
 
-/// What [`Logs::remove_logs`] did.
+/// Outcome of [`Logs::remove_logs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemovedLogs {
-    /// Runs whose logs are gone.
+    /// Number of runs whose logs were removed.
     pub runs: u64,
-    /// The last run that was looked at: the next call goes on after it. `None` where there was none.
+    /// The last run that was looked at: the next call continues after it. `None` if there was none.
     pub last: Option<RunId>,
 }
 
-/// The line in place of a log of so many lines.
+/// The line in place of a removed log of `count` lines.
 pub(crate) fn removed_line(count: i64, at: Timestamp) -> LogLine {
     LogLine { at, level: "warn".to_owned(), text: format!("… {count} lines were removed by the log retention") }
 }
@@ -91,23 +91,21 @@ pub(crate) fn removed_line(count: i64, at: Timestamp) -> LogLine {
 /// Logs of runs.
 #[async_trait]
 pub trait Logs {
-    /// Keeps these chunks; those that are there already are left as they are. Chunks of runs that do not exist are
-    /// dropped.
+    /// Stores these chunks; existing ones stay unchanged. Chunks of runs that do not exist are dropped.
     async fn append_logs(&self, chunks: &[LogChunk]) -> Result<()>;
 
-    /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`; fewer of large ones. None where
+    /// Chunks of an attempt after `after_sequence` (−1 for all), in order, at most `limit`, and fewer if they are large. Empty only if
     /// there are none.
     async fn log_chunks(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<LogChunk>>;
 
-    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), in order, at most `limit`. Their lines are not
-    /// read: a reader finds a line by its number with them.
+    /// The sizes of an attempt's chunks after `after_sequence` (−1 for all), in order, at most `limit`. Their lines are not read; a reader
+    /// uses the sizes to find a line by its number.
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>>;
 
-    /// The newest run of a namespace whose log does not fit any more, if the newest logs are to take at most `bytes`, as
-    /// they are stored; `None` where all fit.
+    /// The newest run of a namespace whose log does not fit if the newest logs may take at most `bytes`, as stored; `None` if all fit.
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
 
-    /// Removes the logs of ended runs from `range` of a namespace, the oldest first, of at most `limit` runs that are
-    /// looked at. In place of each attempt's log a line is left that states the removal. Logs of open runs stay.
+    /// Removes the logs of ended runs of a namespace in `range`, the oldest first, looking at no more than `limit` runs. The log of each
+    /// attempt is replaced by a line that states the removal. Logs of open runs stay.
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs>;
 }

@@ -1,7 +1,7 @@
-//! Messages to the world that follow from a transaction: written in it, sent after it.
+//! Outgoing messages that follow from a transaction: written in it, sent after it.
 //!
-//! One kind reports a run that failed, one a run that was skipped where its job wants that reported. The row has the id of
-//! the run: no run ends twice, and a node never makes an id that another thing has.
+//! One kind reports a failed run, the other a skipped run whose job wants that reported. The row has the id of the run: no run ends twice,
+//! and a node never makes an id that is in use.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,14 +22,14 @@ pub const RUN_FAILED: &str = "run.failed";
 /// The kind of a message that reports a skipped run, or one row of several skipped fires.
 pub const RUN_SKIPPED: &str = "run.skipped";
 
-/// Where failed runs of a namespace are reported.
+/// The webhook to which failed runs of a namespace are reported.
 #[derive(Clone, PartialEq, Eq)]
 pub struct FailureWebhook {
     /// An http or https URL.
     pub url: String,
-    /// What messages are signed with.
+    /// The secret that messages are signed with.
     pub secret: String,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When its URL was last set.
     pub updated_at: Timestamp,
@@ -48,13 +48,13 @@ pub struct OutboxItem {
     pub id: OutboxId,
     /// The tenant.
     pub namespace: NamespaceId,
-    /// What it is.
+    /// Its kind, such as [`RUN_FAILED`].
     pub kind: String,
     /// The run that it is about.
     pub run: Option<RunId>,
-    /// What is sent, as JSON.
+    /// The body, as JSON.
     pub payload: String,
-    /// How often sending was tried.
+    /// Number of tries to send it.
     pub attempt_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
@@ -62,34 +62,34 @@ pub struct OutboxItem {
     pub held_until: Timestamp,
 }
 
-/// Which messages are taken, and for how long.
+/// A request to take messages.
 #[derive(Clone, Copy, Debug)]
 pub struct TakeOutbox<'a> {
-    /// None of these namespaces: their messages are under way.
+    /// Namespaces to leave out, because their messages are being sent.
     pub without: &'a [NamespaceId],
-    /// Of how many namespaces, at most [`TAKE_NAMESPACE_MAX`].
+    /// Maximum number of namespaces, at most [`TAKE_NAMESPACE_MAX`].
     pub namespace_max: u32,
-    /// How many of each namespace, at most [`TAKE_EACH_MAX`].
+    /// Maximum number of messages of each namespace, at most [`TAKE_EACH_MAX`].
     pub each_max: u32,
     /// How long no other server takes them.
     pub hold: Duration,
 }
 
-/// Namespaces whose messages one call takes, and those that it leaves out.
+/// Maximum number of namespaces whose messages one call takes, and of those that it leaves out.
 pub const TAKE_NAMESPACE_MAX: u32 = 500;
-/// Messages of one namespace that one call takes.
+/// Maximum number of messages of one namespace that one call takes.
 pub const TAKE_EACH_MAX: u32 = 500;
 
 /// Webhooks, and messages on their way.
 #[async_trait]
 pub trait Outbox {
-    /// Where failed runs of a namespace are reported.
+    /// The webhook to which failed runs of a namespace are reported.
     async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>>;
 
-    /// Sets that place. One that is there gets the new URL and keeps its secret; `true` where this one is new.
+    /// Stores that webhook. An existing one gets the new URL and keeps its secret; `true` if this one is new.
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool>;
 
-    /// Ends the reports of failed runs of a namespace; `false` where there were none.
+    /// Removes that webhook; `false` if there was none.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
     /// Takes messages that are due at `now`: of the namespaces with the longest due ones, the longest due of each. For
@@ -99,7 +99,7 @@ pub trait Outbox {
     /// Removes messages that were sent, or given up.
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;
 
-    /// Puts a message back, to be sent at `due_at`. Does nothing where another server has taken it since.
+    /// Postpones a message to `due_at`. Does nothing if another server has taken it since.
     async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()>;
 }
 
@@ -108,7 +108,7 @@ pub(crate) const fn may_be_reported(status: RunStatus) -> bool {
     is_failure(status) || matches!(status, RunStatus::Skipped)
 }
 
-/// Whether a definition, as JSON, wants skips for this reason reported. One that cannot be read has the default.
+/// Whether a definition, as JSON, wants skips for this reason reported. A definition that cannot be read has the default.
 pub(crate) fn reports_skip(spec: &str, reason: Reason) -> bool {
     /// The part of a definition that counts here: a whole one may have parameters and schedules of many kilobytes.
     #[derive(Default, Deserialize)]
@@ -142,7 +142,7 @@ pub(crate) struct RunMessage {
     pub(crate) finished_at: Option<Timestamp>,
     pub(crate) executor: Option<String>,
     pub(crate) message: Option<String>,
-    /// For a row of several skipped fires: the last of them, and how many they are.
+    /// For a row of several skipped fires: the last of them, and their number.
     pub(crate) span: Option<(Timestamp, i64)>,
 }
 
@@ -151,7 +151,7 @@ impl RunMessage {
         if is_failure(self.status) { RUN_FAILED } else { RUN_SKIPPED }
     }
 
-    /// What is sent.
+    /// The body of the message, as JSON.
     pub(crate) fn payload(&self, now: Timestamp) -> String {
         let subject =
             Subject { status: self.status, reason: self.reason, detail: self.detail.as_deref(), attempt: self.attempt };

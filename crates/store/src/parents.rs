@@ -15,8 +15,8 @@ pub(crate) enum Refused {
     Bad(BadGraph),
 }
 
-/// Resolves and checks the parents of a job. `ids` are the jobs of the namespace that have the names, `edges` all of the
-/// namespace. The job itself may not exist yet.
+/// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs by name, `edges` are all edges of the namespace. The
+/// job itself may not exist yet.
 pub(crate) fn check(
     job: JobId,
     spec: &JobSpec,
@@ -28,8 +28,8 @@ pub(crate) fn check(
     Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
 }
 
-/// The same for new jobs, each of which may follow from those before it: the edges of all of them, or nothing where one is
-/// refused. The graph is checked once, not once for each job.
+/// Like [`check`], for new jobs, each of which may follow from those before it: the edges of all of them, or `None` if one is refused. The
+/// graph is checked once, not once for each job.
 pub(crate) fn check_all<'a>(
     jobs: impl IntoIterator<Item = (JobId, &'a JobSpec)>,
     mut ids: HashMap<String, JobId>,
@@ -64,7 +64,7 @@ fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<V
 }
 
 impl Refused {
-    /// The jobs whose names are wanted.
+    /// The jobs whose names [`errors`](Self::errors) needs.
     pub(crate) fn path(&self) -> &[JobId] {
         match self {
             Self::Missing(_) => &[],
@@ -72,7 +72,7 @@ impl Refused {
         }
     }
 
-    /// The complaints, with the names of the path. The job itself has the name of the definition.
+    /// The errors, with the names of the path. The job itself has the name of the definition.
     pub(crate) fn errors(&self, job: JobId, spec: &JobSpec, names: &HashMap<JobId, String>) -> Vec<FieldError> {
         let name = |id: &JobId| if *id == job { Some(spec.name.as_str()) } else { names.get(id).map(String::as_str) };
         let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();

@@ -10,7 +10,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// The longest checkpoint, in bytes.
+/// Maximum size of a checkpoint, in bytes.
 pub const CHECKPOINT_LEN_MAX: usize = 4 * 1024;
 
 /// A job that is a pump job, or was one.
@@ -18,7 +18,7 @@ pub const CHECKPOINT_LEN_MAX: usize = 4 * 1024;
 pub struct PumpJob {
     /// The job.
     pub job: JobId,
-    /// Its newest definition.
+    /// The version of its newest definition.
     pub version: i64,
     /// When that was saved.
     pub saved_at: Timestamp,
@@ -26,34 +26,34 @@ pub struct PumpJob {
     pub home: NodeId,
     /// Rises at each change of home.
     pub term: i64,
-    /// It is deleted: it has no home any more, and what is open of it is to end.
+    /// Whether it is deleted: then it has no home any more, and its open runs are to end.
     pub is_deleted: bool,
 }
 
-/// What became of changes of items.
+/// Outcome of changes of items.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChangedItems {
-    /// How many were made.
+    /// Number of changes that were made.
     pub made_count: u64,
-    /// The node is not the home of the job, or has no lease: nothing was changed.
+    /// The node is not the home of the job, or its lease is not valid: nothing was changed.
     pub is_refused: bool,
 }
 
-/// Pump jobs: which there are, and who has which of their items.
+/// Pump jobs, and the owners of their items.
 #[async_trait]
 pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The newest rows of a job that stand for all of its groups, at most `limit`, and all that are open; by their planned instants from the
-    /// last on.
+    /// The rows of a job that stand for all of its groups: the newest ones, at most `limit`, and all that are open. The latest planned
+    /// instant comes first.
     async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.
     async fn pump_items(&self, job: JobId) -> Result<Vec<Item>>;
 
-    /// Makes changes of the items of a job, in this order; one that meets an item in another state than it expects is left out. Only the home
-    /// of the job makes them, and only under a lease that holds.
+    /// Makes changes of the items of a job, in this order; a change that finds its item in another state than it expects is left out. Only
+    /// the home of the job makes them, and only under a valid lease.
     async fn change_items(
         &self,
         token: LeaseToken,
@@ -91,7 +91,7 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Cha
     }
 }
 
-/// The changes in parts of at most so many names. What is about one item stays together, in its order.
+/// Splits the changes into parts of at most `names_max` items. The changes of one item stay together, in their order.
 pub(crate) fn by_names(changes: &[(String, Change)], names_max: usize) -> Vec<Vec<&(String, Change)>> {
     let mut by_name: BTreeMap<&str, Vec<&(String, Change)>> = BTreeMap::new();
     for change in changes {

@@ -1,8 +1,8 @@
-//! What reports read beside the counts of runs: messages of failed runs, folded and counted by day, and when the report of a namespace
-//! is sent.
+//! Data of reports in addition to the counts of runs: messages of failed runs, folded and counted by day, and the report schedules of
+//! namespaces.
 //!
 //! [`Stats::roll_up`](crate::Stats::roll_up) counts the messages, each run once. A report that is due is written as a message to its
-//! channel in the transaction that moves its schedule on: a server that dies before or after that sends it once.
+//! channel in the transaction that moves its schedule on, so that it is sent once even if the server dies before or after that.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +15,11 @@ use crate::channels::NewMessage;
 use crate::error::Result;
 use crate::upkeep::CountedRun;
 
-/// The most messages that one call answers.
+/// Maximum number of messages that one call returns.
 pub const MESSAGE_COUNT_MAX: u32 = 200;
-/// How many jobs of a message are named.
+/// Maximum number of jobs that are named for a message.
 pub const MESSAGE_JOB_COUNT: u32 = 5;
-/// The most schedules that one call answers.
+/// Maximum number of schedules that one call returns.
 pub const DUE_COUNT_MAX: u32 = 200;
 
 /// How often runs failed with one message in some days.
@@ -31,16 +31,16 @@ pub struct FailureMessage {
     pub message: String,
     /// How many runs failed, timed out, or ended unknown with it.
     pub count: u64,
-    /// Of how many jobs.
+    /// Number of jobs of these runs.
     pub job_count: u64,
-    /// The jobs with the most of them, at most [`MESSAGE_JOB_COUNT`], each with its number.
+    /// The jobs with the most such runs, at most [`MESSAGE_JOB_COUNT`], each with its number of runs.
     pub jobs: Vec<(JobId, u64)>,
-    /// The newest of the runs.
+    /// The newest of these runs.
     pub newest: RunId,
 }
 
 impl FailureMessage {
-    /// Names the jobs with the most of them, out of these.
+    /// Adds these jobs and keeps those with the most such runs.
     pub(crate) fn name_jobs(&mut self, jobs: impl IntoIterator<Item = (JobId, u64)>) {
         self.jobs.extend(jobs);
         self.jobs.sort_by_key(|(job, count)| (std::cmp::Reverse(*count), *job));
@@ -48,14 +48,14 @@ impl FailureMessage {
     }
 }
 
-/// The most frequent first, and no more than were asked for.
+/// Sorts the most frequent first, and keeps at most `limit`.
 pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Vec<FailureMessage> {
     messages.sort_by_key(|one| (std::cmp::Reverse(one.count), one.key));
     messages.truncate(usize::try_from(limit.min(MESSAGE_COUNT_MAX)).unwrap_or(usize::MAX));
     messages
 }
 
-/// Which failures.
+/// Selects failures by message.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
     /// Their tenant.
@@ -64,69 +64,69 @@ pub struct FailureQuery<'a> {
     pub jobs: Option<&'a [JobId]>,
     /// Only those of these apps; at most 512.
     pub apps: Option<&'a [AppId]>,
-    /// Days (in UTC) that begin at or after this …
+    /// Only days (in UTC) that begin at or after this instant.
     pub from: Timestamp,
-    /// … and before this.
+    /// Only days that begin before this instant.
     pub to: Timestamp,
-    /// At most so many messages.
+    /// Maximum number of messages.
     pub limit: u32,
 }
 
-/// When the report of a namespace is sent, as it is kept.
+/// The stored report schedule of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledReport {
     /// The tenant.
     pub namespace: NamespaceId,
-    /// Counts its definitions from 1.
+    /// The number of its definition, from 1.
     pub version: i64,
     /// The definition.
     pub spec: ReportSchedule,
-    /// Who saved it.
+    /// Name of the caller that saved it.
     pub author: String,
     /// When it was last saved.
     pub updated_at: Timestamp,
-    /// When the next report is due; `None` where there is no next one.
+    /// When the next report is due; `None` if there is no next one.
     pub next_at: Option<Timestamp>,
     /// When the last report was written.
     pub sent_at: Option<Timestamp>,
 }
 
-/// A schedule to be saved, whether there is one or not.
+/// A schedule to be saved, new or changed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportChange<'a> {
     /// The tenant.
     pub namespace: NamespaceId,
-    /// What is saved, checked.
+    /// The definition to save, validated.
     pub spec: &'a ReportSchedule,
-    /// Who saves it.
+    /// Name of the caller that saves it.
     pub author: &'a str,
     /// When the first report is due.
     pub next_at: Option<Timestamp>,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
 }
 
-/// What saving a schedule did.
+/// Outcome of saving a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReportSaved {
     /// There was none before.
     Created,
-    /// It was there before.
+    /// It replaced an earlier one.
     Changed,
     /// Its channel does not exist.
     NoChannel,
 }
 
-/// A report that is due, as it is written.
+/// A due report to write.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportWrite<'a> {
     /// The schedule as it was read.
     pub schedule: &'a ScheduledReport,
     /// When the next one is due.
     pub next_at: Option<Timestamp>,
-    /// The present.
+    /// The current time.
     pub now: Timestamp,
-    /// The message; none where the channel is gone.
+    /// The message; `None` if the channel was deleted.
     pub message: Option<&'a NewMessage>,
 }
 
@@ -136,30 +136,31 @@ pub trait Reports {
     /// Failures by message, the most frequent first.
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>>;
 
-    /// Removes what was counted for days that began before `before`; at most `limit` rows, and those of the same day. Answers how many went.
+    /// Removes the counts of days that began before `before`; at most `limit` rows, and the other rows of the same day. Returns how many
+    /// were removed.
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// When the report of a namespace is sent; `None` where none is.
+    /// The report schedule of a namespace, if it has one.
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>>;
 
-    /// Saves when the report of a namespace is sent.
+    /// Saves the report schedule of a namespace.
     async fn save_report_schedule(&self, change: ReportChange<'_>) -> Result<ReportSaved>;
 
-    /// No report of the namespace is sent any more; false where none was.
+    /// Deletes the report schedule of a namespace; `false` if there was none.
     async fn delete_report_schedule(&self, namespace: NamespaceId) -> Result<bool>;
 
     /// Schedules whose report is due, the longest due first, at most `limit`.
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>>;
 
-    /// Writes the message of a due report and moves its schedule on; false where another server did so, or the schedule changed, and then
-    /// nothing is written.
+    /// Writes the message of a due report and moves its schedule on; `false`, with nothing written, if another server did so or the
+    /// schedule changed.
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool>;
 }
 
 /// Failures of one job on one day with one message.
 pub(crate) type FailureKey = (JobId, Timestamp, i64);
 
-/// What is added to such a count.
+/// An addition to such a count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailureGain {
     pub(crate) namespace: NamespaceId,
@@ -169,7 +170,7 @@ pub(crate) struct FailureGain {
     pub(crate) newest: RunId,
 }
 
-/// What a batch of runs adds.
+/// The additions of a batch of runs.
 #[derive(Debug, Default)]
 pub(crate) struct FailureGains {
     pub(crate) gains: BTreeMap<FailureKey, FailureGain>,
@@ -182,7 +183,7 @@ pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> boo
 }
 
 impl FailureGains {
-    /// Counts a failure. Without a message its reason stands for it, without that its verdict.
+    /// Counts a failure. Without a message its reason stands for it, without a reason its verdict.
     pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
         let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
         let folded = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));
@@ -198,7 +199,7 @@ impl FailureGains {
         gain.newest = gain.newest.max(run.id);
     }
 
-    /// The same, with at most [`FOLDED_COUNT_MAX`] messages of each job and day beside those that are counted together.
+    /// These additions with at most [`FOLDED_COUNT_MAX`] messages of each job and day; the others are counted together.
     pub(crate) fn bounded(self, known: &BTreeSet<FailureKey>) -> Self {
         let mut counts: BTreeMap<(JobId, Timestamp), usize> = BTreeMap::new();
         for (job, day, _) in known.iter().filter(|(.., key)| *key != REST_KEY) {
@@ -224,7 +225,7 @@ impl FailureGains {
         Self { gains }
     }
 
-    /// The jobs with the first and the last day that is counted.
+    /// The jobs, and the first and the last day, that are counted.
     pub(crate) fn range(&self) -> (BTreeSet<JobId>, Timestamp, Timestamp) {
         let jobs = self.gains.keys().map(|(job, ..)| *job).collect();
         let days = || self.gains.keys().map(|(_, day, _)| *day);

@@ -8,15 +8,15 @@ use crate::error::Result;
 /// A call with a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyedCall<'a> {
-    /// Whose key: SHA-256 of what the caller shows to be let in, in hex.
+    /// The owner of the key: SHA-256 of the caller's credential, in hex.
     pub scope: &'a str,
     /// The key, at most 255 bytes.
     pub key: &'a str,
-    /// What is asked: SHA-256 of method, path and body, in hex.
+    /// The request: SHA-256 of method, path and body, in hex.
     pub fingerprint: &'a str,
 }
 
-/// An answer that is kept.
+/// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptAnswer {
     /// Its status.
@@ -27,28 +27,28 @@ pub struct KeptAnswer {
     pub body: String,
 }
 
-/// What the beginning of a call found.
+/// The state in which a call was found when it began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Begun {
-    /// This call was not made before: it is to be made, and ended.
+pub enum CallState {
+    /// The call is new: the caller must make it and then end it.
     New,
-    /// It was made, and this was the answer.
+    /// The call was made before, with this answer.
     Answered(KeptAnswer),
-    /// It is being made.
+    /// The call is in progress.
     InFlight,
-    /// Another call was made with this key.
+    /// The key belongs to a different call.
     Other,
 }
 
 /// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. One without an answer that began before `given_up` is taken up again: its server is gone.
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun>;
+    /// Begins a call. A call without an answer that began before `given_up` is begun again: its server is taken for dead.
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState>;
 
-    /// Keeps the answer of a call that began; `None` forgets the call, so that it can be made again.
+    /// Stores the answer of a call that began; `None` forgets the call, so that it can be made again.
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()>;
 
-    /// Forgets calls that began before `before`, at most `limit`; answers of how many.
+    /// Removes calls that began before `before`, at most `limit`; returns how many.
     async fn forget_calls(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

@@ -1,4 +1,4 @@
-//! What charts read: counts with distributions per namespace, app and job in buckets of time, and which jobs fail now.
+//! The data of charts: counts with distributions per namespace, app and job in buckets of time, and the jobs that fail now.
 //!
 //! [`Stats::roll_up`](crate::Stats::roll_up) makes them from the ledger, each run once, together with the counts per job and hour.
 
@@ -11,7 +11,7 @@ use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 use crate::error::Result;
 use crate::upkeep::CountedRun;
 
-/// Whose runs are counted together.
+/// The owner whose runs are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PointKind {
     /// All of a namespace.
@@ -23,7 +23,7 @@ pub enum PointKind {
 }
 
 impl PointKind {
-    /// The word for it in SQL.
+    /// Its name in SQL.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -61,7 +61,7 @@ pub struct Verdicts {
 }
 
 impl Verdicts {
-    /// All of them.
+    /// The number of all runs.
     #[must_use]
     pub const fn total(&self) -> u64 {
         self.succeeded + self.cancelled + self.skipped + self.trouble()
@@ -87,7 +87,7 @@ impl Verdicts {
     }
 }
 
-/// What became of the runs of one owner that were planned in one bucket of time.
+/// The outcomes of the runs of one owner that were planned in one bucket of time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatPoint {
     /// The namespace, app or job.
@@ -102,7 +102,7 @@ pub struct StatPoint {
     pub lateness: Sketch,
 }
 
-/// How much of each point is read.
+/// How much of each point to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PointDetail {
     /// Everything.
@@ -112,22 +112,22 @@ pub enum PointDetail {
     Verdicts,
 }
 
-/// Which points.
+/// Selects points.
 #[derive(Clone, Copy, Debug)]
 pub struct PointQuery<'a> {
-    /// Whose.
+    /// The kind of the owners.
     pub kind: PointKind,
     /// The ids of the namespaces, apps or jobs.
     pub owners: &'a [i64],
     /// The length of the buckets; one of [`PointKind::steps`].
     pub step: Step,
-    /// Buckets that begin at or after this …
+    /// Only buckets that begin at or after this instant.
     pub from: Timestamp,
-    /// … and before this.
+    /// Only buckets that begin before this instant.
     pub to: Timestamp,
-    /// At most so many of each 512 owners, by owner and time.
+    /// Maximum number of points of each 512 owners, by owner and time.
     pub limit: u32,
-    /// How much of each.
+    /// How much of each point to read.
     pub detail: PointDetail,
 }
 
@@ -146,7 +146,7 @@ pub struct JobPulse {
     pub failed_at: Option<Timestamp>,
     /// The first of those since the last success; `None` while the newest run succeeded.
     pub failing_since: Option<Timestamp>,
-    /// How many there are since then.
+    /// Number of such runs since then.
     pub streak: u64,
 }
 
@@ -163,7 +163,8 @@ impl JobPulse {
         }
     }
 
-    /// Takes a verdict into account. Runs come about in the order in which they ended: an earlier success does not end a streak.
+    /// Takes a verdict into account. Runs come approximately in the order in which they ended: a success that was planned earlier does not
+    /// end a streak.
     pub(crate) fn note(&mut self, run: &CountedRun) {
         match run.status {
             RunStatus::Succeeded => {
@@ -189,7 +190,7 @@ impl JobPulse {
     }
 }
 
-/// What the runs of a job and its schedule give for its state.
+/// The activity of a job, by its runs and its schedule; its state follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobActivity {
     /// The job.
@@ -221,15 +222,15 @@ pub struct JobTrouble {
     pub job: JobId,
     /// How they ended.
     pub status: RunStatus,
-    /// Why; only of skipped ones whether no executor was there.
+    /// Whether no executor was there; only for skipped runs.
     pub had_no_executor: bool,
-    /// How many rows.
+    /// Number of rows.
     pub count: u64,
     /// The newest of them.
     pub newest: RunId,
 }
 
-/// A run as a drawing shows it.
+/// A run as a chart shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunMark {
     /// The run.
@@ -248,9 +249,9 @@ pub struct RunMark {
     pub finished_at: Option<Timestamp>,
     /// The executor that has or had it.
     pub executor: Option<String>,
-    /// How many fires it stands for …
+    /// Number of fires that it stands for.
     pub span_count: i64,
-    /// … and the last of them.
+    /// The last of those fires.
     pub span_end_at: Option<Timestamp>,
 }
 
@@ -280,11 +281,11 @@ pub struct OpenJob {
     pub run: RunId,
     /// The earliest planned instant.
     pub fire_at: Timestamp,
-    /// When the first of them began; `None` where none has.
+    /// When the first of them began; `None` if none has.
     pub started_at: Option<Timestamp>,
 }
 
-/// Which open runs.
+/// Selects open runs.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenQuery {
     /// Their tenant.
@@ -293,11 +294,11 @@ pub struct OpenQuery {
     pub status: RunStatus,
     /// Due no later than this.
     pub due_by: Timestamp,
-    /// Planned, and begun where they have, no later than this.
+    /// Planned, and if begun, then begun, no later than this.
     pub since: Timestamp,
-    /// First attempts alone.
-    pub is_first_attempt: bool,
-    /// At most so many jobs of each node.
+    /// Whether only first attempts are selected.
+    pub first_attempts_only: bool,
+    /// Maximum number of jobs of each node.
     pub limit: u32,
 }
 
@@ -306,7 +307,7 @@ pub struct OpenQuery {
 pub struct ComingJob {
     /// The job.
     pub job: JobId,
-    /// Its newest definition.
+    /// The version of its newest definition.
     pub version: i64,
     /// Its app.
     pub app: AppId,
@@ -320,33 +321,34 @@ pub trait Rollups {
     /// Points of these owners, by owner and time. Buckets without runs are left out.
     async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>>;
 
-    /// Removes points of buckets that began before `before`; at most `limit`. Answers how many went.
+    /// Removes points of buckets that began before `before`; at most `limit`. Returns how many were removed.
     async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The jobs of a namespace whose newest runs failed, the longest streak first, at most `limit`; deleted jobs are left out.
     async fn failing_jobs(&self, namespace: NamespaceId, within: Option<&[AppId]>, limit: u32)
     -> Result<Vec<JobPulse>>;
 
-    /// Of the newest `row_count` rows of a namespace from run `since` on that ended otherwise than well: how many there are by job and status,
-    /// the most first; those that were cancelled are left out.
+    /// Counts the newest `row_count` rows of a namespace from run `since` on that ended without success, by job and status, the most
+    /// frequent first; of these rows, cancelled runs are left out.
     async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>>;
 
-    /// Runs of these jobs for a drawing, planned from `from` on and before `to`: job by job in the order of `jobs`, of each at most `limit`,
+    /// Runs of these jobs for a chart, planned from `from` on and before `to`: job by job in the order of `jobs`, at most `limit` of each,
     /// its newest first; shards are left out.
     async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>>;
 
-    /// Runs and shards of a namespace for a drawing, with ids from the first of `ids` on and before the second, the newest first, at most `limit`.
+    /// Runs and shards of a namespace for a chart, with ids from the first of `ids` on and before the second, the newest first, at most
+    /// `limit`.
     async fn marks_of_namespace(&self, namespace: NamespaceId, ids: (RunId, RunId), limit: u32)
     -> Result<Vec<RunMark>>;
 
     /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit`; shards are left out.
     async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>>;
 
-    /// The jobs that have such open runs, the earliest planned instant first; shards are left out.
+    /// The jobs that have the selected open runs, the earliest planned instant first; shards are left out.
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>>;
 
-    /// What the states of these jobs are folded from. The newest verdict is looked for among the runs planned from `since` on and the
-    /// one before them; where they have none, the verdicts that were rolled up count. Jobs that do not exist are left out.
+    /// The activity of these jobs, from which their states follow. The newest verdict is looked for among the runs planned from `since` on
+    /// and the one before them; if they have none, the verdicts that were rolled up count. Jobs that do not exist are left out.
     async fn job_activity(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<JobActivity>>;
 
     /// Jobs of a namespace whose next fire is before `to`, the earliest first, at most `limit`.
@@ -362,7 +364,7 @@ pub trait Rollups {
     ) -> Result<Vec<(JobId, i64, Timestamp)>>;
 }
 
-/// What is added to a point. Counts are taken back where a verdict turned out to be another one.
+/// An addition to a point. A count is negative if a verdict was replaced by another one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gain {
     pub(crate) verdicts: [i64; 6],
@@ -391,7 +393,7 @@ impl Gain {
 /// The key of a point.
 pub(crate) type PointKey = (i64, PointKind, Step, Timestamp);
 
-/// What a batch of runs adds.
+/// The additions of a batch of runs.
 #[derive(Debug, Default)]
 pub(crate) struct Gains {
     pub(crate) points: BTreeMap<PointKey, Gain>,
@@ -400,7 +402,7 @@ pub(crate) struct Gains {
 }
 
 impl Gains {
-    /// Counts a run that has a verdict; `before` is the one as which it was counted already.
+    /// Counts a run that has a verdict; `before` is the verdict with which it was counted earlier.
     pub(crate) fn add(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let Some(stat) = run.stat() else { return };
         let count = i64::try_from(stat.run_count).unwrap_or(i64::MAX);
@@ -429,7 +431,7 @@ impl Gains {
     }
 }
 
-/// Where the counts of a point have a verdict.
+/// The index of a verdict in the counts of a point.
 const fn place(status: RunStatus) -> Option<usize> {
     match status {
         RunStatus::Succeeded => Some(0),

@@ -1,24 +1,24 @@
-//! Filters that users kept under names.
+//! Filters that users saved under names.
 
 use async_trait::async_trait;
 use rondel_core::{AccountId, Timestamp, TokenId};
 
 use crate::error::Result;
 
-/// The most filters of an owner, over all lists.
+/// Maximum number of filters of an owner, over all lists.
 pub const SAVED_FILTER_COUNT_MAX: usize = 50;
 
-/// Whose filters.
+/// The owner of filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterOwner {
     /// A user.
     Account(AccountId),
-    /// A caller without an account, by the token that its line began with.
+    /// A caller without an account, by the first token of its line.
     Token(TokenId),
 }
 
 impl FilterOwner {
-    /// The id that its rows have. Ids of accounts and tokens are never the same.
+    /// The id in its rows. Ids of accounts and tokens are never the same.
     pub(crate) const fn id(self) -> i64 {
         match self {
             Self::Account(id) => id.get(),
@@ -37,7 +37,7 @@ pub enum FilteredList {
 }
 
 impl FilteredList {
-    /// The word for it.
+    /// Its name.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -64,9 +64,9 @@ impl std::str::FromStr for FilteredList {
 pub struct SavedFilter {
     /// The list.
     pub list: FilteredList,
-    /// Unique for the list of the owner.
+    /// Unique per owner and list.
     pub name: String,
-    /// As it is written in the list.
+    /// The filter, as it is written in the list.
     pub filter: String,
 }
 
@@ -76,9 +76,9 @@ pub trait SavedFilters {
     /// All filters of an owner, by list and name.
     async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
 
-    /// Saves a filter, in the place of one with its name; false where the owner has as many as there may be.
+    /// Saves a filter, in place of one with its name; `false` if the owner has [`SAVED_FILTER_COUNT_MAX`] already.
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool>;
 
-    /// Deletes a filter; false where there is none with this name.
+    /// Deletes a filter; `false` if there is none with this name.
     async fn delete_filter(&self, owner: FilterOwner, list: FilteredList, name: &str) -> Result<bool>;
 }

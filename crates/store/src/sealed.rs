@@ -1,8 +1,8 @@
-//! Secrets that have to be read again, such as those that webhooks are signed with, are kept encrypted: who has a copy of
-//! the database does not have them.
+//! Encrypts secrets that have to be read again, such as those that webhooks are signed with, so that a copy of the database does not reveal
+//! them.
 //!
-//! ChaCha20-Poly1305 with a random nonce; the place of the row is authenticated with it, so that no sealed text is good in
-//! another row. A sealed text names its key.
+//! ChaCha20-Poly1305 with a random nonce; the place of the row is authenticated as well, so that a sealed text is not valid in another row.
+//! A sealed text names its key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,19 +14,19 @@ use ring::rand::{SecureRandom as _, SystemRandom};
 use sha2::{Digest, Sha256};
 
 const KEY_LEN: usize = 32;
-/// What sealed texts begin with.
+/// The beginning of sealed texts.
 const PREFIX: &str = "sealed:1:";
-/// How many digits name a key.
+/// Number of hexadecimal digits in the id of a key.
 const KEY_ID_LEN: usize = 8;
 
-/// The keys that secrets are sealed with: new ones with the first, and each is read that one of them has sealed.
+/// The keys of secrets: the first one seals new secrets, and each opens those that it has sealed.
 #[derive(Clone)]
 pub struct SecretKeys {
     keys: Vec<(String, LessSafeKey)>,
 }
 
 impl SecretKeys {
-    /// A new key, as [`FromStr`] reads it; `None` where the system has no random numbers.
+    /// A new key, as [`FromStr`] reads it; `None` if the system has no random numbers.
     #[must_use]
     pub fn generate() -> Option<String> {
         let mut key = [0; KEY_LEN];
@@ -75,7 +75,7 @@ impl fmt::Debug for SecretKeys {
     }
 }
 
-/// Seals and opens texts, where there are keys; without one texts are kept as they are.
+/// Seals and opens texts; without keys, texts are stored as they are.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sealer(Option<SecretKeys>);
 
@@ -84,7 +84,7 @@ impl Sealer {
         Self(keys)
     }
 
-    /// The text as it is kept at a place, such as a table and the key of a row.
+    /// The text as it is stored at a place, such as a table and the key of a row.
     pub(crate) fn seal(&self, place: &str, text: &str) -> Result<String, String> {
         let Some((id, key)) = self.0.as_ref().and_then(|keys| keys.keys.first()) else { return Ok(text.to_owned()) };
         let failed = |_| "the system has no random numbers".to_owned();
@@ -97,7 +97,7 @@ impl Sealer {
         Ok(format!("{PREFIX}{id}:{}", BASE64_STANDARD_NO_PAD.encode(bytes)))
     }
 
-    /// The text that is kept at a place.
+    /// The text that is stored at a place.
     pub(crate) fn open(&self, place: &str, kept: &str) -> Result<String, String> {
         let Some(sealed) = kept.strip_prefix(PREFIX) else { return Ok(kept.to_owned()) };
         let (id, bytes) = sealed.split_once(':').unwrap_or_default();
@@ -117,7 +117,7 @@ impl Sealer {
         String::from_utf8(text.to_vec()).map_err(|_| damaged())
     }
 
-    /// Whether a kept text is to be sealed anew: it is plain, or of a key that is not the first.
+    /// Whether a stored text must be sealed again: it is plain, or not sealed with the first key.
     pub(crate) fn is_stale(&self, kept: &str) -> bool {
         let first = self.0.as_ref().and_then(|keys| keys.keys.first());
         first.is_some_and(|(id, _)| !kept.starts_with(&format!("{PREFIX}{id}:")))

@@ -1,4 +1,4 @@
-//! What a result means for the row that it is about: the same decision for every store.
+//! Decides what a result means for its row: the same decision for every store.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -15,16 +15,16 @@ use crate::LeaseToken;
 use crate::catalog::JobRecord;
 use crate::ledger::AttemptEnd;
 
-/// The longest message that is kept, in bytes.
+/// Maximum size of a stored message, in bytes.
 pub(crate) const MESSAGE_LEN_MAX: usize = 4 * 1024;
-/// The longest result that is kept, in bytes. One less than 64 KiB: MariaDB takes the length of a value in a table of
-/// rows modulo 65,536, without a word.
+/// Maximum size of a stored result, in bytes. One less than 64 KiB: MariaDB silently takes the length of a value in a table value
+/// constructor modulo 65,536.
 pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
-/// The longest name that a column holds, in characters.
+/// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
 /// The row of a job's fires that an edit or a deletion skips; it has ended and has no owner.
-pub(crate) fn passed_row(
+pub(crate) fn skipped_row(
     record: &JobRecord,
     before: Option<&Job>,
     plan: &EditPlan,
@@ -36,7 +36,7 @@ pub(crate) fn passed_row(
     Some(span.row(id, of, job, plan.reason, (NodeId::new(0), 0), now))
 }
 
-/// What the store knows about a run when a result arrives.
+/// The row of a run, as far as a result depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunRow {
     /// When its attempt may start: at its planned instant, or later.
@@ -50,13 +50,13 @@ pub(crate) struct RunRow {
     pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, where there is one.
     pub(crate) cancel_asked: Option<Reason>,
-    /// It succeeded, and is over only with its children.
+    /// It succeeded, but ends only with its children.
     pub(crate) awaits_children: bool,
-    /// Whose it is.
+    /// The lease that owns it.
     pub(crate) owner: LeaseToken,
 }
 
-/// What a result does.
+/// The effect of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Judgement {
     /// No such attempt was ever begun.
@@ -65,7 +65,7 @@ pub(crate) enum Judgement {
     Duplicate,
     /// A later attempt exists.
     Superseded,
-    /// A server came to this end, and the run is not its own any more.
+    /// A server decided this end, but no longer owns the run.
     NotOwner,
     /// The verdict was given without a report of the executor, or is `skipped` although a handler began; this is the true one.
     Late(RunStatus, Option<Reason>),
@@ -85,7 +85,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         return Judgement::NotOwner;
     }
     if is_correctable(row, finish) {
-        // Only an executor knows.
+        // Only an executor knows the true verdict.
         let is_silenced = matches!(finish.outcome, Outcome::Silenced { .. });
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
             Some((RunStatus::Failed, _)) if row.cancel_asked.is_some() && is_silenced => {
@@ -111,8 +111,8 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let After::Retry { due_at, .. } = &mut then {
-        // Where the clock stepped back, one that was not due yet may have been lost: the next attempt does not start before it. What
-        // a maintenance window held back is due when that is over.
+        // After a step back of the clock, an attempt that was not due yet may have been lost: the next one does not start before it was
+        // due. A run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
     }
     Judgement::Ends(then)
@@ -127,18 +127,18 @@ fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
     }
 }
 
-/// Whether a result proves that a handler began: then the run was not skipped, whatever its row has. It was on its way
-/// when an edit settled it.
+/// Whether a result proves that a handler began: then the run was not skipped, whatever its row states. It was on its way when an edit
+/// settled it.
 fn has_begun(finish: &AttemptEnd) -> bool {
     let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
     has_run && finish.executor.is_some() && finish.started_at.is_some()
 }
 
-/// The verdict that an outcome is by itself; `None` where that is unknown.
+/// The verdict of an outcome taken by itself; `None` if that is unknown.
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
-        // What it had fetched it has worked off.
+        // The run has processed all that it had fetched.
         Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
@@ -149,7 +149,7 @@ fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     }
 }
 
-/// How an attempt ended that is kept beside the newest one.
+/// The status of an attempt that is kept with the earlier attempts.
 pub(crate) fn attempt_status(outcome: Outcome) -> RunStatus {
     true_verdict(outcome).map_or(RunStatus::Unknown, |(status, _)| status)
 }
@@ -158,13 +158,13 @@ pub(crate) fn attempt_status(outcome: Outcome) -> RunStatus {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct BroadcastOutcome {
     pub(crate) status: RunStatus,
-    /// That of its shards, where those with this verdict have the same one.
+    /// The reason of the shards with this verdict, if they all have the same one.
     pub(crate) reason: Option<Reason>,
-    /// A line for users, where not all went well.
+    /// A line for users, unless all shards succeeded.
     pub(crate) message: Option<String>,
 }
 
-/// The verdict of a broadcast over its shards; it may have a request to cancel.
+/// Folds the verdicts of a broadcast's shards; `cancel_by` is the caller of a request to cancel it.
 pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
     let status = fold_shards(shards.iter().map(|(status, _)| *status));
     let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);
@@ -177,7 +177,7 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
         RunStatus::Unknown => "have an unknown outcome",
         RunStatus::Skipped => "were skipped",
         RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
-            // Shards that went well have a reason where they are the groups of a pump.
+            // Shards that succeeded have a reason if they are the groups of a pump.
             return BroadcastOutcome { status, reason, message: None };
         }
     };
@@ -185,14 +185,14 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
     BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {what}{by}", shards.len())) }
 }
 
-/// The shard of a row that has not been sent, under this definition, and the total.
+/// The shard index and the total of a row that has not been sent, under this definition.
 pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
     if job.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) }
 }
 
-/// The next fire of a delay whose run was planned and has ended then. An executor reports when, by a clock that may be
-/// wrong: its instant counts where it lies between the plan and the present. The wait begins no earlier than the job's
-/// definition: the job may have been off when the run ended, and that become known only now.
+/// The next fire of a delay, for a run with this planned instant and this end. The end is by an executor's clock, which may be wrong: it
+/// counts if it lies between the planned instant and now. The wait begins no earlier than the job's definition: the job may have been off
+/// when the run ended, and its end become known only now.
 pub(crate) fn delayed(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),
@@ -230,7 +230,7 @@ impl<'f> CleanFinish<'f> {
         }
     }
 
-    /// Whether it has more than every result has: without that it takes less than the smallest packet of a database.
+    /// Whether it has a message or a result: without these it is smaller than the smallest packet of a database.
     pub(crate) fn has_texts(&self) -> bool {
         self.message.is_some() || self.result.is_some()
     }

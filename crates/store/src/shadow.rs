@@ -1,4 +1,4 @@
-//! Fires of another scheduler, as they were observed there.
+//! Fires of another scheduler, as observed there.
 
 use async_trait::async_trait;
 use rondel_core::shadow::compare::OldFire;
@@ -6,37 +6,38 @@ use rondel_core::{JobId, NamespaceId, Timestamp};
 
 use crate::error::Result;
 
-/// The most fires that one call stores.
+/// Maximum number of fires that one call stores.
 pub const SHADOW_BATCH_MAX: usize = 1_000;
-/// The longest name of a source, in characters.
+/// Maximum length of a source's name, in characters.
 pub const SHADOW_SOURCE_LEN_MAX: usize = 64;
-/// The longest name of an executor there, in characters; the rest is cut off.
+/// Maximum length of an executor's name in the other scheduler, in characters; the rest is cut off.
 pub const SHADOW_EXECUTOR_LEN_MAX: usize = 255;
 
-/// A fire of a job.
+/// An observed fire of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShadowFire {
-    /// The job here.
+    /// The job in Rondel.
     pub job: JobId,
-    /// What was observed.
+    /// The fire in the other scheduler.
     pub fire: OldFire,
 }
 
-/// What was observed of a source so far.
+/// The range of fires observed of a source so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowSpan {
-    /// When its first fire was sent, by its number.
+    /// When the fire with the lowest number was sent.
     pub first_at: Timestamp,
-    /// When its last fire was sent, by its number.
+    /// When the fire with the highest number was sent.
     pub last_at: Timestamp,
-    /// The highest number.
+    /// The highest number of a fire.
     pub last_id: i64,
 }
 
 /// Observed fires of other schedulers.
 #[async_trait]
 pub trait ShadowFires {
-    /// Stores fires of a source, at most [`SHADOW_BATCH_MAX`]. One whose number is known stays as it is. Answers how many were new.
+    /// Stores fires of a source, at most [`SHADOW_BATCH_MAX`]. A fire whose number is stored already stays as it is. Returns how many were
+    /// new.
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64>;
 
     /// The fires of a job in a source that were sent in a range, in order, at most `limit`.
@@ -48,9 +49,9 @@ pub trait ShadowFires {
         limit: u32,
     ) -> Result<Vec<OldFire>>;
 
-    /// What was observed of a source; `None` where that is nothing.
+    /// The range of fires observed of a source; `None` if there are none.
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>>;
 
-    /// Removes about `limit` fires that were sent before an instant. Answers how many.
+    /// Removes about `limit` fires that were sent before an instant. Returns how many.
     async fn forget_shadow_fires(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

@@ -1,4 +1,4 @@
-//! Until when triggers may have been sent on the streams of executors.
+//! The time until which triggers may have been sent on the streams of executors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::cluster::Session;
 
-/// By how much a node's clock may go back without a word of it, at most.
+/// The largest step back of a node's clock that goes unreported.
 const CLOCK_SLACK: Duration = Duration::from_millis(200);
 
 impl Session {
@@ -18,10 +18,10 @@ impl Session {
         self.ended_at.is_none()
     }
 
-    /// Whether a run that was due then may have been sent on the stream. No run is sent before its instant, and the end of a session
-    /// is no earlier than the last send: a node writes it after its dispatcher has dropped the stream, by the latest time
-    /// that its clock has shown; who fences a lease writes the end of the lease. Both are the database's time, so the clocks
-    /// of two nodes are never compared.
+    /// Whether a run that was due at `due_at` may have been sent on the stream. No run is sent before its instant, and the recorded end of
+    /// a session is no earlier than the last send: a node writes it after its dispatcher has dropped the stream, as the latest time that
+    /// its clock has shown; a node that fences a lease writes the end of that lease. Both are the database's time, so the clocks of two
+    /// nodes are never compared.
     #[must_use]
     pub fn may_have_carried(&self, due_at: Timestamp) -> bool {
         if mutant::on(Mutant::StreamsEndWithTheLastBeat) {
@@ -31,7 +31,8 @@ impl Session {
     }
 }
 
-/// Until when executors may have received triggers, by app: see [`Session::may_have_carried`].
+/// The session of each app that ended last: until its end, executors of the app may have received triggers. See
+/// [`Session::may_have_carried`].
 #[derive(Debug, Default)]
 pub(crate) struct LastStreams(BTreeMap<AppId, Session>);
 
@@ -48,12 +49,12 @@ impl LastStreams {
         Self(last)
     }
 
-    /// Whether any executor of the app may have received a run that was due then.
+    /// Whether any executor of the app may have received a run that was due at `due_at`.
     pub(crate) fn may_have_carried(&self, app: AppId, due_at: Timestamp) -> bool {
         self.0.get(&app).is_some_and(|session| session.may_have_carried(due_at))
     }
 
-    /// The earliest end of a session that may have carried a run which was due then.
+    /// The earliest end of a session that may have carried a run due at `due_at`.
     pub(crate) fn since(due_at: Timestamp) -> Timestamp {
         due_at.saturating_sub(CLOCK_SLACK)
     }
@@ -64,7 +65,7 @@ impl LastStreams {
 pub struct StreamEnd {
     /// When its session was opened: an older stream of the executor does not end a newer one.
     pub opened_at: Timestamp,
-    /// The latest time that the node's clock has shown; nothing was sent later. Where the database's clock stepped back since, it is
-    /// ahead.
+    /// The latest time that the node's clock has shown; nothing was sent later. It is ahead of the database's clock if that has stepped
+    /// back since.
     pub reached: Timestamp,
 }

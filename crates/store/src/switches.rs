@@ -10,9 +10,9 @@ pub struct ExecutorSwitch {
     pub app: AppId,
     /// Its stable name.
     pub name: String,
-    /// Where the switch is.
+    /// Its position.
     pub switch: Switch,
-    /// When it was thrown.
+    /// When it was set.
     pub set_at: Timestamp,
 }
 
@@ -32,7 +32,7 @@ impl Switches {
         self.apps.iter().find(|(id, _)| *id == app).map_or(Switch::Active, |(_, switch)| *switch)
     }
 
-    /// The switch of an executor that is not active.
+    /// The switch of an executor; `None` where it is active.
     #[must_use]
     pub fn of_executor(&self, app: AppId, name: &str) -> Option<&ExecutorSwitch> {
         self.executors.iter().find(|one| one.app == app && one.name == name)

@@ -1,7 +1,6 @@
-//! What keeps the store in order and in bounds: jobs that stand still are set going again, old runs go, executors that
-//! were not heard for long are forgotten.
+//! Keeps the store in order and in bounds: stuck jobs are set going again, old runs are removed, and runs are counted.
 //!
-//! Each call is one bounded transaction; who has much to remove calls again, with a pause between.
+//! Each call is one bounded transaction; a caller with much to remove calls again, with a pause between.
 
 use std::time::Duration;
 
@@ -11,18 +10,18 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::error::Result;
 
-/// A job whose next fire is not set although it should be, or which waits for the end of a run that is over or gone.
+/// A job whose next fire is not set although it should be, or which waits for the end of a run that has ended or was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StuckJob {
     /// The job.
     pub job: JobId,
-    /// Its definition.
+    /// The version of its definition.
     pub version: i64,
     /// The run whose end will give the next fire, if there is one and it is open still.
     pub follows: Option<RunId>,
 }
 
-/// How many runs of a job ended in one way, of those planned for an hour.
+/// Number of runs of a job that were planned for one hour and ended with one verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobStat {
     /// When the hour begins.
@@ -31,59 +30,58 @@ pub struct JobStat {
     pub status: RunStatus,
     /// Number of runs: a row for a span of missed fires counts each of them, and a sharded fire counts once.
     pub run_count: u64,
-    /// How long their handlers took together.
+    /// Sum of the durations of their handlers.
     pub duration: Duration,
 }
 
 /// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
-    /// Begins a pass of a chore that one node does per period. False where any node began one not long ago: less than
-    /// seven tenths of the period, so that passes neither double nor drift.
+    /// Begins a pass of a chore that one node does per period. `false` if any node began one less than seven tenths of the period ago, so
+    /// that passes neither double nor drift.
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
-    /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and
-    /// requests to cancel; at most `limit`. A broadcast goes as a whole: its shards first, its own row last. Answers how
-    /// many runs went; 0 means that none is left.
+    /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
+    /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. Returns how many runs were removed; 0 means
+    /// that none is left.
     async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
 }
 
 /// Finds jobs that no scan sees although they should fire, and sets them going again.
 #[async_trait]
 pub trait Heal {
-    /// Jobs that should fire and that no scan can see, because their next fire is not set: at most `limit`. Of the jobs
-    /// that wait for a run, one call looks at some thousand and the next goes on behind them.
+    /// Jobs that should fire and that no scan can see, because their next fire is not set: at most `limit`. Of the jobs that wait for a
+    /// run, one call looks at some thousand and the next continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of such a job, if it still stands as it was seen; `None` where it rightly has none, or not
-    /// before the run that it follows ends.
+    /// Sets the next fire of such a job if it is still as it was seen; `None` if it rightly has none, or gets one only when the run that it
+    /// follows ends.
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
-    /// Gives jobs whose home is a node that was forgotten no home, so that the scans of all nodes see them; at most `limit`.
-    /// Answers how many they were. A job without a next fire does not keep its home from being forgotten, and may be given
-    /// one later.
+    /// Removes the home of jobs whose home is a node that was forgotten, so that the scans of all nodes see them; at most `limit`. Returns
+    /// how many changed. A job without a next fire does not prevent its home from being forgotten, and may get a next fire later.
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
 }
 
 /// Counts of runs by job, hour and verdict.
 #[async_trait]
 pub trait Stats {
-    /// Counts runs whose ids were made before `before` into the statistics, each once: the next `limit` of them by id, and as
-    /// many of those that were open when they were passed and are not any more. Answers how many rows it looked at; 0 means
-    /// that everything is counted. A provisional verdict that becomes the true one within a day is counted anew.
+    /// Counts runs whose ids were made before `before` into the statistics, each once: the next `limit` of them by id, and as many of those
+    /// that were open when they were passed and have ended since. Returns how many rows it looked at; 0 means that everything is counted. A
+    /// provisional verdict that is replaced by the true one within a day is counted again.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// What is counted of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
+    /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>>;
 
-    /// Removes what was counted for hours before `before`; at most `limit` rows. Answers how many went.
+    /// Removes the counts of hours before `before`; at most `limit` rows. Returns how many were removed.
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }
 
-/// How long a verdict that a late result may replace is looked at again.
+/// How long the statistics look again at a verdict that a late result may replace.
 pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 
-/// What the statistics must know of a run.
+/// The data of a run that the statistics need.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CountedRun {
     pub(crate) id: RunId,
@@ -96,7 +94,7 @@ pub(crate) struct CountedRun {
     pub(crate) fire_at: Timestamp,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
-    /// A shard counts with its whole.
+    /// Whether it is a shard, which is counted with its broadcast.
     pub(crate) is_shard: bool,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Option<Timestamp>,
@@ -104,7 +102,7 @@ pub(crate) struct CountedRun {
 }
 
 impl CountedRun {
-    /// As what it counts; `None` for a shard, and while it is open. The duration of one that no executor reported is not known.
+    /// The count that the run adds to; `None` for a shard, and for an open run. Its duration is 0 if no executor reported it.
     pub(crate) fn stat(&self) -> Option<JobStat> {
         if self.is_shard || !self.status.is_terminal() {
             return None;
@@ -115,13 +113,13 @@ impl CountedRun {
         Some(JobStat { hour, status: self.status, run_count, duration })
     }
 
-    /// How long its handler took, where an executor has reported that.
+    /// The duration of its handler, if an executor reported it.
     pub(crate) fn duration(&self) -> Option<Duration> {
         let (started_at, finished_at) = (self.started_at?, self.finished_at?);
         (!is_provisional(self.status, self.reason)).then(|| finished_at.since(started_at))
     }
 
-    /// How much later than planned its handler began. Of a later attempt, or of a run that a caller asked for, it means nothing.
+    /// How much later than planned its handler began; `None` for a later attempt and for a requested run, where it means nothing.
     pub(crate) fn lateness(&self) -> Option<Duration> {
         let is_first = self.attempt == 1 && self.cause == 0;
         let started_at = self.started_at.filter(|_| is_first && !is_provisional(self.status, self.reason))?;
@@ -149,7 +147,7 @@ impl From<&Run> for CountedRun {
     }
 }
 
-/// How long after a pass no server begins another one.
-pub(crate) fn away(period: Duration) -> Duration {
+/// The time after a pass in which no server begins another one.
+pub(crate) fn pass_gap(period: Duration) -> Duration {
     period * 7 / 10
 }

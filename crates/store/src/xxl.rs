@@ -12,12 +12,12 @@ use crate::LeaseToken;
 use crate::error::Result;
 use crate::settle::without_nul;
 
-/// The most rows that one call writes.
+/// Maximum number of rows that one call writes.
 pub const XXL_BATCH_MAX: usize = 512;
-/// The longest message that is kept, in characters.
+/// Maximum length of a stored message, in characters.
 pub const XXL_MESSAGE_LEN_MAX: usize = 15_000;
 
-/// The code of an attempt that the executor stopped when it was asked to.
+/// The code of an attempt that the executor stopped on request.
 pub const XXL_STOPPED: i32 = -1;
 
 /// A registered executor.
@@ -66,14 +66,14 @@ pub struct NewXxlRun {
     pub app: AppId,
 }
 
-/// What is known of the end of an attempt.
+/// How much is known of the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XxlState {
-    /// Nothing.
+    /// No end is known.
     Open,
-    /// An end is known, and no verdict was stored.
+    /// An end is known, but no verdict is stored.
     Reported,
-    /// A verdict was stored, or the attempt never began.
+    /// A verdict is stored, or the attempt never began.
     Settled,
 }
 
@@ -117,7 +117,7 @@ pub struct XxlRun {
     pub node: NodeId,
     /// When the row was written.
     pub sent_at: Timestamp,
-    /// What is known of its end.
+    /// How much is known of its end.
     pub state: XxlState,
     /// The code of the end.
     pub code: Option<i32>,
@@ -130,41 +130,42 @@ pub struct XxlRun {
 }
 
 impl XxlRun {
-    /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. False where the end that is known stays.
+    /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the known end stays.
     pub(crate) fn take(&mut self, report: &XxlReport, now: Timestamp) -> bool {
         let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlState::Settled;
         let is_new = self.state == XxlState::Open || is_assumed || is_stopped;
         if is_new {
             (self.state, self.code, self.reported_at) = (XxlState::Reported, Some(report.code), Some(now));
-            self.message = report.message.as_deref().map(kept_message);
+            self.message = report.message.as_deref().map(truncate_message);
         }
         is_new
     }
 }
 
-/// Cut to what is kept.
-fn kept_message(message: &str) -> String {
+/// The message without NUL, cut to the length that is stored.
+fn truncate_message(message: &str) -> String {
     without_nul(&message.chars().take(XXL_MESSAGE_LEN_MAX).collect::<String>()).into_owned()
 }
 
-/// What reports of an app mean for the attempts with their numbers, which change; the first report of each counts.
+/// Applies the reports of an app to the attempts with their numbers, and returns the outcome of each; the first report of an attempt
+/// counts.
 pub(crate) fn take_reports(
     app: AppId,
     reports: &[XxlReport],
     runs: &mut BTreeMap<i64, XxlRun>,
     now: Timestamp,
-) -> Vec<XxlNews> {
+) -> Vec<XxlReportOutcome> {
     let news = |report: &XxlReport| match runs.get_mut(&report.log_id) {
-        Some(run) if run.app != app => XxlNews::Foreign,
+        Some(run) if run.app != app => XxlReportOutcome::Foreign,
         Some(run) => {
             if run.take(report, now) {
-                XxlNews::Taken
+                XxlReportOutcome::Taken
             } else {
-                XxlNews::Repeated
+                XxlReportOutcome::Repeated
             }
         }
-        None => XxlNews::Unknown,
+        None => XxlReportOutcome::Unknown,
     };
     reports.iter().map(news).collect()
 }
@@ -180,9 +181,9 @@ pub struct XxlReport {
     pub message: Option<String>,
 }
 
-/// What a report meant.
+/// Outcome of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XxlNews {
+pub enum XxlReportOutcome {
     /// It is the end of its attempt.
     Taken,
     /// The end was known already.
@@ -193,53 +194,54 @@ pub enum XxlNews {
     Unknown,
 }
 
-/// What came of reports.
+/// Outcome of several reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XxlReported {
     /// The attempts of the app, as they are now.
     pub runs: Vec<XxlRun>,
-    /// What each report meant, in their order.
-    pub news: Vec<XxlNews>,
+    /// The outcome of each report, in their order.
+    pub news: Vec<XxlReportOutcome>,
 }
 
 /// Executors that speak XXL-JOB's protocol.
 #[async_trait]
 pub trait XxlExecutors {
-    /// Registers an executor, or records that it registered again: then its first id stays, which is the answer.
+    /// Registers an executor, or records that it registered again: then it keeps its first id. Returns its id.
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId>;
 
-    /// Records that an executor signed off; false where it is not registered.
+    /// Records that an executor signed off; `false` if it is not registered.
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool>;
 
-    /// Registers an executor by hand: its first id stays, which is the answer, and so does what it registered itself.
+    /// Registers an executor by hand. An executor that is registered already keeps its first id and what it registered itself. Returns its
+    /// id.
     async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
 
-    /// Takes a registration by hand back; false where there is none. What the executor registers itself stays.
+    /// Removes a registration by hand; `false` if there is none. What the executor registers itself stays.
     async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool>;
 
     /// The executors that are registered by hand, of an app or of all.
     async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>>;
 
-    /// The executors that registered since then, signed off or not.
+    /// The executors that registered since `since`, signed off or not.
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
-    /// Gives attempts their numbers, before they are sent. `None` where the lease does not hold: then nothing may be sent.
+    /// Gives attempts their numbers, before they are sent. `None` if the lease is no longer valid: then nothing may be sent.
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;
 
     /// The attempts of an executor that have no stored verdict, the oldest first.
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>>;
 
-    /// Records the ends of attempts of an app. The first one of each counts; one that the server assumed, with a code below -1, gives way
-    /// to what the executor reports, and all but a settled one to [`XXL_STOPPED`]. Numbers that the app does not have change
-    /// nothing.
+    /// Records the ends of attempts of an app. The first end of each attempt counts, with two exceptions: an end that the server assumed,
+    /// with a code below -1, is replaced by the executor's report, and any end that is not settled is replaced by [`XXL_STOPPED`]. Numbers
+    /// that the app does not have change nothing.
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported>;
 
     /// Records that attempts have their verdicts, or never began.
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()>;
 
-    /// Records which line of a log comes next.
+    /// Records the next line of a log that is not stored.
     async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;
 
-    /// Removes settled attempts whose ends were known before then, and answers how many.
+    /// Removes settled attempts whose ends were known before `before`, and returns how many.
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

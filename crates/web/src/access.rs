@@ -1,6 +1,5 @@
-//! Who is calling, and whether that caller may. The check comes before path, query and body are looked at, so that
-//! a caller without a right cannot learn what exists. What was done, or refused, is written to the audit log
-//! here, whatever the handler does.
+//! Authenticates callers and checks their permissions, before path, query and body are read: a caller without a right cannot learn what
+//! exists. Changes and refusals are written to the audit log here, whatever the handler does.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,7 +11,7 @@ use http::{HeaderMap, HeaderValue, Uri};
 use rondel_admin::auth::has_secret;
 use rondel_admin::{Limit, LookupError};
 use rondel_core::access::Permission;
-use rondel_store::access::Means;
+use rondel_store::access::AuthMethod;
 
 use crate::audit::{self, AuditContext, Note};
 use crate::call::{Admitted, named_namespace, shown_namespace};
@@ -30,7 +29,7 @@ use crate::{cookies, load, shares, trace};
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub(crate) String);
 
-/// The gate of a route, with what that route asks for.
+/// The gate of a route: its path, and the permission that it needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     pub(crate) web: Web,
@@ -40,19 +39,19 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// The longest body that the route takes.
+    /// Maximum length of a body on this route, in bytes.
     fn body_len_max(&self) -> usize {
         if self.path == APPLY_PATH { APPLY_LEN_MAX } else { self.web.config.body_len_max }
     }
 }
 
-/// Whether a request is for a change.
+/// Whether a request makes a change. A `POST` on a route that only answers a question makes none.
 fn is_change(gate: &Gate, request: &Request) -> bool {
     !request.method().is_safe() && !is_question(gate.path)
 }
 
-/// What is known of a request before it is handled.
-fn asked(gate: &Gate, request: &Request) -> AuditContext {
+/// The fields of an audit entry that are known before the request is handled.
+fn audit_context(gate: &Gate, request: &Request) -> AuditContext {
     AuditContext {
         action: audit::action(request.method(), gate.path),
         object: audit::object(gate.path, request.uri().path()),
@@ -111,10 +110,10 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
     trace::routed(request.method(), gate.path);
     let note = Note::default();
     let (mut response, counted) = match counted(&gate.web, &caller) {
-        Ok(counted) => (within_rate(gate, &caller, &note, request, next).await, counted),
+        Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
-    // What is refused for want of a right looks the same on every path, whether it exists or not.
+    // A refusal for lack of a permission looks the same on every path, whether the path exists or not.
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }
@@ -131,9 +130,9 @@ fn counted(web: &Web, caller: &Caller) -> Result<Option<Counted>, (Problem, Coun
     rate::count(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
-async fn within_rate(gate: &Gate, caller: &Caller, note: &Note, request: Request, next: Next) -> Response {
+async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Request, next: Next) -> Response {
     let web = &gate.web;
-    let asked = asked(gate, &request);
+    let asked = audit_context(gate, &request);
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
         return problem.into_response();
     }
@@ -176,14 +175,14 @@ async fn within_rate(gate: &Gate, caller: &Caller, note: &Note, request: Request
 
 fn forbidden(caller: &Caller) -> Problem {
     let detail = match caller.means() {
-        Means::Executor => "this token does not allow it: an executor's token opens sessions only",
-        Means::Session => "your roles do not allow it anywhere",
-        Means::Token | Means::System | Means::Anonymous => "this token's roles do not allow it",
+        AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only",
+        AuthMethod::Session => "your roles do not allow it anywhere",
+        AuthMethod::Token | AuthMethod::System | AuthMethod::Anonymous => "this token's roles do not allow it",
     };
     Problem::new(Code::Forbidden, detail).without_instance()
 }
 
-/// Who signed in with this cookie.
+/// The caller who signed in with this cookie; `None` without a valid session.
 pub(crate) async fn signed_in(
     web: &Web,
     cookie: Option<&str>,
@@ -194,7 +193,7 @@ pub(crate) async fn signed_in(
     Ok(found.map(Caller::from))
 }
 
-/// The refusal of a change that another site asks for.
+/// The refusal of a change that another site requested.
 pub(crate) fn cross_origin(web: &Web) -> Problem {
     let detail = match &web.config.advertised {
         Some(url) => {
@@ -219,13 +218,13 @@ fn to_sign_in(uri: &Uri) -> Response {
     to(&format!("/sign-in?{}", pair("next", &wanted)))
 }
 
-/// On a response: who called, for the log line and the page of a problem.
+/// Extension of a response: the caller, for the log line and the problem page.
 #[derive(Clone, Debug)]
 pub(crate) struct CalledBy {
     pub(crate) name: String,
-    /// The namespace of the request, where it has one.
+    /// The namespace of the request, if it has one.
     pub(crate) namespace: Option<String>,
-    /// Whether it is an admin of everything.
+    /// Whether the caller is an admin of the whole cluster.
     pub(crate) is_admin: bool,
 }
 
@@ -263,7 +262,8 @@ pub(crate) fn unauthenticated() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The header, taken out of the request before anything waits. Of two it would depend on the proxies in between which one counts.
+/// The `Authorization` header, taken out of the request before anything is awaited. More than one is refused: which of them counts would
+/// depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let first = values.next();

@@ -1,4 +1,4 @@
-//! The whole of it: routes, what is around them, and gRPC beside them.
+//! The router of one port: the routes, the layers around them, and the gRPC service.
 
 use std::sync::OnceLock;
 
@@ -20,8 +20,8 @@ use crate::routes::Routes;
 use crate::state::{Web, WebConfig};
 use crate::{api, frame, health, load, mounts, pages};
 
-/// Of brotli's eleven levels and gzip's nine: a page of 100 KB takes about a millisecond. Brotli's fifth packs pages an eighth smaller
-/// than its fourth in the same time, and its seventh takes three times as long.
+/// The level for brotli (of eleven) and gzip (of nine): a page of 100 KB takes about a millisecond. Brotli's level 5 packs pages an eighth
+/// smaller than its level 4 in the same time, and its level 7 takes three times as long.
 const COMPRESSION_LEVEL: i32 = 5;
 /// The path of the gRPC service; its calls authenticate themselves.
 const GATEWAY_PATH: &str = "/rondel.v1.Gateway/{*method}";
@@ -46,7 +46,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     Router::new().fallback_service(MapRequestLayer::new(own_namespace::take_in).layer(routed))
 }
 
-/// Answers that are worth it travel compressed. Streams do not: each of their pieces must arrive when it is sent.
+/// Compresses the answers that are worth it. Streams are left out: each of their pieces must arrive when it is sent.
 fn compression() -> CompressionLayer<impl Predicate> {
     let is_short_lived = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
         extensions.get::<load::LongLived>().is_none()
@@ -56,13 +56,13 @@ fn compression() -> CompressionLayer<impl Predicate> {
     CompressionLayer::new().quality(level).compress_when(DefaultPredicate::new().and(lines).and(is_short_lived))
 }
 
-/// Every route with who may use it.
+/// Every route with its access rule.
 #[must_use]
 pub fn route_table() -> Vec<RouteInfo> {
     routes().table()
 }
 
-/// The API as an OpenAPI 3.1 document: what `GET /api/v1/openapi.json` answers.
+/// The API as an OpenAPI 3.1 document, as `GET /api/v1/openapi.json` returns it.
 #[must_use]
 pub fn openapi() -> &'static str {
     static DOCUMENT: OnceLock<String> = OnceLock::new();

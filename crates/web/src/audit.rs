@@ -1,8 +1,9 @@
 //! Writes the audit log: collects the fields of an entry while a request is handled, and stores the entry.
 //!
-//! The gate writes the entry of a change before the handler runs: what cannot be written down is not done. When the request is
-//! answered the entry is, with what the handler alone knows; should the server die in between, the entry states that this is
-//! unknown. So there may be an entry without a change, and never a change without an entry. Of documents only fields on a list are kept.
+//! The gate stores the entry of a change before the handler runs: a change whose entry cannot be stored is not made. After the handler the
+//! entry is completed with the outcome and with what only the handler knows; if the server dies in between, the entry states that the
+//! outcome is unknown. So there may be an entry without a change, and never a change without an entry. Of documents only the fields on an
+//! allow list are kept.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +21,7 @@ use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::state::Web;
 
-/// What a handler adds to the audit entry of its request.
+/// The handler's additions to the audit entry of its request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Note(Arc<Mutex<AuditFields>>);
 
@@ -42,12 +43,12 @@ impl Note {
         self.fields().namespace = Some(name.to_owned());
     }
 
-    /// The namespace that the request was handled in, where it is known.
+    /// The namespace that the request was handled in, if it is known.
     pub(crate) fn shown_namespace(&self) -> Option<String> {
         self.fields().namespace.clone()
     }
 
-    /// What the request is about, where its path does not name it.
+    /// Records the object of the request, for routes whose path does not name it.
     pub(crate) fn object(&self, name: impl Into<String>) {
         self.fields().object = Some(name.into());
     }
@@ -76,13 +77,13 @@ impl Note {
         self.changed_to(&serde_json::json!({"dry_run": true}));
     }
 
-    /// It was refused, though the answer does not show it.
+    /// Marks the request as refused, though its answer does not show it.
     pub(crate) fn denied(&self) {
         self.fields().is_denied = true;
     }
 }
 
-/// Who asked, from where, and for what.
+/// The fields of an audit entry that the request itself provides.
 pub(crate) struct AuditContext {
     pub(crate) address: Option<IpAddr>,
     pub(crate) request_id: Option<String>,
@@ -90,7 +91,7 @@ pub(crate) struct AuditContext {
     pub(crate) object: String,
 }
 
-/// An entry of the log whose outcome is not known yet.
+/// A stored entry whose outcome is not known yet.
 pub(crate) struct Begun(AuditEntry);
 
 impl AuditContext {
@@ -112,14 +113,14 @@ impl AuditContext {
         }
     }
 
-    /// Writes that a change is about to be made.
+    /// Stores the entry of a change that is about to be made.
     pub(crate) async fn begin(self, web: &Web, caller: &Caller) -> Result<Begun, Problem> {
         let entry = self.entry(web, caller, Verdict::Allowed);
         web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
         Ok(Begun(entry))
     }
 
-    /// Writes that a caller was refused, unless very many were.
+    /// Stores an entry for a refusal, unless too many refusals were stored within the period.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
         if web.denials.take(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
@@ -129,7 +130,7 @@ impl AuditContext {
 }
 
 impl Begun {
-    /// Writes what became of it.
+    /// Completes the entry with the outcome.
     pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &Note) {
         let entry = {
             let mut fields = note.fields();
@@ -138,7 +139,7 @@ impl Begun {
                 status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
-            // What was not done has no after.
+            // A change that was not made has no `after`.
             let after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
                 object: fields.object.take().unwrap_or(self.0.object),
@@ -155,12 +156,12 @@ impl Begun {
     }
 }
 
-/// Whether a refusal is to be written although nothing was to be changed.
+/// Whether the answer to a request without a change is a refusal, which has an entry too.
 pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
     status == StatusCode::FORBIDDEN || note.fields().is_denied
 }
 
-/// Writes a whole entry of what was not done. What could not be written is an error in the log of the server.
+/// Stores a complete entry. If that fails, the server log gets an error instead.
 pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().add_audit(entry).await {
         complain(entry, &error);
@@ -175,7 +176,7 @@ fn complain(entry: &AuditEntry, error: &StoreError) {
 
 /// A noun and a verb for a method of a path: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
 pub(crate) fn action(method: &Method, path: &str) -> String {
-    // `jobs:bulk` is a verb for all of a noun.
+    // In `jobs:bulk` the part after the colon is a verb for the whole collection.
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
     let words: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();

@@ -16,21 +16,21 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use crate::limits::{CallerKey, Share};
-use crate::openapi::{BodyForm, Input, Patch, Taken, schema_of};
+use crate::openapi::{BodyForm, HandlerInputs, Input, Patch, schema_of};
 use crate::problem::{Code, Complaint, Problem};
 use crate::state::Web;
 use crate::yaml::{MAP_NODE_COUNT, NODE_COUNT_MAX};
 
-/// In which steps the bytes of bodies are counted.
+/// Step in which the bytes of bodies are counted.
 const BODY_PIECE_LEN: usize = 64 * 1024;
 
-/// A body that is declared as JSON, and is to be a `T`. The handler reads it, once it knows what comes before that.
+/// A body that is declared as JSON, and expected to be a `T`. The handler parses it with `read`, after the checks that come first.
 pub(crate) struct JsonBody<T> {
     pub(crate) bytes: Bytes,
     is: PhantomData<fn() -> T>,
 }
 
-/// The same, or nothing.
+/// A JSON body for a `T`, or no body.
 pub(crate) struct OptionalJsonBody<T> {
     bytes: Option<Bytes>,
     is: PhantomData<fn() -> T>,
@@ -53,17 +53,17 @@ impl<T: DeserializeOwned + JsonSchema + 'static> JsonBody<T> {
 }
 
 impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
-    /// What it holds; what holds without it where there is none.
+    /// The parsed body; the default of `T` if there is no body.
     pub(crate) fn read(&self) -> Result<T, Problem> {
         self.bytes.as_ref().map_or_else(|| Ok(T::default()), |bytes| read(bytes))
     }
 }
 
-/// What any body can be refused for before it is read.
+/// The codes with which any route can refuse a body before parsing it.
 const NOT_TAKEN: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
 
 impl Input for TextBody {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         let media = &["text/calendar", "text/csv", "text/plain"];
         taken.body = Some(BodyForm { media, schema: schema_of::<String>(), is_required: true });
         taken.refusals.extend(NOT_TAKEN);
@@ -72,7 +72,7 @@ impl Input for TextBody {
 }
 
 impl<T: JsonSchema> Input for JsonBody<T> {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
         taken.refusals.extend(NOT_TAKEN);
         taken.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
@@ -80,7 +80,7 @@ impl<T: JsonSchema> Input for JsonBody<T> {
 }
 
 impl<T: JsonSchema> Input for PatchBody<T> {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         JsonBody::<T>::describe(taken);
         let media = &["application/json", "application/merge-patch+json"];
         taken.body = Some(BodyForm { media, schema: schema_of::<Patch<T>>(), is_required: true });
@@ -97,7 +97,7 @@ impl<T> FromRequest<Web> for PatchBody<T> {
 }
 
 impl<T: JsonSchema> Input for OptionalJsonBody<T> {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         JsonBody::<T>::describe(taken);
         taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
     }
@@ -153,7 +153,7 @@ async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
     whole(request, web.config.body_len_max).await
 }
 
-/// The same, of at most so many bytes.
+/// The bytes of a body that has arrived, if there are at most `len_max`.
 pub(crate) async fn whole(request: Request, len_max: usize) -> Result<Bytes, Problem> {
     let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| broken_off())?;
     if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
@@ -167,7 +167,7 @@ fn broken_off() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
-/// How long a body may be, and whose it is.
+/// The maximum length of a body, and the caller and address that it counts for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyBound {
     pub(crate) len_max: usize,
@@ -184,10 +184,10 @@ impl BodyBound {
     }
 }
 
-/// What a body takes of the memory for all of them: one entry for each piece.
+/// A body's shares of the memory for all bodies: two for each counted piece, one in the caller's part and one in the total.
 pub(crate) type BodyShare = Vec<Share<Option<CallerKey>>>;
 
-/// Waits for a body. Its bytes count for its caller and for the server as they arrive.
+/// Waits for a body. Its bytes are counted for its caller and for the server as they arrive.
 pub(crate) async fn collect_up_to(
     request: Request,
     web: &Web,
@@ -212,7 +212,7 @@ async fn pieces(
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let (tally, size) = (&web.load.body_bytes, web.config.limits.body_size);
-    // A buffer that grows leaves holes of half its size behind. Room that is reserved takes memory only once bytes arrive in it.
+    // A growing buffer leaves holes of half its size in the heap. Reserved room takes memory only once bytes arrive in it.
     let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
@@ -221,7 +221,7 @@ async fn pieces(
             return Err(too_large(bound.len_max));
         }
         bytes.extend_from_slice(&data);
-        // The bodies of strangers are short, and bounded by their number.
+        // Bodies without a caller are not counted: they are short, and their number is bounded.
         if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted) {
             let more = (bytes.len() - counted).max(BODY_PIECE_LEN);
             let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
@@ -254,7 +254,7 @@ pub(crate) fn read_document<T: DeserializeOwned + JsonSchema + 'static>(document
     fit("", document)
 }
 
-/// A whole body as JSON, whatever its shape.
+/// Parses a whole body as JSON of any shape.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     if value_count(bytes) > NODE_COUNT_MAX {
         return Err(refuse_value("", format!("has more than {NODE_COUNT_MAX} values")));
@@ -262,8 +262,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     serde_json::from_slice(bytes).map_err(|error| syntax(&error))
 }
 
-/// How many values a JSON text has at most, its keys included. A value of two bytes takes a hundred times that in memory: they
-/// are counted before they are read.
+/// Upper bound for the number of values in a JSON text, keys included. They are counted before parsing, since a value of two bytes takes a
+/// hundred times that in memory.
 fn value_count(bytes: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in bytes {
@@ -302,7 +302,7 @@ fn syntax(error: &serde_json::Error) -> Problem {
     Problem::new(Code::InvalidJson, format!("{} at line {line}, column {column}", reason(error)))
 }
 
-/// The error's sentence without the place that `serde_json` puts behind it.
+/// The error's message without the position that `serde_json` appends.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     match text.rfind(" at line ") {

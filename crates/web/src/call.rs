@@ -1,4 +1,4 @@
-//! What every endpoint of the API gets: who calls, in which namespace, and the query, each part of it read.
+//! The arguments of every API endpoint: the caller, the namespace and the parsed query.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use rondel_store::catalog::Namespace;
 use crate::audit::Note;
 use crate::body::refuse_value;
 use crate::caller::Caller;
-use crate::openapi::{Input, Taken};
+use crate::openapi::{HandlerInputs, Input};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -24,10 +24,10 @@ use crate::trace::Trace;
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
-/// Clients that name it with every request may do so where it means nothing.
-const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Taken, and not looked at.");
+/// Accepted and ignored where a namespace has no meaning, for clients that send it with every request.
+const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Accepted and ignored.");
 
-/// On a request: who came through the gate, and what for.
+/// Extension of a request that passed the gate: its caller, and the permission that the route needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Admitted {
     pub(crate) caller: Caller,
@@ -43,27 +43,27 @@ pub(crate) struct Call<Q = ()> {
     pub(crate) namespace: Namespace,
     pub(crate) query: Q,
     pub(crate) note: Note,
-    /// The span that whatever follows from it is a child of.
+    /// The request's span: the parent of the spans of everything that the call causes.
     pub(crate) trace: Option<TraceParent>,
-    /// What the route asks of its caller.
+    /// The permission that the route needs.
     needs: Permission,
-    /// Whether the query named the namespace: then links back name it too.
+    /// Whether the query named the namespace; if so, links in the answer name it too.
     is_explicit: bool,
 }
 
-/// A call about what is in no namespace: the caller, users, the cluster. The gate has asked all that is to be asked.
+/// A call outside of namespaces: about the caller, users, or the cluster. The gate has checked its permission completely.
 #[derive(Debug)]
 pub(crate) struct Person<Q = ()> {
     pub(crate) web: Web,
     pub(crate) caller: Caller,
     pub(crate) query: Q,
     pub(crate) note: Note,
-    /// The namespace in the query, which pages keep.
+    /// The namespace in the query, which pages show as the current one.
     named: Option<String>,
 }
 
 impl<Q> Person<Q> {
-    /// The namespace that a page shows as the present one.
+    /// The namespace that a page shows as the current one.
     pub(crate) async fn shown_namespace(&self) -> Option<String> {
         shown_namespace(self.engine(), &self.caller, self.named.as_deref()).await
     }
@@ -73,7 +73,7 @@ impl<Q> Person<Q> {
     }
 }
 
-fn describe_query<Q: FromQuery>(taken: &mut Taken) {
+fn describe_query<Q: FromQuery>(taken: &mut HandlerInputs) {
     let parameters = Reader::parameters_of::<Q>();
     taken.refusals.push(Code::InvalidQuery);
     taken.refusals.extend(parameters.iter().any(Parameter::is_cursor).then_some(Code::InvalidCursor));
@@ -81,14 +81,14 @@ fn describe_query<Q: FromQuery>(taken: &mut Taken) {
 }
 
 impl<Q: FromQuery> Input for Person<Q> {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         taken.query.push(NAMESPACE_UNUSED);
         describe_query::<Q>(taken);
     }
 }
 
 impl<Q: FromQuery> Input for Call<Q> {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         taken.query.push(NAMESPACE);
         taken.refusals.push(Code::NamespaceNotFound);
         describe_query::<Q>(taken);
@@ -120,8 +120,8 @@ impl<Q> Call<Q> {
         &self.web.engine
     }
 
-    /// Whether the caller may do what the route is for, to what belongs to this app, or to the namespace itself. Where the
-    /// caller may not even see it, the answer is `missing`: the same as for what does not exist.
+    /// Checks that the caller has the route's permission on `app`, or on the namespace itself. A caller who may not even see it gets
+    /// `missing`, the same answer as for an object that does not exist.
     pub(crate) fn check(&self, app: Option<AppId>, missing: impl FnOnce() -> Problem) -> Result<(), Problem> {
         let may = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
         if may(self.needs) {
@@ -134,8 +134,8 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// The same for an app by its name, which may not exist yet: then it belongs to the namespace. The refusal is one for
-    /// all, so that no caller learns which apps there are. The app, if it exists.
+    /// Like `check`, for an app by its name; returns the app's id if it exists. An app that does not exist yet needs the permission on the
+    /// namespace. Both refusals are the same, so that no caller learns which apps exist.
     pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
         let known =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
@@ -147,7 +147,7 @@ impl<Q> Call<Q> {
         Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app))))
     }
 
-    /// Whether the caller may save this definition: its app, and the jobs that it follows from, must be within reach.
+    /// Checks that the caller may save this definition: it needs the permission on the app, and must be able to see the parent jobs.
     pub(crate) async fn check_definition(&self, spec: &JobSpec) -> Result<(), Problem> {
         self.check_app_name(&spec.app).await?;
         if self.within(Permission::View).is_none() {
@@ -166,7 +166,7 @@ impl<Q> Call<Q> {
         Ok(())
     }
 
-    /// Whether the caller may look at the job with this name.
+    /// Whether the caller may see the job with this name.
     pub(crate) async fn sees_job(&self, name: &str) -> Result<bool, Problem> {
         if self.seen_apps().is_none() {
             return Ok(true);
@@ -174,18 +174,18 @@ impl<Q> Call<Q> {
         Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
     }
 
-    /// Which of these names are those of jobs that the caller may not look at. A name that no job has is none of them.
+    /// Those of these names that belong to jobs which the caller may not see. A name that no job has is not among them.
     pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
         if self.seen_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
         }
-        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+        // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
         let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
         Ok(found.into_iter().filter(|job| !self.sees(job.app)).map(|job| job.spec.name).collect())
     }
 
-    /// What an error means to this caller: jobs that they may not see are counted and not named.
+    /// The problem for an error, as this caller may see it: jobs hidden from the caller are counted, not named.
     pub(crate) async fn job_problem(&self, error: JobError) -> Problem {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
@@ -203,7 +203,7 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// What is wrong with definitions, with the names of the jobs that this is about as far as the caller sees them.
+    /// The complaints for errors in definitions. Names of jobs that the caller may not see are replaced by `…`.
     pub(crate) async fn complaints(&self, errors: Vec<FieldError>) -> Result<Vec<Complaint>, Problem> {
         let names: Vec<String> = errors.iter().flat_map(|error| &error.jobs).cloned().collect();
         let hidden = self.hidden_jobs(&names).await?;
@@ -219,12 +219,12 @@ impl<Q> Call<Q> {
         Ok(errors.into_iter().map(complaint).collect())
     }
 
-    /// Which of the apps with these names the caller may not look at, with those that do not exist.
+    /// Those of these apps that the caller may not see, or that do not exist.
     pub(crate) async fn hidden_apps(&self, names: BTreeSet<String>) -> Result<BTreeSet<String>, Problem> {
         self.apps_without(Permission::View, names).await
     }
 
-    /// For which of the apps with these names the caller does not have a permission, with those that do not exist.
+    /// Those of these apps on which the caller lacks `permission`, or that do not exist.
     pub(crate) async fn apps_without(
         &self,
         permission: Permission,
@@ -244,12 +244,12 @@ impl<Q> Call<Q> {
         Ok(without)
     }
 
-    /// Whether the caller may look at what belongs to this app.
+    /// Whether the caller may see the objects of this app.
     pub(crate) fn sees(&self, app: AppId) -> bool {
         self.caller.rights.allow(Permission::View, self.namespace.id, Some(app))
     }
 
-    /// The apps that a list is to keep to; `None` where the caller may see the whole namespace.
+    /// The apps on which the caller has `permission`; `None` if it has it on the whole namespace.
     pub(crate) fn within(&self, permission: Permission) -> Option<Vec<AppId>> {
         match self.caller.rights.reach(permission, self.namespace.id) {
             Reach::All => None,
@@ -257,17 +257,17 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// The apps that may be looked at.
+    /// The apps that the caller may see; `None` for the whole namespace.
     pub(crate) fn seen_apps(&self) -> Option<Vec<AppId>> {
         self.within(Permission::View)
     }
 
-    /// Runs as this caller sees them: jobs that they may not look at are not named.
+    /// Removes from these runs the names of jobs that the caller may not see.
     pub(crate) async fn conceal(&self, runs: &mut [Run]) -> Result<(), Problem> {
         Ok(self.engine().conceal(self.namespace.id, self.seen_apps().as_deref(), runs).await?)
     }
 
-    /// `path` as a link that means the same namespace.
+    /// `path` as a link into the same namespace.
     pub(crate) fn link(&self, path: &str) -> String {
         if self.is_explicit { format!("{path}?namespace={}", self.namespace.name) } else { path.to_owned() }
     }
@@ -294,12 +294,12 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
 
 /// The namespace with this name.
 pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
-    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
     found.ok_or_else(|| no_namespace(wanted))
 }
 
-/// The same, where the caller may see something of it; else it does not exist.
+/// The namespace with this name, if the caller may see something in it; otherwise it does not exist for the caller.
 pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: &str) -> Result<Namespace, Problem> {
     let found = namespace_by_name(engine, wanted).await?;
     if caller.rights.allow(Permission::View, found.id, None) {
@@ -308,7 +308,7 @@ pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: 
     Err(no_namespace(wanted))
 }
 
-/// Those of which the caller may see something.
+/// The namespaces in which the caller may see something.
 pub(crate) async fn visible_namespaces(engine: &Engine, caller: &Caller) -> Result<Vec<Namespace>, Problem> {
     let all = engine.store().namespaces().await?;
     Ok(all.into_iter().filter(|namespace| caller.rights.allow(Permission::View, namespace.id, None)).collect())
@@ -320,7 +320,7 @@ pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
     Reader::new(uri).one("namespace")
 }
 
-/// The namespace that a page shows as the present one: the one that its address names, else the caller's.
+/// The namespace that a page shows as the current one: the one named in its address, or else the caller's.
 pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Option<&str>) -> Option<String> {
     let found = match named {
         Some(name) => visible_namespace(engine, caller, name).await,
@@ -329,7 +329,7 @@ pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Opt
     found.ok().map(|namespace| namespace.name)
 }
 
-/// The one that the caller's token means, else `default`, else the first that the caller may see.
+/// The namespace of the caller's token; without one `default`, or else the first that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
     let mut seen = visible_namespaces(engine, caller).await?;
     let found = match caller.namespace() {
@@ -346,12 +346,12 @@ fn no_namespace(wanted: &str) -> Problem {
     Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted(wanted)))
 }
 
-/// The refusal of what may be seen and not done.
+/// The refusal of an action on an object that the caller may see, but not change.
 pub(crate) fn forbidden() -> Problem {
     Problem::new(Code::Forbidden, "your roles let you look at it, and not do this to it")
 }
 
-/// A text of the caller's for a sentence: in quotes, cut, without control characters.
+/// Text from the caller for use in a message: cut, in quotes, its control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     let cut: String = text.chars().take(name::NAME_LEN_MAX).collect();
     format!("{cut:?}")

@@ -1,28 +1,28 @@
-//! Who is calling.
+//! The authenticated caller of a request.
 
 use rondel_admin::auth::{Principal, signature};
 use rondel_admin::sign_in::SignedIn;
 use rondel_core::access::{Grant, Permission, Rights, Role};
 use rondel_core::authority::Actor;
 use rondel_core::{AccountId, NamespaceId, SessionId, TokenId};
-use rondel_store::access::{Means, TokenKind};
+use rondel_store::access::{AuthMethod, TokenKind};
 
 use crate::limits::CallerKey;
 
-/// A caller with a good token, or who signed in.
+/// A caller with a valid token or session.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     name: String,
-    means: Means,
+    means: AuthMethod,
     namespace: Option<NamespaceId>,
     pub(crate) rights: Rights,
-    /// The account behind it; none behind a token of the server's.
+    /// The account that owns the token or session; `None` if the token belongs to the server.
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
-    /// The token that the line of its token began with: without an account it is counted by that.
+    /// The first token in the descent of the caller's token: requests without an account are counted by it.
     pub(crate) line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
-    /// The token that made the link by which the account signed in.
+    /// The token that made the link with which the account signed in.
     minted_by: Option<TokenId>,
 }
 
@@ -30,8 +30,8 @@ impl From<Principal> for Caller {
     fn from(principal: Principal) -> Self {
         let Principal { token, owner, rights } = principal;
         let means = match token.kind {
-            TokenKind::Api => Means::Token,
-            TokenKind::Executor | TokenKind::Xxl => Means::Executor,
+            TokenKind::Api => AuthMethod::Token,
+            TokenKind::Executor | TokenKind::Xxl => AuthMethod::Executor,
         };
         Self {
             name: signature(&token, owner.as_ref()),
@@ -57,7 +57,7 @@ impl From<SignedIn> for Caller {
         };
         Self {
             name,
-            means: Means::Session,
+            means: AuthMethod::Session,
             namespace: token.as_ref().and_then(|token| token.namespace),
             rights,
             account: account.map(|account| account.id),
@@ -70,11 +70,11 @@ impl From<SignedIn> for Caller {
 }
 
 impl Caller {
-    /// The bearer of the secret for metrics, of whom no row is read.
+    /// The bearer of the secret for metrics, which has no row in the store.
     pub(crate) fn metrics_reader() -> Self {
         Self {
             name: "metrics".to_owned(),
-            means: Means::System,
+            means: AuthMethod::System,
             namespace: None,
             rights: Rights::new(vec![Grant::everywhere(Role::Viewer)]),
             account: None,
@@ -90,7 +90,7 @@ impl Caller {
     pub(crate) fn for_tests(rights: Rights) -> Self {
         Self {
             name: String::new(),
-            means: Means::Token,
+            means: AuthMethod::Token,
             namespace: None,
             rights,
             account: None,
@@ -101,43 +101,43 @@ impl Caller {
         }
     }
 
-    /// What changes are signed with.
+    /// The name under which changes are recorded.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    pub(crate) const fn means(&self) -> Means {
+    pub(crate) const fn means(&self) -> AuthMethod {
         self.means
     }
 
-    /// The namespace that a request without one means; `None` stands for `default`.
+    /// The namespace of requests that name none; `None` stands for `default`.
     pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
         self.namespace
     }
 
-    /// The caller where accounts, sign-ins and tokens are concerned.
+    /// The caller as the actor of operations on accounts, sign-ins and tokens.
     pub(crate) const fn actor(&self) -> Actor<'_> {
         Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
     }
 
-    /// The token that all tokens and links end with which the caller makes.
+    /// The token that the caller's new tokens and links depend on: they end when it ends.
     pub(crate) fn minting_token(&self) -> Option<TokenId> {
         self.token.or(self.minted_by)
     }
 
-    /// What its requests are counted by.
+    /// The key by which the caller's requests are counted.
     pub(crate) fn key(&self) -> CallerKey {
         match (self.account, self.line, self.session) {
-            _ if self.means == Means::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
+            _ if self.means == AuthMethod::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
             (Some(account), ..) => CallerKey::Account(account),
             (None, Some(line), _) => CallerKey::Token(line),
             (None, None, session) => CallerKey::Session(session.unwrap_or(SessionId::new(0))),
         }
     }
 
-    /// Whether there is any place where it may. An executor's token is for opening sessions alone.
+    /// Whether the caller has the permission anywhere. An executor's token can only open sessions.
     pub(crate) fn may(&self, permission: Permission) -> bool {
-        self.means != Means::Executor && self.rights.allow_somewhere(permission)
+        self.means != AuthMethod::Executor && self.rights.allow_somewhere(permission)
     }
 }
 

@@ -1,8 +1,8 @@
-//! What can go wrong: every code, its status, and the sentence for readers.
+//! The codes of problems, each with its status and its sentence for readers.
 
 macro_rules! codes {
     ($($variant:ident = $word:literal, $status:literal, $title:literal;)+) => {
-        /// What went wrong, in a word that does not change between releases.
+        /// The kind of a problem, as a code that does not change between releases.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Code { $(
             #[doc = $title]
@@ -13,19 +13,19 @@ macro_rules! codes {
             /// Every code, as documented in `docs/API.md`.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word that programs look at.
+            /// The code as programs compare it.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
             }
 
-            /// The status that it goes with.
+            /// The HTTP status of answers with this code.
             #[must_use]
             pub const fn status(self) -> u16 {
                 match self { $(Self::$variant => $status),+ }
             }
 
-            /// The same as a title.
+            /// The kind of the problem as a title.
             #[must_use]
             pub const fn title(self) -> &'static str {
                 match self { $(Self::$variant => $title),+ }

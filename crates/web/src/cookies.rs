@@ -1,4 +1,4 @@
-//! Cookies: read by name, written with the attributes that keep them here.
+//! Reads cookies by name, and writes them with attributes that bind them to this host.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 /// How long a preference is kept.
 const PREFERENCE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The name of the session's cookie. Over TLS the prefix makes browsers refuse it from anybody but this very host.
+/// The name of the session's cookie. Over TLS the prefix makes browsers accept it from this very host only.
 const fn session_name(is_tls: bool) -> &'static str {
     if is_tls { "__Host-rondel_session" } else { "rondel_session" }
 }
@@ -20,27 +20,27 @@ pub(crate) fn read<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// What the session's cookie carries.
+/// The value of the session's cookie.
 pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
     read(headers, session_name(is_tls))
 }
 
-/// Sets the session's cookie; an empty value with no lifetime takes it away.
+/// Sets the session's cookie; an empty value with no lifetime removes it.
 pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     guarded(session_name(is_tls), value, lifetime, is_tls)
 }
 
-/// The name of the cookie that goes along to the provider of sign-ins.
+/// The name of the cookie of a sign-in under way at a provider.
 const fn flight_name(is_tls: bool) -> &'static str {
     if is_tls { "__Host-rondel_oidc" } else { "rondel_oidc" }
 }
 
-/// What the cookie of a sign-in under way carries.
+/// The value of the cookie of a sign-in under way.
 pub(crate) fn flight(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
     read(headers, flight_name(is_tls))
 }
 
-/// Sets it; an empty value with no lifetime takes it away.
+/// Sets the cookie of a sign-in under way; an empty value with no lifetime removes it.
 pub(crate) fn set_flight(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     guarded(flight_name(is_tls), value, lifetime, is_tls)
 }

@@ -10,20 +10,20 @@ use crate::problem::{Code, Complaint, Problem};
 
 const CURSOR_LEN_MAX: usize = 1024;
 
-/// A list with its filters: a cursor of one is of no use in another.
+/// A list with its filters. Its cursors are refused by any other list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing(String);
 
 #[derive(Serialize, Deserialize)]
 struct Cursor<T> {
-    /// The listing.
+    /// The digest of the listing that the cursor is for.
     l: String,
-    /// Where it goes on.
+    /// The position after which the list continues.
     a: T,
 }
 
 impl Listing {
-    /// The list `noun` with filters that their `Debug` distinguishes.
+    /// The list `noun` with these filters, which their `Debug` text identifies.
     pub(crate) fn new(noun: &'static str, filters: impl std::fmt::Debug) -> Self {
         use std::fmt::Write as _;
         let digest = Sha256::digest(format!("{noun} {filters:?}"));
@@ -34,13 +34,13 @@ impl Listing {
         Self(hex)
     }
 
-    /// A cursor that goes on after `position`.
+    /// A cursor for the part of the list after `position`.
     pub(crate) fn cursor(&self, position: impl Serialize) -> String {
         let cursor = Cursor { l: self.0.clone(), a: position };
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&cursor).unwrap_or_default())
     }
 
-    /// Where a cursor goes on.
+    /// The position in a cursor, which must be one of this list.
     pub(crate) fn position<T: DeserializeOwned>(&self, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
         let read = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());

@@ -1,4 +1,4 @@
-//! How many refusals are in the audit log, so that a flood of them neither fills it nor hides those of other callers.
+//! Bounds the number of refusals in the audit log, so that a flood of them neither fills it nor hides those of other callers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,15 +8,15 @@ use tokio::time::Instant;
 
 use crate::limits::CallerKey;
 
-/// How many refusals are written within [`DENIED_PERIOD`], and how many of one caller; a flood of them is in the log of the
+/// Maximum numbers of refusals stored within [`DENIED_PERIOD`], of all callers and of one. Refusals beyond them are in the log of the
 /// server alone.
 const DENIED_MAX: u32 = 600;
 const DENIED_PER_CALLER: u32 = 60;
 const DENIED_PERIOD: Duration = Duration::from_secs(60);
 
-/// How many refusals may be written yet.
+/// Counts the refusals of the current period.
 #[derive(Clone, Debug)]
-pub(crate) struct Denials(Arc<Mutex<Denied>>);
+pub(crate) struct RefusalAuditBudget(Arc<Mutex<Denied>>);
 
 #[derive(Debug)]
 struct Denied {
@@ -31,13 +31,13 @@ impl Denied {
     }
 }
 
-impl Default for Denials {
+impl Default for RefusalAuditBudget {
     fn default() -> Self {
         Self(Arc::new(Mutex::new(Denied::new())))
     }
 }
 
-impl Denials {
+impl RefusalAuditBudget {
     pub(crate) fn take(&self, caller: CallerKey) -> bool {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if held.since.elapsed() >= DENIED_PERIOD {
@@ -61,7 +61,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_flood_of_refusals_is_bounded() {
-        let denials = Denials::default();
+        let denials = RefusalAuditBudget::default();
         let of = |id| CallerKey::Token(TokenId::new(id));
         assert_eq!((0..10_000).filter(|_| denials.take(of(1))).count(), 60);
         assert!(denials.take(of(2)), "one caller does not hide the refusals of others");

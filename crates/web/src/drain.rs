@@ -1,5 +1,5 @@
-//! The unread rest of a body, since its request was refused before. On HTTP/1 the next request comes behind it: a
-//! short rest is read and dropped, after a long one the answer announces the end of the connection.
+//! Handles the unread rest of a body whose request was refused early. On HTTP/1 the next request follows the body: a short rest is read and
+//! dropped; with a long one the answer announces the end of the connection.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,32 +12,32 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// The longest rest that is read.
+/// Maximum length of a rest that is read, in bytes.
 const REST_LEN_MAX: u64 = 64 * 1024;
-/// How long it may take to arrive.
+/// Timeout for reading the rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A body that comes back where it was not read to its end.
+/// A request body; if it is dropped before its end, its rest goes to a [`Rest`].
 #[derive(Debug)]
 pub(crate) struct Returned {
     body: Option<Incoming>,
     rest: Rest,
 }
 
-/// Where a body comes back to.
+/// Receives the unread rest of a body.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rest(Arc<Mutex<Option<Incoming>>>);
 
 impl Rest {
-    /// Takes the body of a request, to get back what is not read of it.
+    /// Wraps the body of a request, so that its unread rest can be settled; also returns whether the client waits for `100 Continue`.
     pub(crate) fn of(request: Request<Incoming>) -> (Request<Returned>, Self, bool) {
         let rest = Self::default();
-        // A client that waits for leave to send its body never sends it after a refusal.
+        // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits = request.headers().contains_key(EXPECT);
         (request.map(|body| Returned { body: Some(body), rest: rest.clone() }), rest, waits)
     }
 
-    /// Reads the rest, or lets the answer announce that the connection ends.
+    /// Reads and drops the rest, or announces in the answer that the connection ends.
     pub(crate) async fn settle<B>(self, waits: bool, response: &mut Response<B>) {
         let Some(body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if waits || !is_drained(body).await {

@@ -5,7 +5,7 @@ use http::HeaderValue;
 use http::header::IF_MATCH;
 use http::request::Parts;
 
-use crate::openapi::{Input, Taken};
+use crate::openapi::{HandlerInputs, Input};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
@@ -15,17 +15,17 @@ pub(crate) fn tag(version: i64) -> HeaderValue {
     HeaderValue::from_str(&format!("\"v{version}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"v0\""))
 }
 
-/// What the caller wants the version to be.
+/// The versions for which the caller wants the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IfMatch {
-    /// Whatever it is: no header, or `*`.
+    /// Any version: no header, or `*`.
     Any,
-    /// One of these; a tag that is not one of ours matches nothing.
+    /// One of these; a tag that is not one of ours matches no version.
     OneOf(Vec<i64>),
 }
 
 impl IfMatch {
-    /// Whether what has `version` may be changed, and which version to hold the change against.
+    /// Checks `version` against the header, and returns the version on which the change depends: `None` for any.
     pub(crate) fn against(&self, version: i64) -> Result<Option<i64>, Problem> {
         match self {
             Self::Any => Ok(None),
@@ -40,7 +40,7 @@ impl IfMatch {
     }
 }
 
-/// The refusal that names the version of now.
+/// The refusal of a change, with the current version.
 pub(crate) fn mismatch(version: i64) -> Problem {
     Problem::new(Code::VersionMismatch, format!("it has version {version} now: read it again and repeat the change"))
         .with_current_version(version)
@@ -48,7 +48,7 @@ pub(crate) fn mismatch(version: i64) -> Problem {
 }
 
 impl Input for IfMatch {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         let about = "Refuses the change unless this is the version now: `\"v3\"`; several with commas between them; `*` for any.";
         taken.headers.push(Parameter::text("If-Match").about(about));
         taken.refusals.extend([Code::InvalidHeader, Code::VersionMismatch]);
@@ -75,7 +75,7 @@ impl FromRequestParts<Web> for IfMatch {
     }
 }
 
-/// The version of a tag; nothing for one that is well-formed and not ours. A weak tag never matches.
+/// The version of a tag; `None` for a well-formed tag that is not ours, and for a weak one, which never matches.
 fn parse(tag: &str) -> Result<Option<i64>, Problem> {
     let strong = tag.strip_prefix("W/").unwrap_or(tag);
     let opaque = strong.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(unreadable)?;

@@ -1,4 +1,4 @@
-//! What is around every request: an id, one log line, headers, and the body of a problem.
+//! The outermost layer of every request: an id, one log line, headers, and the body of a problem.
 
 use std::any::Any;
 use std::time::Duration;
@@ -26,10 +26,10 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_LEN_MAX: usize = 64;
 /// Longer paths are cut in problems and logs.
 const PATH_LEN_MAX: usize = 256;
-/// Nothing that the API answers is a document that loads something.
+/// The policy of API answers, none of which is a document that loads something.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
-/// Browsers come back by https alone, for a year.
+/// Browsers use HTTPS only, for a year.
 const HSTS: &str = "max-age=31536000";
 
 /// The outermost layer.
@@ -43,7 +43,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let namespace = pages::own_namespace::of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
-    // Probes come all the time, and nothing follows from them.
+    // Probes come all the time and cause nothing: they have no span.
     let (span, trace) = match is_probe(&path) {
         true => (Span::none(), Trace(None)),
         false => trace::begin(&request_id, &method, request.headers()),
@@ -88,11 +88,11 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     response
 }
 
-/// On a response: the request is one of those that come all the time, and what is wrong with one is logged elsewhere.
+/// Extension of a response: the request is one of those that come all the time, and its failures are logged elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Routine;
 
-/// What the log has of a request.
+/// The fields of a request's log line.
 struct Line<'a> {
     method: &'a str,
     path: &'a str,
@@ -119,7 +119,7 @@ impl Line<'_> {
     }
 }
 
-/// Once a minute: how many refused requests have no line.
+/// Logs once a minute how many refused requests had no log line of their own.
 fn report_left_out(web: &Web) {
     for LeftOut { client, status, count } in web.refused_lines.ended() {
         let client = client.map_or_else(|| "several".to_owned(), |address| address.to_string());
@@ -127,7 +127,7 @@ fn report_left_out(web: &Web) {
     }
 }
 
-/// The method of a request as it is logged: a client may call it anything, and at any length.
+/// The method of a request for the log: a client can send any text as the method, at any length.
 fn shown(method: &Method) -> &str {
     const KNOWN: [Method; 9] = [
         Method::GET,
@@ -143,7 +143,7 @@ fn shown(method: &Method) -> &str {
     if KNOWN.contains(method) { method.as_str() } else { "other" }
 }
 
-/// What a panic in a handler becomes.
+/// The problem for a panic in a handler.
 #[expect(clippy::needless_pass_by_value, reason = "tower-http's signature")]
 pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
     let text = panic.downcast_ref::<String>().map(String::as_str);

@@ -1,4 +1,4 @@
-//! Roles at places, as the API writes them: by names.
+//! Grants as the API writes them: with names of namespaces and apps.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::call::quoted;
 use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 
-/// How many roles an account or a token can have.
+/// Maximum number of grants of an account or a token.
 const COUNT_MAX: usize = 100;
 
 /// A role at a place; null is everywhere.
@@ -31,7 +31,7 @@ pub(crate) struct GrantJson {
     pub(crate) app: Option<String>,
 }
 
-/// The grants that these words mean.
+/// Looks up the names in these grants.
 pub(crate) async fn read_grants(engine: &Engine, wanted: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
     if wanted.len() > COUNT_MAX {
         return Err(refuse_value("/grants", format!("{} roles; at most {COUNT_MAX} can be given", wanted.len())));
@@ -67,7 +67,7 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
         return Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: None }));
     };
     name::check(app).map_err(|message| ("app", message))?;
-    // The first executor of an app needs a token before there is a job.
+    // The first executor of an app needs a token before there is a job: the app is created here.
     let known = match wanted.role {
         Role::Executor => {
             let id = AppId::new(engine.new_id());
@@ -86,7 +86,7 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
     }
 }
 
-/// Refuses what would give away more than the caller has.
+/// Refuses grants that exceed the caller's own.
 pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Problem> {
     match grants.iter().position(|grant| !caller.rights.cover(grant)) {
         None => Ok(()),
@@ -97,7 +97,7 @@ pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Pro
     }
 }
 
-/// The names of places.
+/// The names of namespaces and apps.
 #[derive(Debug)]
 pub(crate) struct Places {
     namespaces: HashMap<NamespaceId, String>,
@@ -105,7 +105,7 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Of the places that these grants name.
+    /// Reads the names that these grants need.
     pub(crate) async fn of<'g>(engine: &Engine, grants: impl Iterator<Item = &'g Grant>) -> Result<Self, Problem> {
         let store = engine.store();
         let all = store.namespaces().await?;
@@ -121,7 +121,7 @@ impl Places {
         Ok(Self { namespaces, apps })
     }
 
-    /// The grants in words. What is gone by now is shown by its number.
+    /// The grants with names. A namespace or app that no longer exists is shown by its id.
     pub(crate) fn show(&self, grants: &[Grant]) -> Vec<GrantJson> {
         let namespace = |id: NamespaceId| self.namespaces.get(&id).cloned().unwrap_or_else(|| id.to_string());
         let app = |id: AppId| self.apps.get(&id).cloned().unwrap_or_else(|| id.to_string());

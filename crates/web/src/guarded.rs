@@ -1,5 +1,5 @@
-//! The body of an answer on its way: handed on in small pieces, so that what the answer holds is given back only after the
-//! client has taken nearly all of it.
+//! The body of an answer on its way. It is sent in small pieces, so that what the answer holds is released only after the client has taken
+//! nearly all of it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::peers::OpenRequest;
 /// The largest piece. The HTTP library asks for the next one only once there is room for it.
 const PIECE_LEN_MAX: usize = 32 * 1024;
 
-/// On a response: what is held until its answer has ended.
+/// Extension of a response: what is held until its answer has ended.
 #[derive(Clone)]
 pub(crate) struct Held {
     _until_the_end: Arc<dyn Send + Sync>,
@@ -26,7 +26,7 @@ impl Held {
     }
 }
 
-/// A body with what is held for it.
+/// A body that keeps its [`Held`] until it ends.
 pub(crate) struct Guarded {
     body: Body,
     rest: Bytes,

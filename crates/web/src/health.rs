@@ -18,7 +18,7 @@ use crate::routes::{OpenPath, Routes};
 use crate::state::Web;
 
 pub(crate) fn routes() -> Routes {
-    Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready).get_beside(
+    Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready).get_outside_api(
         METRICS_PATH,
         Permission::Watch,
         metrics,
@@ -54,7 +54,7 @@ struct Checks {
     database_trouble: Option<Trouble>,
 }
 
-/// What is wrong with the database: for callers who ask for `?verbose`.
+/// The kind and start of a database problem, for callers who ask for `?verbose`.
 #[derive(Serialize)]
 struct Trouble {
     kind: &'static str,
@@ -83,7 +83,7 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
         draining: state.draining,
         state: state.switch.as_str(),
         quiet_until: state.quiet_until,
-        // The driver's own words are in the log: they can name hosts and users.
+        // The driver's own message is only in the log: it can name hosts and users.
         database_trouble: trouble.map(|known| Trouble { kind: known.trouble.as_str(), since: known.since }),
     };
     let is_ready = checks.database && checks.lease_held && !checks.draining && state.switch == Switch::Active;
@@ -92,7 +92,7 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     json(status, &Ready { status: if is_ready { "ready" } else { "not_ready" }, checks, details })
 }
 
-/// What is looked at, with the words for what is not as it should be.
+/// The checks, each with a message if it fails.
 fn details(state: &Readiness) -> Vec<Detail> {
     let detail = |check, trouble: Option<String>| Detail { check, ok: trouble.is_none(), message: trouble };
     let unless = |good: bool, words: &str| (!good).then(|| words.to_owned());
@@ -118,7 +118,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
     ]
 }
 
-/// That the database went back in time does not make the node unready: what it does from then on is right.
+/// A database that went back in time does not make the node unready: what the node does from then on is right.
 fn regression(found: &Regression) -> String {
     let by = found.by.map_or_else(
         || "this node's lease was not there any more".to_owned(),

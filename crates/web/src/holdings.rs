@@ -1,4 +1,4 @@
-//! What requests and callers hold of the server: who may hold how much is decided in `load` and `shares`.
+//! What requests and callers hold of the server. `load` and `shares` decide how much each may hold.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,13 +8,13 @@ use tokio::sync::Semaphore;
 
 use crate::limits::{APPLY_ROOM_LEN, CallerKey, HttpLimits, Share, Tally};
 
-/// What is held of the server.
+/// The permits and tallies of everything that requests can hold.
 #[derive(Clone, Debug)]
 pub(crate) struct Holdings {
     pub(crate) requests: Arc<Semaphore>,
-    /// The part of these that unauthenticated requests may take.
+    /// The part of `requests` that unauthenticated requests may take.
     pub(crate) unauthenticated: Arc<Semaphore>,
-    /// By address, those with credentials and those without apart.
+    /// By address; requests with and without credentials are counted apart.
     pub(crate) by_address: Tally<(IpAddr, bool)>,
     pub(crate) by_caller: Tally<CallerKey>,
     pub(crate) bodies: Tally<IpAddr>,
@@ -24,7 +24,7 @@ pub(crate) struct Holdings {
     pub(crate) shares: Shares,
 }
 
-/// What lasts longer than an answer.
+/// Streams, which last longer than other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Live {
     Events,
@@ -50,7 +50,7 @@ impl Holdings {
     }
 }
 
-/// What callers hold.
+/// The permits and tallies of callers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
@@ -59,7 +59,7 @@ pub(crate) struct Shares {
     pub(crate) answers: Tally<Option<CallerKey>>,
 }
 
-/// Room for lists of jobs in kibibytes: of all callers, and of each.
+/// Memory for the job lists of apply requests, in KiB: of all callers, and of each.
 #[derive(Clone, Debug)]
 pub(crate) struct ApplyRooms {
     pub(crate) all: Arc<Semaphore>,
@@ -72,7 +72,7 @@ impl Default for ApplyRooms {
     }
 }
 
-/// Work that takes long and much memory, of which there is little at the same time.
+/// Work that takes so much time and memory that little of it may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Export,

@@ -1,10 +1,11 @@
-//! What lists of jobs are filtered by, in memory: a few facts about each job of a namespace. Definitions follow each save at once,
-//! how the jobs run follows after some seconds. It is never what a page shows of a job: that is read anew.
+//! A few facts about each job of a namespace, kept in memory to filter lists of jobs. Saved definitions appear in them at once, changes in
+//! how the jobs run after some seconds. Pages do not show these facts of a job: they read the job itself.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use rondel_admin::shadow::has_shadows;
 use rondel_admin::{Engine, jobs};
 use rondel_core::filter::{Filter, JobState};
 use rondel_core::labels::Labels;
@@ -24,13 +25,13 @@ const BOARD_COUNT_MAX: usize = 16;
 const JOB_COUNT_MAX: usize = 50_000;
 /// How many jobs are read at once.
 const READ_COUNT: u32 = 500;
-/// How many saves are followed at once; where there are more, everything is read anew.
+/// How many saves are followed at once; after more of them, all jobs are read again.
 const SAVED_COUNT_MAX: u32 = 500;
 /// How long a transaction that saved a job may have taken to become visible.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
-/// How long what is known of the runs is good for.
+/// How long the facts about runs are valid.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
-/// How many failing jobs and late runs are looked at, and how far back late runs are looked for.
+/// How many failing jobs and late runs are read, and how far back late runs are searched for.
 const WATCHED_RUN_COUNT: u32 = 1000;
 const LATE_WITHIN: Duration = Duration::from_secs(3600);
 /// A run that begins later than this after its instant is late.
@@ -46,6 +47,8 @@ pub(crate) struct Entry {
     pub(crate) handler: String,
     pub(crate) enabled: bool,
     pub(crate) is_shadow: bool,
+    /// Whether it is in shadow mode, or was up to an instant.
+    pub(crate) has_shadows: bool,
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
@@ -60,6 +63,7 @@ impl From<&JobRecord> for Entry {
             handler: record.spec.handler.clone(),
             enabled: record.spec.enabled,
             is_shadow: record.spec.mode == Mode::Shadow,
+            has_shadows: has_shadows(&record.spec),
             fires_by_time: record.spec.fires_by_time(),
             labels: record.spec.labels.clone(),
         }
@@ -78,16 +82,16 @@ struct Watched {
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     entries: Arc<BTreeMap<String, Arc<Entry>>>,
-    /// Up to when saves were followed.
+    /// The instant up to which saves were followed.
     saved_to: Timestamp,
     watched: Arc<Watched>,
     watched_at: Timestamp,
-    /// What states are folded from: read for filters that ask for them.
+    /// The activity that states are folded from: read only for filters that ask for it.
     activity: Arc<HashMap<JobId, JobActivity>>,
     activity_at: Timestamp,
 }
 
-/// The boards of the namespaces that were looked at last.
+/// The boards of the namespaces that were used last.
 #[derive(Debug, Default)]
 pub(crate) struct JobBoards(Mutex<Vec<(NamespaceId, Arc<Board>)>>);
 
@@ -109,7 +113,7 @@ impl JobBoards {
         Ok(board)
     }
 
-    /// The same, with the states of the jobs where the filter asks for them: they are read for all jobs, 512 with each statement.
+    /// The board, with the states of the jobs if the filter asks for them: they are read for all jobs, 512 with each statement.
     pub(crate) async fn board_for(
         &self,
         engine: &Engine,
@@ -167,7 +171,7 @@ async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result
     }))
 }
 
-/// Follows what was saved since.
+/// Updates a board with the jobs saved since it was read.
 async fn follow(
     engine: &Engine,
     namespace: NamespaceId,
@@ -193,7 +197,7 @@ async fn follow(
     Ok(board)
 }
 
-/// Which jobs fail, by the counts of their ended runs, and which run late.
+/// Finds the jobs that fail, by the counts of their ended runs, and those that run late.
 async fn watch(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Watched, StoreError> {
     let store = engine.store();
     let mut watched = Watched::default();
@@ -222,7 +226,7 @@ pub(crate) enum JobOrder {
     Trouble,
     /// Those that fire next first.
     NextFire,
-    /// Those that take longest first, by what 95 of 100 runs took at most.
+    /// Those that take longest first, by the 95th percentile of their durations.
     Longest,
 }
 
@@ -262,7 +266,7 @@ impl Board {
         }
     }
 
-    /// The jobs that pass, of those apps that may be seen, in order.
+    /// The jobs that match the filter, among those of the apps that may be seen, in order.
     pub(crate) fn matching(
         &self,
         filter: &Filter,
@@ -277,7 +281,7 @@ impl Board {
             }
         }
         match order {
-            // What these need is read beside the board.
+            // The data for these orders is not on the board.
             JobOrder::Name | JobOrder::NextFire | JobOrder::Longest => {}
             JobOrder::App => found.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
             JobOrder::Trouble => found.sort_by_key(|entry| {
@@ -286,6 +290,14 @@ impl Board {
             }),
         }
         found
+    }
+
+    /// The names of the jobs that a report about shadow mode can contain, in order; `None` if the board does not hold all jobs.
+    pub(crate) fn shadow_names(&self, seen: Option<&[AppId]>) -> Option<Vec<String>> {
+        let is_whole = self.entries.len() < JOB_COUNT_MAX;
+        let shadows = self.entries.values().filter(|entry| entry.has_shadows);
+        let seen = shadows.filter(|entry| seen.is_none_or(|seen| seen.contains(&entry.app)));
+        is_whole.then(|| seen.map(|entry| entry.name.clone()).collect())
     }
 
     fn admits(&self, filter: &Filter, entry: &Entry, offers: &mut Offers<'_>) -> bool {
@@ -330,7 +342,7 @@ impl Board {
         found.map(|entry| entry.id).collect()
     }
 
-    /// The jobs whose names contain a text, with that of a pattern.
+    /// The first `limit` jobs whose names pass.
     pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, seen: Option<&[AppId]>, limit: usize) -> Vec<Arc<Entry>> {
         let is_seen = |entry: &&Arc<Entry>| seen.is_none_or(|seen| seen.contains(&entry.app));
         self.entries.values().filter(is_seen).filter(|entry| passes(&entry.name)).take(limit).cloned().collect()

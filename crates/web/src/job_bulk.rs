@@ -1,4 +1,4 @@
-//! Does the same to many jobs, for the API and for pages: first counted, then done, within a bound.
+//! Applies one action to many jobs, for the API and for pages: the jobs are counted first, then changed, within a bound.
 
 use futures_util::future::join_all;
 use rondel_admin::jobs::{self, JobError, RunRequest};
@@ -14,11 +14,11 @@ use crate::call::Call;
 use crate::job_board::{JobOrder, Offers};
 use crate::problem::{Code, Problem};
 
-/// The most jobs that one request changes.
+/// Maximum number of jobs that one request changes.
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
 /// How many jobs are changed at the same time.
 const TOGETHER_MAX: usize = 8;
-/// How often a change is tried again that met another one.
+/// How often a change is tried that conflicts with others.
 const TRY_COUNT: usize = 4;
 
 /// What is to be done with jobs.
@@ -48,7 +48,7 @@ impl JobAction {
     }
 }
 
-/// An action with what it needs.
+/// An action with its arguments.
 #[derive(Clone, Debug)]
 pub(crate) struct JobDeed {
     pub(crate) action: JobAction,
@@ -58,7 +58,7 @@ pub(crate) struct JobDeed {
 }
 
 impl JobDeed {
-    /// The same, checked. `label` is `key=value`, or a key alone where it is taken away.
+    /// Checks the arguments of an action. `label` is `key=value`, or only a key if the label is to be removed.
     pub(crate) fn new(action: JobAction, label: &str, trigger: Trigger) -> Result<Self, Problem> {
         let refuse = |message: String| Err(refuse_value("/label", message));
         let (key, value) = label.split_once('=').unwrap_or((label, ""));
@@ -80,7 +80,7 @@ impl JobDeed {
         Ok(Self { action, label, trigger })
     }
 
-    /// The definition that it makes of one; the same where nothing is to be done.
+    /// The definition after the action; an equal one if the action does not change it.
     fn edit(&self, spec: &JobSpec) -> JobSpec {
         let mut spec = spec.clone();
         match (self.action, &self.label) {
@@ -102,11 +102,11 @@ impl JobDeed {
 #[derive(Debug)]
 pub(crate) struct SelectedJobs {
     pub(crate) names: Vec<String>,
-    /// Whether more match than one request takes.
+    /// Whether more jobs match than one request changes.
     pub(crate) has_more: bool,
 }
 
-/// Those of these names that exist.
+/// Selects those of these names that are of jobs which the caller may see.
 pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
     let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
     let good: Vec<&str> = good.take(BULK_JOB_COUNT_MAX).collect();
@@ -116,7 +116,7 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX })
 }
 
-/// Those that pass a filter, by name.
+/// Selects the jobs that match a filter, in the order of their names.
 pub(crate) async fn select_matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<SelectedJobs, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
     let mut offers = Offers::new(call.engine(), call.namespace.id);
@@ -125,7 +125,7 @@ pub(crate) async fn select_matching<Q>(call: &Call<Q>, filter: &Filter) -> Resul
     Ok(SelectedJobs { names, has_more: found.len() > BULK_JOB_COUNT_MAX })
 }
 
-/// Why it could not be done to a job.
+/// Why the action failed for a job.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkJobProblem")]
 pub(crate) struct JobProblem {
@@ -135,19 +135,20 @@ pub(crate) struct JobProblem {
     pub(crate) message: String,
 }
 
-/// What became of all.
+/// The outcome for all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct JobsDone {
     /// The jobs that were changed.
     pub(crate) changed: Vec<String>,
-    /// How many stood so before.
+    /// How many jobs were in the wanted state already.
     pub(crate) unchanged: usize,
     pub(crate) runs: Vec<RunId>,
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// Does it; one job that cannot be changed does not stop the others. Several at the same time, for each may wait for the database
-/// and for the servers that have its queued runs; deletions one after the other, since a job may follow from another one.
+/// Applies the action to each job; one that cannot be changed does not stop the others. Several jobs are changed at the same time, since
+/// each change may wait for the database and for the servers that have the job's queued runs. Jobs are deleted one after the other, since
+/// one may follow from another.
 pub(crate) async fn perform<Q>(call: &Call<Q>, deed: &JobDeed, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let together = if deed.action == JobAction::Delete { 1 } else { TOGETHER_MAX };

@@ -1,5 +1,5 @@
-//! Orders of the list of jobs that need more than their definitions: by the next fire, and by how long they take. The numbers of a
-//! namespace are read together and kept for a while: a list of ten thousand jobs turns its pages without reading them anew.
+//! Orders of the list of jobs that need more than the definitions: by the next fire, and by duration. The sort keys of a namespace are read
+//! together and cached for a while, so that paging through ten thousand jobs does not read them again.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,23 +14,23 @@ use rondel_store::rollups::{PointDetail, PointKind, PointQuery};
 
 use crate::job_board::{Board, Entry, JobOrder};
 
-/// How long the numbers of a namespace are kept.
+/// How long the sort keys of a namespace are cached.
 const KEPT_FOR: Duration = Duration::from_secs(30);
-/// How many of them are kept: two orders for each of some namespaces.
+/// How many sets of sort keys are cached: two orders for each of some namespaces.
 const KEPT_COUNT_MAX: usize = 32;
-/// The most jobs whose next fires are read.
+/// Maximum number of jobs whose next fires are read.
 const COMING_COUNT_MAX: u32 = 50_000;
-/// Durations count from the beginning of the day before.
+/// Durations count from the beginning of the previous day (UTC).
 const LOOK_BACK: Duration = Duration::from_secs(24 * 3600);
 /// Points that are read at once, for 512 jobs with two days each.
 const POINT_COUNT_MAX: u32 = 2_048;
 /// The quantile that jobs are sorted by, in thousandths.
 const P95: u32 = 950;
 
-/// What jobs of a namespace are sorted by.
+/// The sort key of each job of a namespace.
 type Ranks = Arc<HashMap<JobId, i64>>;
 
-/// The numbers that were read last.
+/// The sort keys that were read last.
 #[derive(Debug, Default)]
 pub(crate) struct JobRanks(Mutex<Vec<CachedRanks>>);
 
@@ -43,7 +43,7 @@ struct CachedRanks {
 }
 
 impl JobRanks {
-    /// Sorts jobs that are in the order of their names; those of which nothing is known come last.
+    /// Sorts jobs that are in the order of their names; jobs without a sort key come last.
     pub(crate) async fn sort(
         &self,
         engine: &Engine,

@@ -10,17 +10,17 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::rollups::JobActivity;
 
-/// How far back a verdict that is not counted yet is looked for: runs are counted each minute, half a minute behind.
+/// How far back verdicts that are not counted yet are searched for: runs are counted each minute, half a minute behind.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(300);
 
-/// What the runs of these jobs give for their states.
+/// The facts about the runs of these jobs from which their states are folded.
 pub(crate) async fn activity(engine: &Engine, jobs: &[JobId]) -> Result<HashMap<JobId, JobActivity>, StoreError> {
     let since = engine.now().saturating_sub(UNCOUNTED_WITHIN);
     let found = engine.store().job_activity(jobs, since).await?;
     Ok(found.into_iter().map(|activity| (activity.job, activity)).collect())
 }
 
-/// The state of a job; of one without activity, which was saved or deleted just now, that of a fresh one.
+/// The state of a job. A job without activity, which was saved or deleted just now, has the state of a new job.
 pub(crate) fn fold(activity: Option<&JobActivity>, (is_enabled, fires_by_time): (bool, bool)) -> FoldedState {
     FoldedState::fold(StateFacts {
         is_failing: activity.is_some_and(|activity| activity.is_failing),

@@ -1,7 +1,7 @@
-//! `Idempotency-Key`: a call that is sent again gets the answer that it got before, and is not made again.
+//! `Idempotency-Key`: a call that is sent again gets its first answer, and is not made again.
 //!
-//! What a key stands for is kept in the store, so that any server of the cluster knows it: before the call is made, and
-//! again with its answer. A server that dies in between leaves a call without an answer: a minute later it can be made anew.
+//! The call of a key is kept in the store, so that any server of the cluster finds it: before the call is made, and then with its answer.
+//! If a server dies in between, the call has no answer, and can be made again a minute later.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rondel_core::TokenId;
-use rondel_store::request_keys::{Begun, KeptAnswer, KeyedCall};
+use rondel_store::request_keys::{CallState, KeptAnswer, KeyedCall};
 use sha2::{Digest as _, Sha256};
 
 use crate::body::whole;
@@ -26,7 +26,7 @@ use crate::state::Web;
 /// The header in the API's document.
 pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
     .about("Makes the call once: the same call with the same key, within 24 hours, gets the same answer.");
-/// What a call with a key can be refused for.
+/// The codes with which a call with a key can be refused.
 pub(crate) const REFUSALS: [Code; 6] = [
     Code::InvalidHeader,
     Code::InvalidJson,
@@ -38,16 +38,16 @@ pub(crate) const REFUSALS: [Code; 6] = [
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const KEY_LEN_MAX: usize = 255;
-/// The largest body of a call with a key.
+/// Maximum length of the body of a call with a key, in bytes.
 const BODY_LEN_MAX: usize = 1024 * 1024;
-/// The largest answer that is kept.
+/// Maximum length of an answer that is kept, in bytes.
 const ANSWER_LEN_MAX: usize = 1024 * 1024;
-/// A call without an answer for so long was given up by its server.
+/// A call without an answer for this long counts as abandoned by its server.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
-/// The headers that belong to an answer.
+/// The headers that are kept with an answer.
 const KEPT: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
-/// Around a POST behind its gate: only who may make the call can hold a key.
+/// Layer around a `POST`, inside its gate: only a caller who may make the call can use a key.
 pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) -> Response {
     match key(request.headers()) {
         Ok(None) => next.run(request).await,
@@ -59,7 +59,7 @@ pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) 
     }
 }
 
-/// Around a change whose answer is not kept: a client that relied on the key would make the call twice.
+/// Layer around a change whose answer is not kept. It refuses the header, since a client that relied on the key would make the call twice.
 pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
     let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
     let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
@@ -96,10 +96,10 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
     let (parts, body) = request.into_parts();
     let body = whole(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-    // By the token itself: the header that carries it can be written in many ways.
+    // The scope is the token's id, since the header that carries the token can be written in many ways.
     let caller = parts.extensions.get::<Admitted>().map(|admitted| &admitted.caller);
     let token = caller.and_then(|caller| caller.token);
-    // An answer is for the roles that it was given to: after a role is lost it is not shown again.
+    // The fingerprint contains the caller's roles: a caller who loses a role does not get the answer again.
     let rights = caller.map(|caller| format!("{:?}", caller.rights)).unwrap_or_default();
     let scope = digest(&[&token.map_or(0, TokenId::get).to_be_bytes()]);
     let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body, rights.as_bytes()]);
@@ -120,7 +120,7 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
             ));
         }
     }
-    // Should the caller hang up, the caller of the next request with this key makes the call anew.
+    // If the caller hangs up, the call has no answer; after [`GIVEN_UP_AFTER`] the next request with this key makes it again.
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     let (response, kept) = keep(response).await;
     store.end_call(call, kept.as_ref()).await?;
@@ -137,8 +137,8 @@ fn digest(parts: &[&[u8]]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What is kept of an answer. A refusal is not: nothing was done, and the call may be mended and made again. Nor is a
-/// failure of the server, nor what is too long.
+/// The parts of an answer that are kept. A refusal is not kept: nothing was done, and the call may be corrected and made again. A failure
+/// of the server and an answer that is too long are not kept either.
 async fn keep(response: Response) -> (Response, Option<KeptAnswer>) {
     if !response.status().is_success() {
         return (response, None);

@@ -1,22 +1,23 @@
-//! What speaks HTTP: the REST API, the health checks, the pages, and the one port that they share with gRPC.
+//! The HTTP interface: the REST API, the health checks, the pages, and the one port that they share with gRPC.
 //!
-//! - [`app()`] puts a router together from an engine, [`serve()`] runs it on a listener, `tls` under
-//!   certificates;
-//! - `state` is what handlers work with;
-//! - `routes` builds routes, none of them without a declared access, `route_info` is their table; `access` admits callers, who are in
-//!   `caller`, before anything else is looked at; `frame` is around every request: its id, its log line, its limits;
+//! - [`app()`] builds a router from an engine, [`serve()`] runs it on a listener, `tls` with certificates;
+//! - `state` is the state that handlers work with;
+//! - `routes` builds routes, each with a declared access, and `route_info` is their table; `access` admits callers, who are in `caller`,
+//!   before anything else is read; `frame` is the layer around every request, with its id and its log line;
 //! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
-//! - `limits` are the bounds for one client and for all; `peers` holds those of connections, `load` those of requests, `holdings` what is held of them,
-//!   `guarded` what an answer holds until it was read, `drain` reads bodies of refused requests, `shares` what one caller has of heavy work;
-//! - `mounted` has endpoints of another protocol beside the API, and `mounts` their routes;
-//! - `audit` writes the audit entry of a request, `denials` how many refusals it keeps, `grants` roles in words; `cookies`, `origin` and `redirect` are what
-//!   signing in takes;
+//! - `limits` are the bounds for one client and for all: `peers` applies those of connections, `load` those of requests; `holdings` is what
+//!   requests hold, `guarded` what an answer holds until it is read; `drain` reads bodies of refused requests, `shares` divides heavy work
+//!   among callers;
+//! - `mounted` is the interface to endpoints of another protocol, and `mounts` has their routes;
+//! - `audit` writes the audit entry of a request, `denials` bounds the entries of refusals, `grants` reads and writes roles by names;
+//!   `cookies`, `origin` and `redirect` serve the sign-in;
 //! - `trace` is the span of a request;
-//! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON;
-//!   `run_filter` and `job_filter` turn filters into searches, `job_board` holds what jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs` and `parent_params` are what a caller may see of runs, `pump_view` of a pump job's items and groups; `problem` is the one shape of every error;
-//! - `openapi` describes all of this to programs, `parameter` what a parameter can be;
+//! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON; `run_filter` and `job_filter` apply filters,
+//!   `job_board` holds the facts that jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs` and `parent_params`
+//!   decide what a caller may see of runs, `pump_view` reads the items and groups of a pump job; `problem` is the one shape of every error;
+//! - `openapi` describes the API to programs, `parameter` the parameters in it;
 //! - [`yaml`] reads and writes definitions as users keep them in files;
-//! - `api` holds the endpoints, one file for each noun; `health` and `pages` what lies outside of the API.
+//! - `api` holds the endpoints, one file for each noun; `health` and `pages` hold the routes outside of the API.
 //!
 //! No decision about jobs or runs is made here: the engine and the store make them.
 

@@ -1,4 +1,4 @@
-//! The bounds that keep one client from holding up the others, and counters that hold them.
+//! The limits that keep one client from blocking the others, and the counters that apply them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use rondel_core::{AccountId, SessionId, TokenId};
 
 /// The one path that takes a longer body than the others.
 pub(crate) const APPLY_PATH: &str = "/api/v1/jobs/apply";
-/// The largest list, in bytes.
+/// Maximum length of a list of jobs to apply, in bytes.
 pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 
-/// Bytes of lists that are compared and applied at the same time: as definitions they take a multiple of it. One caller has
-/// no more of them than the largest list.
+/// Maximum bytes of lists that are compared and applied at the same time: as definitions they take several times as much memory. One caller
+/// has at most the bytes of the largest list.
 pub(crate) const APPLY_ROOM_LEN: usize = 20 * 1024 * 1024;
 
 /// The bounds of the port.
@@ -30,9 +30,9 @@ pub struct HttpLimits {
     pub connections_per_caller: usize,
     /// Requests at the same time on one HTTP/2 connection.
     pub requests_per_connection: u32,
-    /// Requests that the server works on.
+    /// Requests that the server works on at the same time.
     pub requests: usize,
-    /// How many of these are kept for authenticated callers.
+    /// How many of `requests` are kept for authenticated callers.
     pub requests_reserved: usize,
     /// Unauthenticated requests of one address, answers that are not yet read included.
     pub requests_per_address: usize,
@@ -48,23 +48,23 @@ pub struct HttpLimits {
     pub reads_per_caller: usize,
     /// Exports at the same time.
     pub exports: usize,
-    /// The same of one caller.
+    /// Exports of one caller at the same time.
     pub exports_per_caller: usize,
     /// Lists of jobs that are read, compared and applied at the same time.
     pub applies: usize,
-    /// The same of one caller.
+    /// Lists of one caller at the same time.
     pub applies_per_caller: usize,
     /// Event streams, and followed logs.
     pub live_streams: usize,
-    /// The same of one caller.
+    /// Event streams, and followed logs, of one caller.
     pub live_streams_per_caller: usize,
-    /// For a TLS handshake, and for the head of a request.
+    /// Timeout for a TLS handshake, and for the head of a request.
     pub header_timeout: Duration,
-    /// For the body of a request.
+    /// Timeout for the body of a request.
     pub body_timeout: Duration,
-    /// For a connection without a request.
+    /// Timeout for a connection without a request.
     pub idle_timeout: Duration,
-    /// For a client to take more of an answer.
+    /// Timeout for a client to take more of an answer.
     pub write_timeout: Duration,
 }
 
@@ -97,14 +97,14 @@ impl Default for HttpLimits {
     }
 }
 
-/// Whose requests are counted together.
+/// The key by which requests are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum CallerKey {
     /// An account with all its tokens and sign-ins.
     Account(AccountId),
-    /// A token without an account, by the token that its line began with.
+    /// A token without an account, by the first token in its descent.
     Token(TokenId),
-    /// A sign-in without either.
+    /// A sign-in without an account or a token.
     Session(SessionId),
     /// An executor's token.
     Executor(TokenId),
@@ -137,7 +137,7 @@ impl<K: Ord> Default for Tally<K> {
 }
 
 impl<K: Ord + Copy> Tally<K> {
-    /// Takes `amount` for a key unless it would hold more than `max`. Dropping the share gives it back.
+    /// Takes `amount` for a key unless the key would hold more than `max`. Dropping the share releases it.
     pub(crate) fn take(&self, key: K, amount: usize, max: usize) -> Option<Share<K>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = held.get(&key).copied().unwrap_or_default().saturating_add(amount);
@@ -169,7 +169,7 @@ impl<K: Ord + Copy> Drop for Share<K> {
     }
 }
 
-/// Where a request comes from.
+/// The address that a request comes from.
 pub(crate) fn address(request: &Request) -> Option<IpAddr> {
     request.extensions().get::<Peer>().map(|Peer(address)| *address)
 }

@@ -1,5 +1,5 @@
-//! Who may hold how much of the server at the same time. A request is first its address's, then, once it was authenticated,
-//! its caller's; it is worked on only after its body has arrived, so that half a request holds nothing that others need.
+//! Limits how much of the server each client holds at the same time. A request counts for its address first and, once it is authenticated,
+//! for its caller. It is worked on only after its body has arrived, so that half a request holds nothing that others need.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,12 +24,12 @@ use crate::peers::{Connection, Waiting};
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// The largest body of a request that anybody may make: the forms for signing in and for preferences.
+/// Maximum length of the body of a request without authentication, in bytes: the forms for signing in and for preferences.
 const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
-/// How long a body may be on its way before it counts as one that is waited for.
+/// How long a body without a caller may take before it counts towards `bodies_per_address`.
 const BODY_GRACE: Duration = Duration::from_millis(500);
 
-/// On a response that lasts: its request holds nothing any more.
+/// Extension of a response that lasts: its request no longer holds a share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongLived;
 
@@ -66,7 +66,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE)
 }
 
-/// Around every request but probes: gives it a share of its address and a time until its answer begins.
+/// Layer around every request: gives it a share of its address, unless it is a probe, and a timeout until its answer begins.
 pub(crate) async fn bound(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let slot = Slot::default();
     if !is_probe(request.uri().path()) {
@@ -98,7 +98,7 @@ fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// The request was authenticated: from now on it counts for its caller alone.
+/// Counts an authenticated request for its caller alone from now on.
 pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> Result<(), Problem> {
     if let Some(connection) = request.extensions().get::<Connection>() {
         connection.authenticated(caller);
@@ -113,8 +113,8 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     Ok(())
 }
 
-/// The request with its whole body, and the permits to work on it. These are taken last: nothing is awaited while they are
-/// held but the work itself.
+/// The request with its whole body, and the permits to work on it. The permits are taken last: only the work itself is awaited while they
+/// are held.
 pub(crate) async fn arrived(
     web: &Web,
     request: Request,
@@ -165,7 +165,7 @@ async fn with_body(
     Ok(request)
 }
 
-/// Around a route that is open to everybody, probes apart.
+/// Layer around a route that is open to all callers. Probes need no permit.
 pub(crate) async fn open(State(web): State<Web>, request: Request, next: Next) -> Response {
     if is_probe(request.uri().path()) {
         return next.run(request).await;
@@ -180,7 +180,8 @@ pub(crate) async fn open(State(web): State<Web>, request: Request, next: Next) -
     }
 }
 
-/// Reports that a request's token was found good by an endpoint that looks itself: from then on it holds nothing of its address's.
+/// The callback with which an endpoint that authenticates its callers itself reports a valid token: from then on the request holds no share
+/// of its address.
 pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
     let (slot, connection) =
         (request.extensions().get::<Slot>().cloned(), request.extensions().get::<Connection>().cloned());
@@ -194,7 +195,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
     }))
 }
 
-/// Around the executors' gateway: a call counts for its address until its token was found good.
+/// Layer around the executors' gateway: a call counts for its address until its token is found valid.
 pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let address = client(&request);
     let max = web.config.limits.connections_per_address;
@@ -217,7 +218,7 @@ pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: 
     response
 }
 
-/// gRPC has codes of its own: this one is tried again.
+/// The refusal in gRPC's own form: clients retry status 14 (unavailable).
 fn grpc_unavailable() -> Response {
     let headers = [
         ("content-type", "application/grpc"),
@@ -227,7 +228,7 @@ fn grpc_unavailable() -> Response {
     (headers, Body::empty()).into_response()
 }
 
-/// A place for something that lasts.
+/// Takes a place for a stream.
 pub(crate) fn live(web: &Web, what: Live, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
     let (tally, words) = (&web.load.live, if what == Live::Events { "event streams" } else { "followed logs" });

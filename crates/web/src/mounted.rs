@@ -1,4 +1,4 @@
-//! Endpoints of another protocol beside the API. They authenticate their callers themselves, before their body is read.
+//! Endpoints of another protocol on the same port. They authenticate their callers themselves, before the body is read.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method};
 use rondel_admin::gateway::OnAuthenticated;
 
-/// A call of such an endpoint.
+/// A call of a mounted endpoint.
 pub struct MountedCall {
     /// The last part of the path.
     pub name: String,
@@ -19,9 +19,9 @@ pub struct MountedCall {
     pub headers: HeaderMap,
     /// The sender.
     pub client: Option<IpAddr>,
-    /// The length of the body, where the sender declares it.
+    /// The length of the body, if the sender declares it.
     pub len: Option<u64>,
-    /// To be called once the token was found good: many executors may come from one address.
+    /// To be called once the token is found valid: the call then no longer counts for its address, which many executors may share.
     pub on_authenticated: OnAuthenticated,
     pub(crate) body: Body,
 }
@@ -34,7 +34,7 @@ impl MountedCall {
         values.next().filter(|_| values.next().is_none()).and_then(|value| value.to_str().ok())
     }
 
-    /// What reads the body, if it has at most so many bytes.
+    /// The reader of the body.
     #[must_use]
     pub fn into_body(self) -> BodyReader {
         let body = self.body;
@@ -48,7 +48,7 @@ impl Debug for MountedCall {
     }
 }
 
-/// Reads a body of at most so many bytes; `None` for one that is longer or does not arrive.
+/// Reads a body of at most the given number of bytes; `None` for one that is longer or does not arrive.
 pub type BodyReader = Box<dyn FnOnce(usize) -> BodyRead + Send>;
 
 /// A body that is being read.
@@ -57,15 +57,15 @@ pub type BodyRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 /// The answer: a status and JSON.
 pub type MountedAnswer = (u16, Vec<u8>);
 
-/// Endpoints that have their names as the last part of the path.
+/// Endpoints whose name is the last part of the path.
 pub trait Mounted: Debug + Send + Sync {
-    /// The paths before the names.
+    /// The paths that come before the names.
     fn paths(&self) -> Vec<String>;
 
-    /// The names, where a path has other endpoints beside them.
+    /// The names, for a path that has other endpoints too.
     fn names(&self) -> &'static [&'static str];
 
-    /// Answers a request of anything else beside such a path, which is not served.
+    /// Answers a request for any other path next to a mounted one; such paths are not served.
     fn moved(&self, path: &str) -> MountedAnswer;
 
     /// Answers a call.

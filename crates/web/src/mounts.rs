@@ -14,7 +14,7 @@ use crate::limits::address;
 use crate::load;
 use crate::mounted::{Mounted, MountedAnswer, MountedCall};
 
-/// The routes of such endpoints. Below `/api` only their names are theirs: the rest is the API's.
+/// The routes of mounted endpoints. Below `/api` only the names are routed: the rest belongs to the API.
 pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
     let mut router = Router::new();
     for path in mounted.paths() {

@@ -1,8 +1,8 @@
-//! Whether a request that changes something comes from our own pages. Browsers state it in `Sec-Fetch-Site`, or at least in
-//! `Origin`; a client that sends neither is no browser and sends no cookie by itself.
+//! Checks that a request for a change comes from our own pages. Browsers state it in `Sec-Fetch-Site`, or at least in `Origin`; a client
+//! that sends neither is no browser and sends no cookie by itself.
 //!
-//! An `Origin` is compared with the URL that the server advertises. Without one it is compared with the address of the request:
-//! that which a trusted proxy names, else `Host`.
+//! An `Origin` is compared with the URL that the server advertises. Without one it is compared with the address of the request: the one
+//! that a trusted proxy names, or else `Host`.
 
 use http::header::{HOST, ORIGIN};
 use http::{Extensions, HeaderMap, HeaderName, Uri};
@@ -23,7 +23,7 @@ impl Origin {
         Self(format!("{scheme}://{host}"))
     }
 
-    /// Of a URL with a scheme and a host.
+    /// The origin of a URL with a scheme and a host.
     pub(crate) fn of_url(url: &str) -> Option<Self> {
         let (scheme, rest) = url.split_once("://")?;
         let authority = rest.split(['/', '?', '#']).next()?;
@@ -32,7 +32,7 @@ impl Origin {
     }
 }
 
-/// On a request that came by a trusted proxy: by which host and scheme the browser reached that.
+/// Extension of a request through a trusted proxy: the host and the scheme with which the browser reached the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reached {
     host: Option<String>,
@@ -40,8 +40,8 @@ pub(crate) struct Reached {
 }
 
 impl Reached {
-    /// From the headers of a trusted proxy, of which the last value is its own. Where two headers disagree, one of them came from
-    /// the client, and neither is believed.
+    /// Reads the headers of a trusted proxy, of which the last value is its own. If two headers disagree, one of them came from the client,
+    /// and neither is used.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let last = |name: &HeaderName| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
@@ -74,7 +74,7 @@ fn agreed(one: Option<&str>, other: Option<&str>) -> Option<String> {
 pub(crate) struct Entrance<'a> {
     /// The URL that is advertised.
     pub(crate) advertised: Option<&'a str>,
-    /// Whether they reach it over TLS: over plain http anybody on the way can be a page of the same host.
+    /// Whether browsers use TLS: over plain HTTP an attacker on the network can pose as a page of the same host.
     pub(crate) is_tls: bool,
 }
 
@@ -93,7 +93,7 @@ impl Entrance<'_> {
         Some(Origin::new(scheme, named.or_else(direct)?))
     }
 
-    /// Whether no other site is behind the request.
+    /// Whether the request comes from our own pages, or from a client that is no browser.
     pub(crate) fn is_same(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> bool {
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(site) = text("sec-fetch-site") {

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 use rondel_core::schema::{ID_PATTERN, NAME_PATTERN};
 use serde_json::{Value, json};
 
-/// What a parameter can be.
+/// The form of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -28,7 +28,7 @@ pub(crate) struct Parameter {
 }
 
 impl From<&'static str> for Parameter {
-    /// One that is in no document: of a page.
+    /// A parameter of a page, which is in no document.
     fn from(name: &'static str) -> Self {
         Self::text(name)
     }
@@ -84,12 +84,12 @@ impl Parameter {
         Self::new(name, Kind::Words(words))
     }
 
-    /// Where a list goes on.
+    /// The cursor of a list.
     pub(crate) const fn cursor() -> Self {
         Self::new("cursor", Kind::Cursor).about("`next_cursor` of the page before, with the same filters.")
     }
 
-    /// The same for a list whose parameter has another name.
+    /// The cursor of a list, under another name.
     pub(crate) const fn cursor_in(name: &'static str) -> Self {
         Self::new(name, Kind::Cursor)
     }
@@ -102,7 +102,7 @@ impl Parameter {
         Self { is_required: true, ..self }
     }
 
-    /// What holds if a number is left out.
+    /// Sets the default of a number.
     pub(crate) const fn or(self, default: u32) -> Self {
         match self.kind {
             Kind::Number { from, to, .. } => Self { kind: Kind::Number { from, to, or: Some(default) }, ..self },

@@ -1,5 +1,5 @@
-//! What a run got from the runs that it follows from, as far as the caller may look at those: a caller who makes a job follow from
-//! another one sees what that one does only as long as they may look at it.
+//! The parameters that a run got from its parent runs, as far as the caller may see those: a caller who makes a job follow from another one
+//! sees that one's data only as long as they may see the job.
 
 use std::collections::HashMap;
 
@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The parameter that the server writes.
+/// The parameter in which the server passes on the data of parent runs.
 const PARENTS: &str = "parents";
 
-/// Whether parameters hold what parents passed on.
+/// Whether these parameters contain data of parent runs.
 pub(crate) fn are_there(params: &Value) -> bool {
     params
         .get(PARENTS)
@@ -22,13 +22,13 @@ pub(crate) fn are_there(params: &Value) -> bool {
         .is_some_and(|parents| parents.values().any(|one| run_of(one).is_some()))
 }
 
-/// The run of a parent that passed something on; nothing for a value that its author wrote.
+/// The parent run that passed a value on; `None` for a value that the job's author wrote.
 fn run_of(passed: &Value) -> Option<RunId> {
     passed.get("run_id")?.as_str()?.parse().ok()
 }
 
-/// The parameters without parents that the caller may not look at, and without what looks like a secret in the parameters of
-/// those whose app the caller may not edit.
+/// The parameters without parents that the caller may not see. Likely secrets in a parent's parameters are hidden if the caller may not
+/// edit the parent's app.
 pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = apps(call, parents).await?;
@@ -51,7 +51,7 @@ pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Valu
     Ok(params)
 }
 
-/// The apps of the parents, by their names: those that their runs belong to; of runs that are gone, those of the jobs.
+/// The apps of the parents, by the parents' names: the app of the run, or of the job if the run is gone.
 async fn apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<HashMap<String, AppId>, Problem> {
     let ids: Vec<RunId> = parents.values().filter_map(run_of).collect();
     let runs = call.engine().store().runs(&ids).await?;

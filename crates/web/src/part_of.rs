@@ -1,4 +1,4 @@
-//! The incident that a fire in trouble is part of: where the alert about it is.
+//! The incident that a fire in trouble is part of: it leads to the alert about that fire.
 
 use rondel_core::alert::{Standing, judge};
 use rondel_core::fires::{Verdict, Why};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Incidents of a job that are looked at: the newest.
+/// How many incidents of a job are searched: the newest.
 const LOOKED_AT_COUNT: u32 = 50;
 
 /// An incident that a fire is part of.
@@ -23,7 +23,7 @@ pub(crate) struct PartOf {
     pub(crate) standing: Standing,
 }
 
-/// The newest incident of the job that a run is part of; none for one that succeeded or was cancelled.
+/// The newest incident of the job that a run is part of; `None` for a run that succeeded or was cancelled.
 pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<PartOf>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
@@ -31,7 +31,7 @@ pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<PartOf
     }
 }
 
-/// The same for an answer to "why?", which may be about a fire without a run.
+/// The newest incident for an answer to "why?", which may be about a fire without a run.
 pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<PartOf>, Problem> {
     let (at, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(Verdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
@@ -51,7 +51,7 @@ async fn find<Q>(
     fire: (Option<Timestamp>, Option<RunId>),
 ) -> Result<Option<PartOf>, Problem> {
     let namespace = call.namespace.id;
-    // Who may see the job may see its incidents.
+    // A caller who may see the job may see its incidents.
     let query =
         IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within: None, limit: LOOKED_AT_COUNT };
     let found = call.engine().store().incidents(query).await?;

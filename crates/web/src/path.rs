@@ -1,4 +1,4 @@
-//! What a path names: one extractor for every noun.
+//! The extractor for the name or id in a path, one for every noun.
 
 use std::marker::PhantomData;
 
@@ -6,14 +6,14 @@ use axum::extract::{FromRequestParts, Path};
 use http::request::Parts;
 use rondel_core::schema::ACCOUNT_PATTERN;
 
-use crate::openapi::{Input, Taken};
+use crate::openapi::{HandlerInputs, Input};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 
-/// What can stand in a path.
+/// A kind of object that a path can name.
 pub(crate) trait Noun {
     const PARAMETER: Parameter;
-    /// What is answered where there is none.
+    /// The code of the answer if the object does not exist.
     const MISSING: Code;
 }
 
@@ -53,7 +53,7 @@ nouns! {
 pub(crate) struct Named<N>(pub(crate) String, pub(crate) PhantomData<fn() -> N>);
 
 impl<N: Noun> Input for Named<N> {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         taken.path.push(N::PARAMETER);
         taken.refusals.push(N::MISSING);
     }

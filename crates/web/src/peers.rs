@@ -1,5 +1,5 @@
-//! The open connections by address. A connection is a stranger's until a request on it was authenticated: strangers have a
-//! bound for each address, and make room for newer connections while they have nothing in work.
+//! The open connections by address. A connection counts as a stranger until a request on it is authenticated. Strangers have a limit for
+//! each address, and make room for newer connections while they have no request in work.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::limits::{CallerKey, HttpLimits, Share, Tally, network_of};
 
-/// How long there is no further line about connections that cannot be taken.
+/// Minimum time between log lines about connections that cannot be accepted.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
 /// All connections of a port.
@@ -26,9 +26,9 @@ pub(crate) struct Peers {
     engine: Option<Engine>,
     open: Mutex<Open>,
     authenticated: Tally<CallerKey>,
-    /// Hears of every connection that has ended.
+    /// Notified when a connection has ended.
     ended: Notify,
-    /// When a connection that could not be taken was last logged.
+    /// When a connection that could not be accepted was last logged.
     logged_at: Mutex<Option<Instant>>,
 }
 
@@ -54,7 +54,7 @@ struct Inner {
     /// Requests whose answers have not ended.
     open: AtomicUsize,
     has_served: AtomicBool,
-    /// Those of them whose answers are being sent, executors' streams apart.
+    /// Requests whose answers are being sent, except executors' streams.
     answering: AtomicUsize,
     moved_at: Mutex<Instant>,
     evicted: CancellationToken,
@@ -85,7 +85,7 @@ impl Open {
         }
     }
 
-    /// Ends the oldest connection of an address that has nothing in work.
+    /// Ends the oldest stranger of an address that has no request in work; `false` if there is none.
     fn evict(&mut self, network: IpAddr) -> bool {
         let own = self.strangers.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
@@ -125,7 +125,7 @@ impl Peers {
         }
     }
 
-    /// Takes a new connection; `None` where there is no room and none can be made.
+    /// Accepts a new connection; `None` if there is no room and none can be made.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
         let network = network_of(address);
         let mut open = self.open();
@@ -162,13 +162,14 @@ impl Peers {
         Some(OpenConnection(connection))
     }
 
-    /// Makes room after the system had no file handle left for a connection: waits until one has ended, or for so long.
+    /// Makes room after the system had no file handle left for a connection: ends a stranger, and waits until some connection has ended, at
+    /// most for `delay`.
     pub(crate) async fn make_room(&self, delay: Duration) {
         let mut ended = std::pin::pin!(self.ended.notified());
-        // Before another connection is asked to end: it may do so at once.
+        // Register before a connection is asked to end: it may do so at once.
         ended.as_mut().enable();
         self.evict_fullest();
-        // Without one that ends it is tried again all the same.
+        // The caller tries again even if none has ended.
         tokio::time::timeout(delay, ended).await.unwrap_or_default();
     }
 
@@ -180,7 +181,7 @@ impl Peers {
         }
     }
 
-    /// Whether a connection that could not be taken is logged: one in each [`LOG_PERIOD`].
+    /// Whether to log a connection that could not be accepted: one in each [`LOG_PERIOD`].
     pub(crate) fn may_log(&self) -> bool {
         let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
         let may = logged_at.is_none_or(|at| at.elapsed() >= LOG_PERIOD);
@@ -192,8 +193,8 @@ impl Peers {
 }
 
 impl Connection {
-    /// A request on this connection was authenticated: from now on it is its caller's, as far as that caller may have
-    /// connections. Beyond that it stays a stranger's.
+    /// Counts the connection for the caller of an authenticated request from now on. If that caller has too many connections, it stays a
+    /// stranger.
     pub(crate) fn authenticated(&self, caller: CallerKey) {
         let Inner { peers, network, number, authenticated, .. } = &*self.0;
         let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
@@ -210,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// Whether there was a request on it.
+    /// Whether there was a request on this connection.
     pub(crate) fn has_served(&self) -> bool {
         self.0.has_served.load(Ordering::Relaxed)
     }
@@ -219,12 +220,12 @@ impl Connection {
         *self.0.moved_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Ends when the connection has to make room.
+    /// Waits until the connection has to make room.
     pub(crate) async fn evicted(&self) {
         self.0.evicted.cancelled().await;
     }
 
-    /// Ends when the connection has had no request for too long, or its client takes nothing of an answer.
+    /// Waits until the connection has had no request for too long, or its client takes nothing of an answer.
     pub(crate) async fn stalled(&self) -> Stalled {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
@@ -244,7 +245,7 @@ impl Connection {
     }
 }
 
-/// Why a connection is ended that does nothing.
+/// Why an inactive connection is ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stalled {
     /// It has no request.
@@ -264,7 +265,7 @@ pub(crate) struct OpenRequest {
 enum Stage {
     Working,
     Answering,
-    /// An executor's stream, which its heartbeats watch.
+    /// An executor's stream, which heartbeats supervise.
     Session,
 }
 
@@ -277,7 +278,7 @@ impl OpenRequest {
         Self { connection, stage: Stage::Working }
     }
 
-    /// The answer begins.
+    /// Marks the beginning of the answer.
     pub(crate) fn answers(&mut self, is_session: bool) {
         self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.connection.moved();
@@ -287,7 +288,7 @@ impl OpenRequest {
         }
     }
 
-    /// The client took a part of the answer.
+    /// Records that the client took a part of the answer.
     pub(crate) fn moved(&self) {
         self.connection.moved();
     }
@@ -306,7 +307,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// While a request waits for its body, its connection may have to make room.
+/// Marks a request that waits for its body: meanwhile its connection may be ended to make room.
 #[derive(Debug)]
 pub(crate) struct Waiting(Option<Connection>);
 

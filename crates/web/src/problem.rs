@@ -25,9 +25,9 @@ const COMPLAINT_CODES: [&str; 7] = [
 ];
 /// How many complaints one answer lists.
 const COMPLAINT_COUNT_MAX: usize = 50;
-/// The longest pointer or parameter in one, in characters.
+/// Maximum length of the pointer or parameter in a complaint, in characters.
 const PLACE_LEN_MAX: usize = 200;
-/// The longest sentence in one.
+/// Maximum length of the message in a complaint, in characters.
 const MESSAGE_LEN_MAX: usize = 600;
 
 /// A complaint about one place of the request.
@@ -54,14 +54,14 @@ pub(crate) struct Complaint {
 }
 
 impl Complaint {
-    /// About the place in the body at `pointer`.
+    /// A complaint about the place in the body at `pointer`.
     pub(crate) fn body(pointer: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
         let pointer = cut(pointer.into(), PLACE_LEN_MAX);
         let message = cut(message.into(), MESSAGE_LEN_MAX);
         Self { pointer: Some(pointer), parameter: None, code, message, indexes: Vec::new(), count: None }
     }
 
-    /// About the query parameter `name`.
+    /// A complaint about the query parameter `name`.
     pub(crate) fn query(name: impl Into<String>, code: &'static str, message: impl Into<String>) -> Self {
         let name = cut(name.into(), PLACE_LEN_MAX);
         let message = cut(message.into(), MESSAGE_LEN_MAX);
@@ -69,7 +69,7 @@ impl Complaint {
     }
 }
 
-/// Sentences name what the caller sent, which may be long.
+/// Cuts a text: messages repeat what the caller sent, which may be long.
 fn cut(mut text: String, len_max: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(len_max) {
         text.truncate(end);
@@ -100,12 +100,12 @@ struct Inner {
 }
 
 impl Problem {
-    /// The refusal of one request too many.
+    /// The refusal of a request for lack of capacity, with the seconds to wait before a retry.
     pub(crate) fn overloaded(detail: &str, seconds: u64) -> Self {
         Self::new(Code::Overloaded, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// A problem with one sentence about this very case.
+    /// A problem with one sentence about this case.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             code,
@@ -118,13 +118,13 @@ impl Problem {
         }))
     }
 
-    /// A problem with places in the body or the query; the first of them gives the sentence.
+    /// A problem with complaints about the body or the query; the first of them gives the sentence.
     pub(crate) fn of_complaints(code: Code, errors: Vec<Complaint>) -> Self {
         let count = errors.len();
         Self::of_some_complaints(code, errors, count)
     }
 
-    /// The same, where `count` errors were found and not all of them are here.
+    /// Like `of_complaints`, for `count` errors of which not all are given.
     pub(crate) fn of_some_complaints(code: Code, mut errors: Vec<Complaint>, count: usize) -> Self {
         let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
         let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
@@ -154,18 +154,18 @@ impl Problem {
         self
     }
 
-    /// What is logged and never sent.
+    /// Adds the cause, which is logged and never sent.
     pub(crate) fn with_cause(mut self, cause: String) -> Self {
         self.0.cause = Some(cause);
         self
     }
 
-    /// The sentence about this very case.
+    /// The sentence about this case.
     pub(crate) fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// What is wrong, place by place.
+    /// The complaints, one for each place.
     pub(crate) fn complaints(&self) -> &[Complaint] {
         &self.0.errors
     }
@@ -199,7 +199,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// Of a job that others follow from: those that the caller sees, by name, and how many more there are.
+    /// The problem of a job that others follow from: it names those that the caller sees, and counts the others.
     pub(crate) fn is_parent(seen: &[&str], hidden_count: usize) -> Self {
         let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
@@ -210,7 +210,7 @@ impl Problem {
         Self::new(Code::JobIsParent, detail)
     }
 
-    /// What an error means to a reader of whom nothing is known: other jobs are not named.
+    /// The problem for an error if the caller's rights are not known: other jobs are not named.
     pub(crate) fn of_job_error(error: &JobError) -> Self {
         match error {
             JobError::Invalid(errors) => {
@@ -276,9 +276,9 @@ struct Document<'a> {
     /// What went wrong, in a word that does not change between releases.
     #[schemars(schema_with = "codes")]
     code: &'static str,
-    /// Under which id the request stands in the server's log.
+    /// The id of the request in the server's log.
     request_id: &'a str,
-    /// Of what another version was meant: its version now.
+    /// The current version, if the request named another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     current_version: Option<i64>,
     /// What is wrong, place by place.
@@ -295,7 +295,7 @@ pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<Document<'_>>()
 }
 
-/// Gives a response that carries a problem its body.
+/// Writes the body of a response that carries a problem.
 pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
     let inner = &problem.0;
     let document = Document {

@@ -1,4 +1,4 @@
-//! A pump job as it stands, for the API and for pages: its root run, the groups below it, and which of them has which item.
+//! The present state of a pump job, for the API and for pages: its root run, the groups below it, and the items of each group.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,19 +15,19 @@ use serde_json::Value;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Among how many of a job's newest root runs the one with groups is looked for.
+/// How many of a job's newest root runs are searched for one with groups.
 const ROOT_COUNT: u32 = 8;
 
-/// A pump job as it stands.
+/// The present state of a pump job.
 #[derive(Debug)]
 pub(crate) struct PumpView {
-    /// The open root run that has groups, else the newest; `None` where it has not begun yet.
+    /// The open root run that has groups, else an open one, else the newest; `None` if there is none yet.
     pub(crate) root: Option<RootView>,
     /// The groups of that root run, by their index.
     pub(crate) groups: Vec<GroupView>,
     /// The items by name; numbers by their value.
     pub(crate) items: Vec<ItemView>,
-    /// What the items add up to.
+    /// The totals of the items.
     pub(crate) totals: Totals,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct PumpView {
 #[derive(Debug)]
 pub(crate) struct RootView {
     pub(crate) run: Run,
-    /// When its window ends; `None` where no instant ends it, or it has ended.
+    /// When its window ends; `None` if it has no fixed end, or the run has ended.
     pub(crate) ends_at: Option<Timestamp>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct ItemView {
 }
 
 impl PumpView {
-    /// At most `limit` items after the one with this name, of these states; all where none is given.
+    /// At most `limit` items after the one with this name, in these states; an empty list means all states.
     pub(crate) fn page(&self, after: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
         let is_behind =
             |one: &&ItemView| after.is_none_or(|after| in_order(&one.item.name, after) == Ordering::Greater);
@@ -67,7 +67,8 @@ impl PumpView {
 }
 
 impl ItemView {
-    /// Where its owners have got to. It may hold a secret like parameters of runs: what looks like one is for callers who may edit the app.
+    /// The progress that the item's owners have stored. Like parameters of runs it may hold a secret: likely secrets are shown only to
+    /// callers who may edit the app.
     pub(crate) fn checkpoint<Q>(&self, call: &Call<Q>, record: &JobRecord) -> Option<String> {
         let text = self.item.checkpoint.clone()?;
         if call.caller.rights.allow(Permission::Edit, record.namespace, Some(record.app)) {
@@ -81,12 +82,12 @@ impl ItemView {
     }
 }
 
-/// Reads a pump job; `None` for a job that is none.
+/// Reads a pump job; `None` for a job of another kind.
 pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option<PumpView>, Problem> {
     let job = record.spec.compile().ok();
     let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
     let store = call.engine().store();
-    // Runs come first: an owner that takes an item meanwhile is looked up below.
+    // Runs are read first: the run that takes an item in between is looked up below.
     let root = root_of(store.pump_roots(record.id, ROOT_COUNT).await?);
     let groups = match &root {
         Some(root) => group_runs(call, root).await?,
@@ -107,7 +108,7 @@ fn root_view(run: Run, pump: &Pump) -> RootView {
     RootView { run: run.for_reader(), ends_at }
 }
 
-/// One that waits behind another has no groups yet.
+/// The root run to show. One that waits behind another has no groups yet.
 fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
     let has_groups = |run: &Run| !run.status.is_terminal() && run.shard_total.is_some();
     let is_open = |run: &Run| !run.status.is_terminal();
@@ -117,15 +118,15 @@ fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
 
 async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> {
     let mut runs = call.engine().store().runs_below(&[root.id], SHARD_COUNT_MAX).await?;
-    // Runs of other jobs, and the same again by hand, are below it too.
+    // Runs of other jobs, and repeats by hand, are below it too.
     runs.retain(|run| run.job == root.job && run.shard_index != BROADCAST && run.fire_at == root.fire_at);
     runs.sort_by_key(|run| run.shard_index);
     call.conceal(&mut runs).await?;
     Ok(runs.into_iter().map(Run::for_reader).collect())
 }
 
-/// Those of the definition that no server has stored yet are free. Those that it has no longer are kept for a while, in case that they
-/// come back; they are shown as long as a group has them.
+/// Adds the items of the definition that no server has stored yet, as free ones. Items that were removed from the definition stay stored
+/// for a while, in case they return; they are shown only as long as a group has them.
 fn with_new(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
     items.retain(|item| item.owner.is_some() || pump.items.contains_key(&item.name));
     let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();

@@ -1,5 +1,5 @@
-//! Query strings: each endpoint names what it reads, and what was not read is refused by name. What it names is also what the
-//! API's document describes.
+//! Query strings: each endpoint names the parameters that it reads, and all others are refused by name. The API's document describes the
+//! same parameters.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use http::Uri;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-/// Reads a query once; remembers what was asked for, so that [`Reader::finish`] can name the rest.
+/// Reads a query once, and records which parameters were asked for, so that [`Reader::finish`] can name the rest.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pairs: Vec<(String, String)>,
@@ -55,7 +55,7 @@ impl Reader {
         first
     }
 
-    /// The same, read by `parse`; its error is the sentence for the caller.
+    /// A parameter that is given once or not at all, parsed by `parse`, whose error is the message for the caller.
     pub(crate) fn parsed<T>(
         &mut self,
         parameter: impl Into<Parameter>,
@@ -106,7 +106,7 @@ impl Reader {
         .unwrap_or_default()
     }
 
-    /// Complains about what was wrong and about what was not asked for.
+    /// Refuses the query if a value was invalid or a parameter was not asked for.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
         let known: Vec<&str> = self.known.iter().map(|parameter| parameter.name).collect();

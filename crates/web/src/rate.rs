@@ -1,4 +1,4 @@
-//! How many requests a caller may make: a bucket for each, which fills up at a steady rate.
+//! Limits how many requests a caller may make: each caller has a bucket, which fills up at a steady rate.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,23 +14,23 @@ use crate::problem::{Code, Problem};
 
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// Callers that are remembered; of more, those that were quiet are forgotten.
+/// Maximum number of buckets; beyond it the full ones are dropped, and if that is not enough, all.
 const CALLER_COUNT_MAX: usize = 10_000;
 
-/// How fast one caller may ask.
+/// The rate of requests that one caller may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// How many requests a second, in the long run.
+    /// Requests a second, in the long run.
     pub per_second: u32,
-    /// How many at once, after a pause.
+    /// Requests at once, after a pause.
     pub burst: u32,
 }
 
-/// How much more there is after a pause.
+/// The burst after a pause, as a multiple of the requests a second.
 const BURST: u32 = 5;
 
 impl Rate {
-    /// So many a second, and five times as many after a pause; 0 is no limit.
+    /// A rate of `per_second` with a burst of five times as many; `None` (no limit) for 0.
     #[must_use]
     pub fn with_burst(per_second: u32) -> Option<Self> {
         (per_second > 0).then(|| Self { per_second, burst: per_second.saturating_mul(BURST) })
@@ -45,9 +45,9 @@ pub(crate) struct Buckets {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// How many requests are left.
+    /// How many requests were left at `at`.
     left: f64,
-    /// When that was so.
+    /// The instant of `left`.
     at: Instant,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Counted {
     found: Found,
 }
 
-/// Counts a request for its caller, whatever the text of the header was that it authenticated with.
+/// Counts a request for its caller, in whatever form the caller's header was written.
 pub(crate) fn count(
     engine: &Engine,
     buckets: &Buckets,
@@ -119,7 +119,7 @@ pub(crate) fn count(
 }
 
 impl Counted {
-    /// Puts the state of the bucket into the headers of an answer, as the draft of the IETF has it.
+    /// Writes the state of the bucket into the headers of an answer, as in the IETF draft.
     pub(crate) fn describe(self, headers: &mut HeaderMap) {
         let Self { rate, found } = self;
         let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));

@@ -1,4 +1,4 @@
-//! Whether the caller of a stream may still look: a stream may last much longer than its token.
+//! Checks that the caller of a stream may still read it: a stream may last much longer than its token.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// How often it is asked.
+/// How often the caller is checked.
 const CHECK_PERIOD: Duration = Duration::from_secs(3);
-/// How long the question may stay without an answer.
+/// How long the check may fail before the stream ends.
 const UNCHECKED_MAX: Duration = Duration::from_secs(30);
 
 /// The caller of a stream, with the rights of the last check.
@@ -28,14 +28,14 @@ pub(crate) struct Recheck {
 /// Why a caller gets no more of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lapse {
-    /// The token or the sign-in has ended, or its roles do not reach this place any more.
+    /// The token or the sign-in has ended, or no longer has the permission.
     Over,
     /// The database did not answer for [`UNCHECKED_MAX`].
     Unchecked,
 }
 
 impl Lapse {
-    /// Why something ends that was under way.
+    /// The problem for work that ends before it is done.
     pub(crate) fn problem(self, what: &str) -> Problem {
         match self {
             Self::Over => {
@@ -59,12 +59,12 @@ impl Recheck {
         &self.caller
     }
 
-    /// Why the caller may not look at this place any more; asked once in each [`CHECK_PERIOD`].
+    /// Why the caller may no longer see this place, if so; checked once in each [`CHECK_PERIOD`].
     pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<Lapse> {
         self.lapse_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
     }
 
-    /// The same for a stream that needs other rights.
+    /// Like `lapse`, for a stream that needs other rights.
     pub(crate) async fn lapse_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<Lapse> {
         if self.checked_at.elapsed() < CHECK_PERIOD {
             return None;
@@ -82,7 +82,7 @@ impl Recheck {
         }
     }
 
-    /// Takes over the rights of now; false where the token or the sign-in has ended.
+    /// Reads the caller's present rights; `false` if the token or the sign-in has ended.
     async fn renew(&mut self, web: &Web) -> Result<bool, StoreError> {
         let (store, now) = (web.engine.store(), web.engine.now());
         if let Some(token) = self.caller.token {

@@ -1,26 +1,26 @@
-//! Sending a browser elsewhere on this server, and nowhere else.
+//! Redirects browsers to paths of this server, and nowhere else.
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::LOCATION;
 use http::{HeaderValue, StatusCode};
 
-/// The longest path that is gone back to.
+/// Maximum length of a path to return to.
 const PATH_LEN_MAX: usize = 512;
 
-/// See there, with a GET.
+/// Redirects to a path, which the browser then requests with `GET`.
 pub(crate) fn to(path: &str) -> Response {
     let location = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static("/"));
     (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
 }
 
-/// A path that a request asked to go on with, if it is one of this server.
+/// The path at which a request asked to continue, if it is one of this server.
 pub(crate) fn own_path(path: &str) -> Option<&str> {
     let rest = path.strip_prefix('/')?;
     let plain = path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     (plain && !rest.starts_with('/')).then_some(path)
 }
 
-/// An address without the language that its query asks for, so that another one can be chosen.
+/// An address without the `lang` of its query, so that another language can be chosen.
 pub(crate) fn without_lang(path_and_query: &str) -> String {
     let Some((path, query)) = path_and_query.split_once('?') else { return path_and_query.to_owned() };
     let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("lang=")).collect();
@@ -32,7 +32,7 @@ pub(crate) fn pair(key: &str, value: &str) -> String {
     format!("{key}={}", encoded(value))
 }
 
-/// Text that means itself in a query.
+/// A text, encoded for a query.
 pub(crate) fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {

@@ -1,4 +1,4 @@
-//! Which refused requests are a line of the log, so that a flood of them does not fill it. What is left out is counted.
+//! Limits the log lines about refused requests, so that a flood of them does not fill the log. Requests without a line are counted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 
 use crate::limits::network_of;
 
-/// Lines of one address with one status within [`PERIOD`], and lines of all.
+/// Maximum number of lines within [`PERIOD`]: of one address with one status, and of all.
 const LINES_PER_CLIENT: u64 = 10;
 const LINES_MAX: u64 = 600;
 const PERIOD: Duration = Duration::from_secs(60);
-/// Addresses and statuses that are counted by themselves within [`PERIOD`].
+/// How many pairs of address and status are counted by themselves within [`PERIOD`].
 const CLIENT_COUNT_MAX: usize = 10_000;
-/// Lines about what was left out within [`PERIOD`].
+/// Maximum number of summary lines about the requests left out within [`PERIOD`].
 const SUMMARY_COUNT_MAX: usize = 20;
 
-/// A client and the status that it got; of many clients beyond the bound, no address.
+/// A client and the status of its answers. Clients beyond the bound are counted together, without an address.
 type Key = (Option<IpAddr>, u16);
 
 #[derive(Clone, Debug)]
@@ -29,14 +29,14 @@ pub(crate) struct RefusedLines(Arc<Mutex<Counts>>);
 struct Counts {
     since: Instant,
     lines: u64,
-    /// How many requests there were, and how many of them are in the log.
+    /// How many requests there were, and how many of them have a line in the log.
     by_client: BTreeMap<Key, (u64, u64)>,
 }
 
-/// Requests that are not in the log.
+/// Requests without a line in the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// Whose; `None` for several clients.
+    /// The client's address; `None` for several clients.
     pub(crate) client: Option<IpAddr>,
     pub(crate) status: u16,
     pub(crate) count: u64,
@@ -54,17 +54,17 @@ impl Counts {
     }
 }
 
-/// Whether the line of a request is bounded: a stranger can make as many as the network carries, and callers beyond their
-/// limits too. A failure of the server is always logged.
+/// Whether the lines about such requests are limited: unauthenticated clients, and callers beyond their limits, can send as many as the
+/// network carries. Other failures of the server are always logged.
 pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
     let is_limit = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    // To the sign-in page.
+    // A redirect to the sign-in page.
     let is_refusal = status == StatusCode::SEE_OTHER || status.is_client_error();
     is_limit || (caller.is_empty() && is_refusal)
 }
 
 impl RefusedLines {
-    /// Whether such a request gets a line of its own.
+    /// Counts a request, and returns whether it gets a line of its own.
     pub(crate) fn take(&self, client: Option<IpAddr>, status: StatusCode) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (client.map(network_of), status.as_u16());
@@ -82,7 +82,7 @@ impl RefusedLines {
         is_logged
     }
 
-    /// What was left out of the period that has ended, the largest counts first; nothing while it lasts.
+    /// The requests left out in the period that has ended, the largest counts first; empty while the period lasts.
     pub(crate) fn ended(&self) -> Vec<LeftOut> {
         let ended = {
             let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! What a report is asked about, and its answer: for the API, for its CSV, and for the page.
+//! The query for a report, and its result: for the API, for its CSV, and for the page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,25 +20,25 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
-/// What a report covers if no range is given.
+/// The length of a report if no range is given.
 const LENGTH_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Rows of groups on one page.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
-/// Messages that a report names.
+/// Maximum number of failure messages in a report.
 const FAILURE_ROWS: u32 = 20;
-/// Jobs that are looked at for those that the caller sees, or that have a label.
+/// Maximum number of jobs searched for those that the caller sees, or that have a label.
 const LOOKED_AT_MAX: usize = 10_000;
 /// Jobs that are read at a time.
 const READ_COUNT: u32 = 500;
-/// The longest time that can count as on time.
+/// Maximum delay that can count as on time.
 const ON_TIME_MAX: Duration = DAY;
 
-/// What the rows of a report are about.
+/// How the runs of a report are grouped into rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum By {
-    /// One row for all.
+    /// One row for the whole namespace.
     Namespace,
     /// A row for each app.
     #[default]
@@ -66,7 +66,7 @@ impl By {
     }
 }
 
-/// What is asked.
+/// The query for a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportQuery {
     pub(crate) by: By,
@@ -132,7 +132,7 @@ impl FromQuery for ReportQuery {
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) stretch: Stretch,
-    /// All that was asked about.
+    /// The total over all runs that the query selects.
     pub(crate) total: Row,
     pub(crate) rows: Vec<Row>,
     pub(crate) failures: Vec<Failure>,
@@ -141,20 +141,20 @@ pub(crate) struct Report {
     pub(crate) next_cursor: Option<String>,
 }
 
-/// What the rows and the sum are made of.
+/// What the rows and the total are computed from.
 #[derive(Debug, Default)]
 struct Found {
     groups: Vec<Group>,
-    /// None where the sum is that of the groups.
+    /// The owners of the points in the total; `None` if the total is that of the groups.
     all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
-    /// The jobs whose failures count, where these are not all of the apps.
+    /// The jobs whose failures count; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
     apps: Option<Vec<AppId>>,
     is_cut: bool,
     next_cursor: Option<String>,
 }
 
-/// Makes a report of what the caller may look at.
+/// Makes a report of what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let stretch = stretch(query, call.engine().now())?;
     let kind = match (query.by, call.seen_apps()) {
@@ -226,7 +226,7 @@ async fn find<Q: Sync>(
         Some(app) => Some(find_app(call, app).await?),
         None => None,
     };
-    // What the caller sees, of the app if one is named.
+    // The named app, or else the apps that the caller sees.
     let apps = app.map(|app| vec![app]).or_else(|| call.seen_apps());
     let whole = |apps: &Option<Vec<AppId>>| match apps {
         None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
@@ -313,7 +313,7 @@ async fn jobs<Q: Sync>(
     Ok(Found { groups: seen.into_iter().map(group).collect(), next_cursor, ..Found::default() })
 }
 
-/// From when on the counts of these jobs may be shown, where that is not the whole range.
+/// The instants from which the counts of these jobs may be shown; empty if the caller may see the whole range of all.
 async fn from_of<Q: Sync>(
     call: &Call<Q>,
     jobs: &[WatchedJob],
@@ -373,9 +373,9 @@ fn wrong(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 
-/// The report as a file for spreadsheets: its rows, and then the sum.
+/// The report as a file for spreadsheets: its rows, and then the total.
 pub(crate) fn csv(report: &Report) -> String {
-    // By this mark, spreadsheets read it as UTF-8.
+    // With this mark, spreadsheets read the file as UTF-8.
     let mut text = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
                     duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n"
         .to_owned();
@@ -408,7 +408,7 @@ fn line(row: &Row, name: &str) -> String {
     format!("{}\r\n", cells.join(","))
 }
 
-/// A text as a cell. Spreadsheets take what begins with one of these signs for a formula.
+/// A text as a cell. A text that begins with one of these signs gets an apostrophe: spreadsheets would take it for a formula.
 pub(crate) fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };

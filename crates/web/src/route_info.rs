@@ -1,9 +1,9 @@
-//! The route table: each route with who may use it.
+//! The route table: each route with its access rule.
 
 use http::Method;
 use rondel_core::access::Permission;
 
-/// The path of the metrics, which a secret of their own opens.
+/// The path of the metrics, which a secret of its own opens too.
 pub(crate) const METRICS_PATH: &str = "/metrics";
 
 /// Who may use a route.
@@ -17,7 +17,7 @@ pub enum Access {
     SignedIn(Permission),
 }
 
-/// A line of the route table.
+/// An entry of the route table.
 #[derive(Clone, Debug)]
 pub struct RouteInfo {
     /// The method.
@@ -40,7 +40,7 @@ pub(crate) enum KeyUse {
 }
 
 impl RouteInfo {
-    /// What becomes of an `Idempotency-Key`. A kept answer would keep the secrets that some routes show once.
+    /// What the route does with an `Idempotency-Key`. Routes that show a secret once must not keep their answers.
     pub(crate) fn key_use(&self) -> KeyUse {
         if self.method.is_safe() || is_question(self.path) {
             return KeyUse::Ignored;
@@ -59,7 +59,7 @@ impl RouteInfo {
     }
 }
 
-/// Questions that come with a body: they change nothing.
+/// Whether a route only answers a question that comes with a body: it changes nothing.
 pub(crate) fn is_question(path: &str) -> bool {
     matches!(
         path,

@@ -1,7 +1,6 @@
-//! A builder for routes in which none can be made without naming who may use it, and none of the API without describing what
-//! it does.
+//! A builder for routes: each route declares its access, and each route of the API its description.
 //!
-//! A route either asks for a [`Permission`], or is one of the few [`OpenPath`]s; there is no third way in.
+//! A route either needs a [`Permission`], or is one of the few [`OpenPath`]s; there is no third kind.
 
 use std::collections::BTreeSet;
 
@@ -24,26 +23,26 @@ use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
 
-/// The paths that are open to everybody. Another one is an edit of this list, and thereby a decision.
+/// The paths that need no authentication. A further one needs an edit of this list, so that it is a deliberate decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenPath {
-    /// The process lives.
+    /// Whether the process lives.
     Livez,
-    /// The node is ready for work.
+    /// Whether the node is ready for work.
     Readyz,
     /// Signing in.
     SignIn,
-    /// Signing in elsewhere: to the provider.
+    /// The redirect to the provider of sign-ins.
     Oidc,
-    /// And back from there.
+    /// The return from the provider.
     OidcBack,
-    /// Making the first account.
+    /// Creating the first account.
     SetUp,
     /// Signing out.
     SignOut,
     /// Language and theme.
     Preferences,
-    /// What pages are made with: style, script, pictures.
+    /// Static files of pages: styles, scripts, images.
     Static,
 }
 
@@ -66,11 +65,11 @@ impl OpenPath {
 struct Route {
     info: RouteInfo,
     handler: MethodRouter<Web>,
-    /// What the API's document holds about it; nothing of what lies outside of the API.
+    /// Its description in the API's document; `None` for routes outside of the API.
     doc: Option<RouteDoc>,
 }
 
-/// Routes to be.
+/// Routes that are being collected.
 #[derive(Default)]
 pub(crate) struct Routes {
     routes: Vec<Route>,
@@ -96,8 +95,8 @@ impl Routes {
 
     methods! { get = GET, post = POST, put = PUT, patch = PATCH, delete = DELETE }
 
-    /// A GET route for who has a token with this permission, outside of the API and its document.
-    pub(crate) fn get_beside<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
+    /// Adds a `GET` route outside of the API and its document, for tokens with this permission.
+    pub(crate) fn get_outside_api<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
     where
         H: Handler<T, Web>,
         T: 'static,
@@ -106,7 +105,7 @@ impl Routes {
         self.push(info, on(MethodFilter::GET, handler), None)
     }
 
-    /// A GET route for everybody.
+    /// Adds a `GET` route that needs no authentication.
     pub(crate) fn open<H, T>(self, path: OpenPath, handler: H) -> Self
     where
         H: Handler<T, Web>,
@@ -116,7 +115,7 @@ impl Routes {
         self.push(info, on(MethodFilter::GET, handler), None)
     }
 
-    /// A POST route for everybody; its handler looks at the origin.
+    /// Adds a `POST` route that needs no authentication; its handler must check the origin.
     pub(crate) fn open_post<H, T>(self, path: OpenPath, handler: H) -> Self
     where
         H: Handler<T, Web>,
@@ -126,7 +125,7 @@ impl Routes {
         self.push(info, on(MethodFilter::POST, handler), None)
     }
 
-    /// A page.
+    /// Adds a page.
     pub(crate) fn page<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
     where
         H: Handler<T, Web>,
@@ -136,7 +135,7 @@ impl Routes {
         self.push(info, on(MethodFilter::GET, handler), None)
     }
 
-    /// What a form of a page is sent to.
+    /// Adds the target of a page's form.
     pub(crate) fn form<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
     where
         H: Handler<T, Web>,
@@ -156,7 +155,7 @@ impl Routes {
         openapi::document(self.routes.iter().filter_map(|route| Some((&route.info, route.doc.as_ref()?))))
     }
 
-    /// These and those.
+    /// Adds the routes of `others`.
     pub(crate) fn and(mut self, others: Self) -> Self {
         self.routes.extend(others.routes);
         self
@@ -166,7 +165,7 @@ impl Routes {
         self.routes.iter().map(|route| route.info.clone()).collect()
     }
 
-    /// The router. What it does not have is a 401 below `/api` for a caller without a token, and a 404 or 405 for the others.
+    /// The router. A path that it does not have is a 401 below `/api` for a caller without a token, and a 404 or 405 for other callers.
     pub(crate) fn into_router(self, web: &Web) -> Router {
         let mut router = Router::new();
         for (path, methods) in self.by_path(web) {
@@ -175,7 +174,7 @@ impl Routes {
         router.fallback(nothing_here).with_state(web.clone())
     }
 
-    /// One method router for each path, with its gates in front and a 405 behind.
+    /// One method router for each path, behind its gates; other methods get a 405.
     fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
         let is_for_tokens = |route: &&Route| matches!(route.info.access, Access::Needs(_));
         let for_tokens: BTreeSet<&str> =

@@ -1,4 +1,4 @@
-//! Cancels, repeats or acknowledges many runs at once, for the API and for pages: first counted, then done, within a bound.
+//! Cancels, repeats or acknowledges many runs at once, for the API and for pages: the runs are counted first, then changed, within a bound.
 
 use rondel_admin::jobs;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
@@ -10,10 +10,10 @@ use crate::api::runs::repetition;
 use crate::call::Call;
 use crate::problem::{Code, Problem};
 
-/// The most runs that one request is about.
+/// Maximum number of runs that one request changes.
 pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
 
-/// What is to be done with them.
+/// The action on the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunAction {
@@ -25,7 +25,7 @@ pub(crate) enum RunAction {
     Acknowledge,
 }
 
-/// Which runs.
+/// How the runs of an action are chosen.
 #[derive(Debug)]
 pub(crate) enum Chosen {
     These(Vec<RunId>),
@@ -36,13 +36,13 @@ pub(crate) enum Chosen {
 #[derive(Debug)]
 pub(crate) struct Selected {
     pub(crate) runs: Vec<Run>,
-    /// How many were chosen that the action does not apply to: they have ended, or have not.
+    /// How many chosen runs the action does not apply to, since they have ended, or have not.
     pub(crate) left_out: usize,
-    /// Whether more runs match than one request takes.
+    /// Whether more runs match than one request changes.
     pub(crate) has_more: bool,
 }
 
-/// What became of one run.
+/// The result of the action for one run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkRunProblem")]
 pub(crate) struct RunProblem {
@@ -52,7 +52,7 @@ pub(crate) struct RunProblem {
     pub(crate) message: String,
 }
 
-/// What became of all.
+/// The outcome for all runs.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub(crate) done: usize,
@@ -105,7 +105,7 @@ pub(crate) async fn select<Q>(call: &Call<Q>, action: RunAction, chosen: Chosen)
     Ok(Selected { left_out: count - runs.len(), runs, has_more })
 }
 
-/// Does it, run after run, the oldest first; one that cannot be done does not stop the others.
+/// Applies the action to one run after the other, the oldest first; one that fails does not stop the others.
 pub(crate) async fn perform<Q>(
     call: &Call<Q>,
     action: RunAction,

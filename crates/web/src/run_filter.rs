@@ -13,7 +13,7 @@ use crate::job_board::Entry;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-/// How many jobs a filter by name or label stands for at most.
+/// Maximum number of jobs that a filter by name or label stands for.
 pub(crate) const JOB_COUNT_MAX: usize = 512;
 
 /// The parameter that holds a filter.
@@ -36,12 +36,12 @@ pub(crate) fn order(word: &str) -> Result<RunOrder, String> {
     }
 }
 
-/// A filter that a client sent and that cannot be read.
+/// The problem for a filter that cannot be parsed.
 pub(crate) fn refused(error: &FilterError) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", error.to_string())])
 }
 
-/// Reads the filter of an API's request.
+/// Parses the filter of an API request.
 pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
     Filter::parse(text, scope).map_err(|error| refused(&error))
 }
@@ -49,13 +49,13 @@ pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
 /// A place in a list of runs, as a cursor holds it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Place {
-    /// The value of the order.
+    /// The value by which the list is ordered.
     v: i64,
-    /// The run.
+    /// The id of the run.
     r: i64,
-    /// The present of the first page: lengths of open runs are those of that instant.
+    /// The instant of the first page, at which the durations of open runs are taken.
     n: i64,
-    /// Whether the page ends there.
+    /// Whether the page ends at this place.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     b: bool,
 }
@@ -70,7 +70,7 @@ impl Place {
         Self { b: true, ..Self::of_run(search, run) }
     }
 
-    /// Where a search that stopped goes on.
+    /// The place from which a stopped search continues.
     pub(crate) fn at(search: &RunSearch, id: RunId) -> Self {
         Self { v: 0, r: id.get(), n: search.now.as_millis(), b: false }
     }
@@ -92,13 +92,13 @@ pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,
     pub(crate) before: Option<Place>,
     pub(crate) after: Option<Place>,
-    /// When the oldest row was made that was looked at, where there are further ones.
+    /// When the oldest row that was searched was made, if there are older ones.
     pub(crate) searched_to: Option<Timestamp>,
 }
 
-/// Reads a page of at most `limit` runs, with the places before and behind it.
+/// Reads a page of at most `limit` runs, with the places from which the pages before and after it are read.
 pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -> Result<SearchedPage, Problem> {
-    // One more shows whether there are more.
+    // One more run shows whether there are more.
     search.limit = limit + 1;
     let FoundRuns { mut runs, stopped_at } = call.engine().store().search_runs(call.namespace.id, &search).await?;
     let has_more = runs.len() > usize::try_from(limit).unwrap_or(usize::MAX);
@@ -110,7 +110,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (search.from.is_some(), has_more) };
     let before = runs.first().filter(|_| is_behind).map(|run| Place::before(&search, run));
     let mut after = runs.last().filter(|_| is_ahead).map(|run| Place::of_run(&search, run));
-    // A job's own index has another order: there the search cannot go on behind its bound.
+    // A job's own index has another order, in which the search cannot continue beyond its bound.
     let can_go_on = search.order == RunOrder::Newest && search.jobs.as_ref().is_none_or(|jobs| jobs.len() != 1);
     if let (None, Some(id), true) = (after, stopped_at, can_go_on && !search.is_backward) {
         after = Some(Place::at(&search, id));
@@ -118,8 +118,8 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     Ok(SearchedPage { runs, before, after, searched_to: stopped_at.map(RunId::made_at) })
 }
 
-/// The search for what passes a filter.
-pub(crate) async fn search<Q>(
+/// The search for the runs that match a filter.
+pub(crate) async fn build_search<Q>(
     call: &Call<Q>,
     filter: &Filter,
     order: RunOrder,
@@ -153,7 +153,7 @@ pub(crate) async fn search<Q>(
     Ok(search)
 }
 
-/// The apps that pass, of those that the caller may see; `None` for all.
+/// The apps that match the filter, among those that the caller may see; `None` for all.
 pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
     let seen = call.seen_apps();
     if filter.apps.is_open() {
@@ -165,7 +165,7 @@ pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Ve
     Ok(Some(ids.filter(|id| seen.as_ref().is_none_or(|seen| seen.contains(id))).collect()))
 }
 
-/// The jobs that some patterns stand for: a name is that of a job, else a part of the names of several.
+/// The jobs that these patterns stand for: a name stands for the job that has it, or else for all jobs whose names contain it.
 async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern]) -> Result<Option<Vec<JobId>>, Problem> {
     if patterns.is_empty() {
         return Ok(None);
@@ -211,7 +211,7 @@ async fn containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<Entry>>, Pr
     Ok(board.named(|name| name.contains(part), call.seen_apps().as_deref(), JOB_COUNT_MAX))
 }
 
-/// The jobs whose labels pass; `None` where the filter names none.
+/// The jobs whose labels match; `None` if the filter names no labels.
 async fn labelled<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId>>, Problem> {
     if filter.labels.is_empty() {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The port: connections are taken, distinguished, bounded, and ended gracefully.
+//! The port: accepts connections, detects their protocol, applies the limits, and ends connections gracefully.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,13 +31,13 @@ use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
 use crate::preface::{Version, sniff};
 use crate::tls::Tls;
 
-/// How often a quiet HTTP/2 connection is asked whether it lives, and how long it may take to answer.
+/// How often a quiet HTTP/2 connection is pinged, and how long it may take to answer.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The streams of executors, which are open for as long as they live. All other answers have a time limit.
+/// The path of executors' streams, which stay open as long as the executors live. All other answers have a time limit.
 const SESSION_PATH: &str = "/rondel.v1.Gateway/Session";
 const HEADER_LIST_LEN_MAX: u32 = 64 * 1024;
-/// How much of a connection is kept in memory in each direction; a head that is longer is refused.
+/// How much of a connection is buffered in each direction, in bytes; a longer head is refused.
 const HTTP1_BUFFER_LEN_MAX: usize = 64 * 1024;
 const HTTP2_SEND_BUFFER_LEN_MAX: usize = 64 * 1024;
 const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
@@ -46,7 +46,7 @@ const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long no connection is taken after one could not be, for want of file handles, unless another one ends before.
+/// How long no connection is accepted after one failed for lack of file handles, unless another one ends before.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -56,21 +56,21 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 pub struct Port {
     /// With certificates, the port speaks TLS and nothing else.
     pub tls: Option<Arc<Tls>>,
-    /// How much one client may hold, and all of them.
+    /// The limits for one client, and for all of them.
     pub limits: HttpLimits,
-    /// The proxies that are believed when they name their client.
+    /// The proxies that are trusted to name their client.
     pub trusted_proxies: TrustedProxies,
-    /// Where limits that were reached are counted.
+    /// The engine that counts the limits that were reached.
     pub engine: Option<Engine>,
 }
 
-/// Serves until `shutdown`, then takes no further connection, lets the requests in flight end, and returns. Whatever
-/// streams must end for that (followed logs, executors' sessions) their owners have to end.
+/// Serves until `shutdown`, then accepts no further connection, lets the requests in flight end, and returns. Streams (followed logs,
+/// executors' sessions) must be ended by their owners.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationToken) {
     serve_on(listener, Port::default(), app, shutdown).await;
 }
 
-/// The same with the settings of the port.
+/// Like [`serve`], with the settings of the port.
 pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
     let peers = Peers::new(port.limits, port.trusted_proxies, port.engine);
@@ -109,8 +109,8 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
 
 type Accepted = (TcpStream, SocketAddr, OpenConnection);
 
-/// The next connection there is room for; the others are closed at once, so that none waits behind them. An error of
-/// `accept` is one connection's, or passes.
+/// The next connection, if there is room for it; without room it is closed at once, so that none waits behind it. An error of `accept`
+/// concerns only one connection, or is temporary.
 async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> {
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),
@@ -126,7 +126,7 @@ async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> 
     }
 }
 
-/// The other side of a connection.
+/// The client of a connection.
 #[derive(Clone, Debug)]
 struct Client {
     peer: std::net::IpAddr,
@@ -160,12 +160,12 @@ impl Client {
         words.to_owned()
     }
 
-    /// By which host and scheme the browser reached a trusted proxy.
+    /// The host and the scheme with which the browser reached the trusted proxy; `None` without such a proxy.
     fn reached(&self, headers: &HeaderMap) -> Option<Reached> {
         self.peers.trusted.contains(self.peer).then(|| Reached::of(headers))
     }
 
-    /// The address that a request comes from: behind a trusted proxy, the one that it names.
+    /// The address that a request comes from: behind a trusted proxy, the one that the proxy names.
     fn address(&self, headers: &HeaderMap) -> Peer {
         let lines = |name: &HeaderName| -> Vec<&str> {
             headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect()
@@ -203,7 +203,7 @@ impl Client {
     }
 }
 
-/// What a certificate that was checked is made out to.
+/// The DNS names in a verified certificate.
 fn names(certificate: &CertificateDer<'_>) -> PeerNames {
     let read = webpki::EndEntityCert::try_from(certificate);
     PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())

@@ -1,5 +1,5 @@
-//! What one caller may have of the work of the server at the same time: reads of the database, exports, lists that are
-//! applied, and the memory of answers that are not read yet.
+//! Limits how much work of the server one caller has at the same time: reads of the database, exports, lists that are applied, and the
+//! memory of unread answers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,21 +23,21 @@ use crate::state::Web;
 const TURN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Shorter answers are not counted: the number of requests of a caller bounds them.
 const ANSWER_LEN_MIN: usize = 16 * 1024;
-/// Queues of callers that are kept before unused ones are removed.
+/// Number of callers' queues from which on unused ones are removed.
 const QUEUE_COUNT_MAX: usize = 1_000;
 
-/// On an answer to a change that was only tried: nothing has happened that the answer has to report.
+/// Extension of an answer to a dry run: the answer may be refused, since nothing was changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trial;
 
-/// A place for such work, and one of its caller.
+/// A place for heavy work, and one in its caller's part.
 #[derive(Debug)]
 pub(crate) struct HeldPlace {
     _own: Share<(Place, Option<CallerKey>)>,
     _all: Share<(Place, Option<CallerKey>)>,
 }
 
-/// Room for a list of jobs, and the part of its caller.
+/// Room for a list of jobs, and room in its caller's part.
 #[derive(Debug)]
 pub(crate) struct ApplyRoom {
     _own: OwnedSemaphorePermit,
@@ -45,7 +45,7 @@ pub(crate) struct ApplyRoom {
 }
 
 impl Shares {
-    /// The turns of a caller. A semaphore hands them out in the order of the requests.
+    /// The turns of a caller, which a semaphore grants in the order of the requests.
     fn turns(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
         semaphore_of(&self.turns, caller, count)
     }
@@ -68,7 +68,7 @@ fn semaphore_of(
     new
 }
 
-/// Waits for room for a list of so many bytes, so that the sum of all that are worked on is bounded.
+/// Waits for room for a list of `len` bytes, so that the sum of all lists in work is bounded.
 pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
     let rooms = &web.load.shares.apply_room;
     let own_max = APPLY_LEN_MAX / 1024;
@@ -87,8 +87,8 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
     Ok(ApplyRoom { _own: own, _all: all })
 }
 
-/// Waits until a caller may read: it reads with few requests at the same time, so that the connections to the database are
-/// never all its own.
+/// Waits for a caller's turn to read. A caller reads with few requests at the same time, so that it never has all connections to the
+/// database.
 pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
     let max = web.config.limits.reads_per_caller;
     let turns = web.load.shares.turns(caller, max);
@@ -102,7 +102,7 @@ pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphoreP
     }
 }
 
-/// A place for heavy work of a caller, to be held until it has ended.
+/// Takes a place for heavy work of a caller, to be held until the work has ended.
 pub(crate) fn place(web: &Web, what: Place, caller: CallerKey) -> Result<HeldPlace, Problem> {
     let limits = &web.config.limits;
     let (words, own_max, all_max, own_limit, all_limit) = match what {
@@ -127,8 +127,8 @@ pub(crate) fn place(web: &Web, what: Place, caller: CallerKey) -> Result<HeldPla
     Ok(HeldPlace { _own: own, _all: all })
 }
 
-/// Counts the bytes of an answer until its client has read it. An answer to a question, or to a dry run, is refused
-/// where too many bytes are under way; one to a change is not, since the change was made.
+/// Counts the bytes of an answer until its client has read it. If too many bytes are under way, the answer to a read or to a dry run is
+/// refused; that to a change is not, since the change was made.
 pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut response: Response) -> Response {
     let len = response.body().size_hint().exact().and_then(|len| usize::try_from(len).ok()).unwrap_or_default();
     if len < ANSWER_LEN_MIN {

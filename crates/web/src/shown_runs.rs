@@ -1,4 +1,4 @@
-//! Runs as a caller may see them, with what belongs to them: for the API and for pages.
+//! Runs as a caller may see them, with their names, attempts, parameters and shards: for the API and for pages.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,14 +20,14 @@ use crate::problem::Problem;
 /// How many shards of a broadcast are shown with it.
 const SHARD_COUNT_MAX: usize = 1000;
 
-/// How many of them are read at a time.
+/// How many shards are read at a time.
 const PAGE_LEN: u32 = 200;
 
 /// Runs with the names of their jobs.
 pub(crate) async fn named<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
     let names = names(call, &runs).await?;
-    // A job that was purged with its name leaves its runs the number.
+    // The runs of a job that was purged with its name show its id.
     let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
     Ok(runs.into_iter().map(|run| (name(&run), run)).collect())
 }
@@ -59,12 +59,12 @@ pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt
     Ok(attempts)
 }
 
-/// The definition that a run runs under, or ran.
+/// The version of the definition that a run uses.
 async fn definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definition>, Problem> {
     Ok(call.engine().store().definitions(&[(run.job, run.job_version)]).await?.pop())
 }
 
-/// The name of the shard that a run is, where its job names its shards.
+/// The name of the run's shard, if its job names its shards.
 pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     if run.is_root() || !Part::may_be(run) {
         return Ok(None);
@@ -73,7 +73,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
-/// Which parts of their fires runs are. Which runs belong to pump jobs is looked up.
+/// Finds out which parts of their fires runs are. It needs the pump jobs, which are looked up.
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {
@@ -90,9 +90,9 @@ impl Parts {
     }
 }
 
-/// The run's own parameters, else those of the definition that it runs under, with those of its shard over them, as JSON text. They may hold a secret that the job
-/// does not have any more, so what looks like one is for callers who may edit the app of the run. What parents passed on is for
-/// callers who may look at those.
+/// The run's own parameters, or else those of its definition, with those of its shard over them, as JSON text. They may hold a secret that
+/// the job no longer has, so likely secrets are shown only to callers who may edit the run's app. Data of parent runs is shown to callers
+/// who may see those.
 pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     let is_shard = Part::may_be(run) && !run.is_root();
     let definition = if run.params.is_none() || is_shard { definition(call, run).await? } else { None };
@@ -119,11 +119,11 @@ pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
     Ok(Some(params.to_string()))
 }
 
-/// How many groups' earlier attempts are read for the counts of their root.
+/// Maximum number of groups whose earlier attempts are read for the counts of their root.
 const GROUP_READS_MAX: usize = 200;
 
-/// What the groups of a pump's root run reported of their rows when their attempts ended; `None` where none has. An attempt that was lost
-/// with its executor reported nothing.
+/// The sum of the row counts that the groups of a pump's root run reported when their attempts ended; `None` if there are none. An attempt
+/// that was lost with its executor reported nothing.
 pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<Option<Counts>, Problem> {
     let mut total: Option<Counts> = None;
     let mut add = |message: Option<&str>| {

@@ -1,4 +1,4 @@
-//! What handlers work with: the engine, the bounds, and what callers hold.
+//! The state that handlers work with: the engine, the limits, and what callers hold.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rondel_admin::oidc::Oidc;
 use rondel_admin::passwords::Passwords;
 use tokio_util::sync::CancellationToken;
 
-use crate::denials::Denials;
+use crate::denials::RefusalAuditBudget;
 use crate::holdings::Holdings;
 use crate::job_board::JobBoards;
 use crate::job_order::JobRanks;
@@ -23,29 +23,29 @@ use crate::refused_lines::RefusedLines;
 /// The bounds of the API.
 #[derive(Clone, Debug)]
 pub struct WebConfig {
-    /// The largest body, in bytes.
+    /// Maximum length of a body, in bytes.
     pub body_len_max: usize,
     /// How long a request may take until its answer begins.
     pub request_timeout: Duration,
-    /// How much one client may hold, and all of them.
+    /// The limits for one client, and for all of them.
     pub limits: HttpLimits,
-    /// How long a log is followed, or what happens listened to, at most.
+    /// How long a log or the stream of events is followed at most.
     pub follow_timeout: Duration,
-    /// How fast one caller may ask; `None` for as fast as it can.
+    /// The rate of requests that one caller may make; `None` for no limit.
     pub rate: Option<Rate>,
     /// Whether browsers reach the server over TLS: at this port, or at a proxy in front of it.
     pub tls: bool,
-    /// The URL at which browsers reach the server, if it is known: forms come from its pages alone.
+    /// The URL at which browsers reach the server, if it is known: forms are accepted from its pages only.
     pub advertised: Option<String>,
-    /// Whether browsers are asked to use https alone from now on.
+    /// Whether browsers are asked to use HTTPS only from now on.
     pub hsts: bool,
     /// The secret that lets its bearer read metrics without the database.
     pub metrics_token: Option<Token>,
     /// The provider of sign-ins.
     pub oidc: Option<Arc<Oidc>>,
-    /// Endpoints of another protocol beside the API.
+    /// Endpoints of another protocol on the same port.
     pub mounted: Option<Arc<dyn Mounted>>,
-    /// Ends what is being followed.
+    /// Ends followed logs and streams of events.
     pub shutdown: CancellationToken,
 }
 
@@ -74,7 +74,7 @@ impl Default for WebConfig {
     }
 }
 
-/// What handlers work with.
+/// The state that handlers work with.
 #[derive(Clone, Debug)]
 pub(crate) struct Web {
     pub(crate) engine: Engine,
@@ -83,7 +83,7 @@ pub(crate) struct Web {
     pub(crate) events: Arc<Events>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
-    pub(crate) denials: Denials,
+    pub(crate) denials: RefusalAuditBudget,
     pub(crate) refused_lines: RefusedLines,
     pub(crate) boards: Arc<JobBoards>,
     pub(crate) ranks: Arc<JobRanks>,
@@ -99,7 +99,7 @@ impl Web {
             load: Holdings::new(&config.limits),
             buckets: Arc::default(),
             passwords: Arc::default(),
-            denials: Denials::default(),
+            denials: RefusalAuditBudget::default(),
             refused_lines: RefusedLines::default(),
             boards: Arc::default(),
             ranks: Arc::default(),

@@ -12,18 +12,18 @@ use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-/// How often the files are looked at.
+/// How often the files are checked for changes.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
 
-/// Where the certificates are.
+/// The paths of the certificates.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
-    /// The server's certificate and what it is signed by, in PEM.
+    /// The server's certificate with its chain, in PEM.
     pub cert: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// Whose signature certificates of clients must have; without it, clients are not asked for one. Browsers and the API
-    /// come without one all the same: the gateway decides who must have one.
+    /// The certificates that must have signed those of clients; without it, clients are not asked for one. Connections without a
+    /// certificate are accepted even so, for browsers and the API: the gateway decides which clients need one.
     pub client_ca: Option<PathBuf>,
 }
 
@@ -33,38 +33,38 @@ pub enum TlsError {
     /// A file could not be read.
     #[error("cannot read {path}")]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::pki_types::pem::Error,
     },
     /// A file has no certificate in it.
     #[error("{path} holds no certificate in PEM")]
     Empty {
-        /// Which.
+        /// The file.
         path: PathBuf,
     },
-    /// The certificates do not go with the key, or are none that can be used.
+    /// The certificates do not match the key, or cannot be used.
     #[error("the certificate in {path} cannot be used")]
     Unusable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         #[source]
         source: rustls::Error,
     },
-    /// The certificates of clients cannot be checked by this file.
+    /// Certificates of clients cannot be checked with this file.
     #[error("{path} holds nothing by which clients can be checked: {message}")]
     ClientCa {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         message: String,
     },
 }
 
-/// The certificates that hold now.
+/// The certificates in use.
 #[derive(Debug)]
 pub struct Tls {
     files: TlsFiles,
@@ -75,7 +75,7 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// Which file is wrong, and how.
+    /// The file that cannot be used, with the reason.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let config = RwLock::new(read(&files)?);
         Ok(Self { files, config })
@@ -85,8 +85,8 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Looks at the files again and again, and takes up what is new: connections that come afterwards see it. What cannot
-    /// be used is logged once, and the old ones stay.
+    /// Checks the files for changes until `stop`. New certificates apply to later connections. If they cannot be used, this is logged once,
+    /// and the old ones stay in use.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut seen = stamps(&self.files);
         loop {

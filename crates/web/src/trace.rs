@@ -1,5 +1,5 @@
-//! The span of a request: its lines in the log have the request's id by it, and where spans are exported, it is one of the
-//! caller's trace. Handlers find the span that goes on from here in [`Trace`].
+//! The span of a request. It gives the request's log lines their request id and, if spans are exported, is part of the caller's trace.
+//! Handlers find the parent for further spans in [`Trace`].
 
 use std::pin::Pin;
 use std::task::{self, Poll};
@@ -18,13 +18,13 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 const HEADER: &str = "traceparent";
 
-/// On a request: the span that whatever follows from it is a child of.
+/// Extension of a request: the parent of the spans of everything that the request causes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace(pub(crate) Option<TraceParent>);
 
-/// The span of a request, and what goes on in it. Where nothing exports spans, that is the caller's own.
+/// The span of a request, and the parent for further spans: without an exporter that is the caller's own span.
 pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (Span, Trace) {
-    // An error's level, so that no filter leaves it out under what it lets through.
+    // The level is error, so that no filter drops the span of a line that it keeps.
     let span = tracing::error_span!(
         target: "http",
         "request",
@@ -45,7 +45,7 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
     (span, Trace(own.or(caller)))
 }
 
-/// Which route it is: known once it was found.
+/// Names the span after its route, once the route is known.
 pub(crate) fn routed(action: &Method, route: &'static str) {
     let context = Span::current().context();
     let span = context.span();
@@ -55,7 +55,7 @@ pub(crate) fn routed(action: &Method, route: &'static str) {
     }
 }
 
-/// The run that the request is about.
+/// Records the run that the request is about.
 pub(crate) fn about(run: rondel_core::RunId) {
     Span::current().record("run_id", tracing::field::display(run));
 }
@@ -70,7 +70,7 @@ pub(crate) fn answered(span: &Span, status: u16) {
     }
 }
 
-/// The same answer; where its body is made while it is sent, that happens in the span too.
+/// The answer; if its body is made while it is sent, that happens in the span too.
 pub(crate) fn inside(span: &Span, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
@@ -94,7 +94,7 @@ impl HttpBody for InSpan {
     }
 }
 
-/// The trace that a caller names; what is not in the standard's words is as good as nothing.
+/// The trace that a caller names; a header that is not in the standard's form is ignored.
 fn caller(headers: &HeaderMap) -> Option<TraceParent> {
     headers.get(HEADER)?.to_str().ok()?.parse().ok()
 }

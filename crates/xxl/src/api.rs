@@ -1,4 +1,4 @@
-//! What executors call: registrations and callbacks. The token is looked at before the body is read.
+//! The calls by executors: registrations and callbacks. The token is checked before the body is read.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,20 +15,20 @@ use rondel_core::ExecutorId;
 use rondel_core::access::Role;
 use rondel_store::StoreError;
 use rondel_store::access::TokenKind;
-use rondel_store::xxl::{XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun};
+use rondel_store::xxl::{XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun};
 use tokio::time::Instant;
 
 use crate::bridge::{App, Bridge};
 use crate::link::Event;
 use crate::{moved, wire};
 
-/// The longest body, in KiB.
+/// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
-/// How long callbacks wait for the store before they are refused.
+/// How long callbacks wait for the store, and calls for room in memory, before they are refused.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
 const STORE_PERIOD: Duration = Duration::from_millis(500);
 
-/// Reads a body of at most so many bytes; `None` for one that is longer or does not arrive.
+/// Reads a body of at most the given number of bytes; `None` if the body is longer or does not arrive.
 pub type BodyReader = Box<dyn FnOnce(usize) -> BodyRead + Send>;
 
 /// A body that is being read.
@@ -38,17 +38,17 @@ pub type BodyRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 pub struct ApiCall {
     /// `registry`, `registryRemove` or `callback`.
     pub method: String,
-    /// Whether it came by POST.
+    /// Whether the call is an HTTP POST.
     pub is_post: bool,
     /// The header `XXL-JOB-ACCESS-TOKEN`.
     pub token: Option<String>,
     /// The sender.
     pub client: Option<IpAddr>,
-    /// The length of the body, where the sender declares it.
+    /// The length of the body, if the sender declares it.
     pub len: Option<u64>,
-    /// Called once the token was found good.
+    /// Called once the token has been found valid.
     pub on_authenticated: OnAuthenticated,
-    /// Reads the body, of at most so many bytes.
+    /// Reads the body.
     pub body: BodyReader,
 }
 
@@ -58,10 +58,10 @@ impl std::fmt::Debug for ApiCall {
     }
 }
 
-/// The answer: JSON.
+/// The answer, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiAnswer {
-    /// 200, except where the database is away, and for what is not served.
+    /// 200, except if the database is unavailable (503), and for calls that are not served (410).
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
@@ -72,7 +72,7 @@ impl ApiAnswer {
         Self { status: 200, body: wire::good() }
     }
 
-    /// To a call that is not served, and never will be.
+    /// The answer to a call that is not served, and never will be.
     pub(crate) fn gone(message: &str) -> Self {
         Self { status: 410, body: wire::refused(message) }
     }
@@ -82,16 +82,16 @@ impl ApiAnswer {
     }
 }
 
-/// What executors call.
+/// Handles the calls by executors.
 impl Bridge {
-    /// Answers a call of XXL-JOB's console, by its path without the prefix: what is called here instead.
+    /// Answers a call to XXL-JOB's console, given by its path without the prefix, with what to call here instead.
     #[must_use]
     pub fn moved(&self, path: &str) -> ApiAnswer {
         self.0.shared.engine.count_xxl(XxlCall::Other, XxlOutcome::UnknownCall, 1);
         moved::answer(path)
     }
 
-    /// Answers a call, and counts it. What is refused is logged once a minute for each kind and address.
+    /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind and address.
     pub async fn call(&self, call: ApiCall) -> ApiAnswer {
         let (kind, client) = (kind_of(&call.method), call.client);
         match self.serve(kind, call).await {
@@ -145,12 +145,12 @@ impl Bridge {
         Ok(ApiAnswer::good())
     }
 
-    /// Counts what is not as it should be, with a line in the log.
+    /// Counts calls that were refused or changed nothing, with a line in the log.
     fn count(&self, (call, outcome, count): (XxlCall, XxlOutcome, u64), client: Option<IpAddr>, reason: &str) {
         let shared = &self.0.shared;
         shared.engine.count_xxl(call, outcome, count);
         let client = client.map(|client| client.to_string()).unwrap_or_default();
-        // Executors that got no answer call again, and late.
+        // Executors that got no answer repeat the call, possibly late.
         let is_usual = matches!(outcome, XxlOutcome::Repeated | XxlOutcome::UnknownRun);
         let (call, outcome) = (call.as_str(), outcome.as_str());
         let Some(count) = shared.log_limit.count(&format!("{call} {outcome} {client}")) else { return };
@@ -161,7 +161,7 @@ impl Bridge {
         }
     }
 
-    /// The app that a token is for: one of the kind for such executors.
+    /// The app of a token, which must have the kind for XXL-JOB executors.
     async fn app_of(&self, token: Option<&str>, client: Option<IpAddr>) -> Result<App, Refusal> {
         let wrong = |more: &str| Refusal::Wrong(XxlOutcome::WrongToken, format!("The access token is wrong.{more}"));
         let Some(text) = token.map(str::trim).filter(|text| !text.is_empty()) else { return Err(wrong("")) };
@@ -170,7 +170,7 @@ impl Bridge {
         self.0.tokens.app(hash, look_up).await
     }
 
-    /// The same from the store; a sentence about a token that is good elsewhere.
+    /// Looks the app up in the store; the inner error is a sentence if the token is valid for other uses only.
     async fn app_of_token(&self, text: &str, client: Option<IpAddr>) -> Result<Result<App, String>, Refusal> {
         let engine = &self.0.shared.engine;
         let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
@@ -196,11 +196,11 @@ impl Bridge {
 /// Why a call is refused.
 enum Refusal {
     Wrong(XxlOutcome, String),
-    /// The database is away, or too many calls are under way: executors that can, call again.
+    /// The database is unavailable, or too many calls are in progress: executors that can, repeat the call.
     Busy(Option<StoreError>),
 }
 
-/// A sentence about a body.
+/// The sentence describes an error in the body.
 impl From<String> for Refusal {
     fn from(sentence: String) -> Self {
         Self::Wrong(XxlOutcome::Unreadable, sentence)
@@ -254,7 +254,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// The address of a registration, if it is of the app, and in an allowed network. A name is looked up when it is called.
+    /// The address of a registration, if its app is the token's and the address is in an allowed network. A host name is resolved when it
+    /// is called.
     fn checked(&self, app: &App, body: &[u8]) -> Result<Address, Refusal> {
         let registration = wire::registration(body)?;
         if registration.app.to_lowercase() != app.name {
@@ -267,8 +268,8 @@ impl Bridge {
         allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden)
     }
 
-    /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated ones are answered alike: executors treat
-    /// any other answer as a failure of the run, or end.
+    /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated ones get the same answer as new ones: executors
+    /// treat any other answer as a failure of the run, or exit.
     async fn callback(&self, app: &App, body: &[u8], client: Option<IpAddr>) -> Result<(), Refusal> {
         let callbacks = wire::callbacks(body)?;
         let report = |one: wire::Callback| XxlReport { log_id: one.log_id, code: one.code, message: one.message };
@@ -285,7 +286,7 @@ impl Bridge {
         }
         let links = self.links();
         for (executor, rows) in by_executor {
-            // Where there is no room, or no link, the store is read again soon.
+            // If the link has no room, or there is no link, the store is read again soon.
             if let Some(link) = links.get(&executor) {
                 link.events.try_send(Event::Reported(rows)).ok();
             }
@@ -293,15 +294,16 @@ impl Bridge {
         Ok(())
     }
 
-    fn count_news(&self, app: &App, news: &[XxlNews], client: Option<IpAddr>) {
-        let count =
-            |one: XxlNews| u64::try_from(news.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX);
+    fn count_news(&self, app: &App, news: &[XxlReportOutcome], client: Option<IpAddr>) {
+        let count = |one: XxlReportOutcome| {
+            u64::try_from(news.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX)
+        };
         let call = XxlCall::Callback;
-        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlNews::Taken));
+        self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlReportOutcome::Taken));
         for (one, outcome, words) in [
-            (XxlNews::Repeated, XxlOutcome::Repeated, "the end of the run was known"),
-            (XxlNews::Foreign, XxlOutcome::ForeignRun, "the run is one of another app"),
-            (XxlNews::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or not any more"),
+            (XxlReportOutcome::Repeated, XxlOutcome::Repeated, "the end of the run was known"),
+            (XxlReportOutcome::Foreign, XxlOutcome::ForeignRun, "the run is one of another app"),
+            (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or not any more"),
         ] {
             if count(one) > 0 {
                 self.count((call, outcome, count(one)), client, &format!("app {}: {words}", app.name));

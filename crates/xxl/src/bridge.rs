@@ -1,6 +1,6 @@
-//! What executors call, and a link for each of them.
+//! The state shared by the calls of executors, and a link for each executor.
 //!
-//! Every server keeps a link to every registered executor, whichever of them it registers with: the registrations are in the store.
+//! Every server keeps a link to every registered executor, no matter with which server it registered: the store has all registrations.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -25,19 +25,19 @@ use crate::tokens::Tokens;
 use crate::wire;
 use crate::writes::Writes;
 
-/// How long an executor counts as registered after it last registered: three times the usual period.
+/// How long an executor counts as registered after its last registration: three times the usual period.
 const REGISTERED_FOR: Duration = Duration::from_secs(90);
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 const FORGET_PERIOD: Duration = Duration::from_secs(10);
-/// How long the numbers of ended attempts are kept, so that a late callback is still of use.
+/// How long the numbers of ended attempts are kept, so that late callbacks can still be assigned.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 const FORGET_COUNT: u32 = 500;
-/// Executors of all apps.
+/// Maximum number of executors of all apps.
 const EXECUTOR_COUNT_MAX: u32 = 10_000;
-/// All bodies that are read at the same time, in KiB.
+/// Maximum total size of the bodies being read, in KiB.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
-/// What links and the bridge share.
+/// State shared by the links and the bridge.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) engine: Engine,
@@ -45,7 +45,7 @@ pub(crate) struct Shared {
     pub(crate) client: Client,
     pub(crate) log_limit: Arc<LineLimit>,
     pub(crate) writes: Writes,
-    /// The nodes that hold their leases, by id.
+    /// The nodes that hold their leases, sorted by id.
     living: Mutex<Vec<NodeId>>,
     lifecycle: Lifecycle,
 }
@@ -53,15 +53,15 @@ pub(crate) struct Shared {
 impl Shared {
     pub(crate) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let stop = self.lifecycle.hard.clone();
-        // Calls are large, and each layer around one would copy it once more.
+        // Calls are large futures, and each layer around an unboxed one would copy it once more.
         let task = Box::pin(task);
         self.lifecycle.spawn("xxl call", Until::Done, async move {
             stop.run_until_cancelled(task).await;
         });
     }
 
-    /// Whether this node asks about an attempt and reads its log: one that it sent, and of those that were sent from a node that is
-    /// gone, each if its id is the lowest.
+    /// Whether this node asks the executor about an attempt and reads its log: if it sent the attempt, or if the node that sent it is gone
+    /// and this one has the lowest id of the living nodes.
     pub(crate) fn looks_after(&self, run: &XxlRun) -> bool {
         let own = self.engine.token().node;
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
@@ -91,7 +91,7 @@ pub(crate) struct App {
     pub(crate) by: TokenId,
 }
 
-/// Serves executors that speak XXL-JOB's protocol. A clone is the same one.
+/// Serves XXL-JOB executors. Clones share their state.
 #[derive(Clone, Debug)]
 pub struct Bridge(pub(crate) Arc<Inner>);
 
@@ -102,15 +102,15 @@ pub(crate) struct Inner {
     pub(crate) tokens: Tokens<App>,
     pub(crate) body_room: Arc<Semaphore>,
     pub(crate) poke: Notify,
-    /// Executors by hand: when they last answered.
+    /// The last answers of executors registered by hand.
     beats: Mutex<Beats>,
 }
 
 impl Bridge {
-    /// Starts it; it ends with the lifecycle.
+    /// Starts the bridge; it ends with the lifecycle.
     ///
     /// # Errors
-    /// Where TLS cannot be set up.
+    /// If TLS cannot be set up.
     pub fn start(engine: Engine, config: XxlConfig, lifecycle: &Lifecycle) -> Result<Self, BuildError> {
         let client = Client::new(&config)?;
         let log_limit = Arc::new(LineLimit::default());
@@ -135,7 +135,7 @@ impl Bridge {
         Ok(bridge)
     }
 
-    /// The paths that it answers, but for the method at the end.
+    /// The paths that it serves, without the method at the end.
     #[must_use]
     pub fn paths(&self) -> Vec<String> {
         self.0.shared.config.prefixes().into_iter().map(|prefix| format!("{prefix}/api")).collect()
@@ -163,7 +163,7 @@ impl Bridge {
         }
     }
 
-    /// Opens links to executors that have registered, and ends those of executors that have not for too long.
+    /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
     async fn look(&self) -> Result<(), StoreError> {
         self.0.shared.look_for_nodes().await?;
         let engine = &self.0.shared.engine;
@@ -186,7 +186,7 @@ impl Bridge {
                     continue;
                 };
                 let wanted = if executor.left_at.is_some() { Presence::Leaving } else { Presence::Here };
-                // A link that ends is replaced once it has ended.
+                // A link that is ending is replaced once it has ended.
                 let is_news = |presence: &mut Presence| {
                     *presence != Presence::Gone && std::mem::replace(presence, wanted) != wanted
                 };
@@ -217,7 +217,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Adds the executors by hand that answer. Whether these signed off does not count: they stay until a user removes them.
+    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them.
     async fn with_those_by_hand(&self, mut found: Vec<XxlExecutor>) -> Result<Vec<XxlExecutor>, StoreError> {
         let by_hand = self.0.shared.engine.store().fixed_xxl(None, EXECUTOR_COUNT_MAX).await?;
         let now = Instant::now();
@@ -239,7 +239,7 @@ impl Bridge {
         Ok(found)
     }
 
-    /// Asks an executor by hand whether it is there.
+    /// Checks whether an executor registered by hand answers.
     fn ask(&self, executor: XxlExecutor) {
         let bridge = self.clone();
         let id = executor.id;
@@ -256,10 +256,10 @@ impl Bridge {
         });
     }
 
-    /// Nothing where the executor accepts calls with its token; else the reason.
+    /// Whether the executor accepts calls with its token; otherwise the reason.
     async fn is_there(&self, executor: XxlExecutor) -> Result<(), String> {
         let shared = &self.0.shared;
-        // The networks may have changed since it was registered.
+        // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
         let peer = Peer { address, token: executor.token };
         let answer = shared.client.ask(&peer, "beat", wire::empty()).await.map_err(|error| error.words().to_owned())?;

@@ -1,4 +1,4 @@
-//! When executors that users registered by their addresses last answered: each server asks them by `/beat`, and has those that do.
+//! The last answers of executors that users registered by address: each server calls `/beat` of them, and serves those that answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,12 +7,12 @@ use rondel_core::ExecutorId;
 use rondel_store::xxl::XxlExecutor;
 use tokio::time::Instant;
 
-/// How often an executor is asked.
+/// How often an executor is called.
 const BEAT_PERIOD: Duration = Duration::from_secs(5);
-/// How long an answer counts.
+/// How long an answer remains valid.
 const BEAT_COUNTS_FOR: Duration = Duration::from_secs(30);
 
-/// What an executor answered.
+/// The state of one executor.
 #[derive(Debug, Default)]
 struct Beat {
     asked_at: Option<Instant>,
@@ -30,12 +30,12 @@ impl Beat {
     }
 }
 
-/// The answers of all executors by hand.
+/// The states of all executors registered by hand.
 #[derive(Debug, Default)]
 pub(crate) struct Beats(BTreeMap<ExecutorId, Beat>);
 
 impl Beats {
-    /// Those that are to be asked now, of all that there are. The answer of each is recorded by [`Self::answered`].
+    /// The executors that are due for a call; `all` are the registered ones. The caller must record each answer with [`Self::answered`].
     pub(crate) fn take_due(&mut self, all: &[XxlExecutor], now: Instant) -> Vec<XxlExecutor> {
         self.0.retain(|id, _| all.iter().any(|one| one.id == *id));
         let mut due = Vec::new();
@@ -49,12 +49,12 @@ impl Beats {
         due
     }
 
-    /// Whether its last answer still counts.
+    /// Whether its last answer is still valid.
     pub(crate) fn has(&self, id: ExecutorId, now: Instant) -> bool {
         self.0.get(&id).is_some_and(|beat| beat.is_there(now))
     }
 
-    /// Records an answer; true where the executor is there from now on.
+    /// Records an answer; true if the executor was not available before and is now.
     pub(crate) fn answered(&mut self, id: ExecutorId, is_good: bool, now: Instant) -> bool {
         let Some(beat) = self.0.get_mut(&id) else { return false };
         beat.is_asking = false;

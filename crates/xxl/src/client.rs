@@ -1,4 +1,4 @@
-//! Calls to executors: to allowed addresses alone, without redirects, with bounds on time, size and number.
+//! Calls to executors: only to allowed addresses, without redirects, with limits on time, size and number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +13,27 @@ use crate::wire::{self, Answer};
 
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token");
 const JSON: &str = "application/json;charset=UTF-8";
-/// How long an executor may take to accept a run: it may have to compile a script first.
+/// Timeout for accepting a run: the executor may have to compile a script first.
 const RUN_TIMEOUT: Duration = Duration::from_secs(15);
-/// The same for the other calls.
+/// Timeout of the other calls.
 const CALL_TIMEOUT: Duration = Duration::from_secs(3);
-/// Some executors close connections that were idle for 5 s, without a word.
+/// Shorter than 5 s, after which some executors close idle connections without notice.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-/// The longest answer; a log may be long.
+/// Maximum size of an answer, in bytes; a log may be long.
 const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
-/// Calls to all executors at the same time.
+/// Maximum number of concurrent calls to all executors.
 const CALL_COUNT_MAX: usize = 256;
 
-/// Why there is no answer.
+/// Why a call has no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum CallError {
-    /// The request never left: the executor has nothing of it.
+    /// The request was not sent: the executor has no part of it.
     NotSent(String),
-    /// The executor refused the request as such.
+    /// The executor refused the request.
     Refused(String),
-    /// The executor may have the request.
+    /// The executor may have received the request.
     Unclear(String),
-    /// The same, and its answer is longer than what is read.
+    /// The executor may have received the request; its answer is longer than the limit.
     TooLong(String),
 }
 
@@ -68,7 +68,7 @@ impl Client {
         self.call(to, "run", body, RUN_TIMEOUT).await
     }
 
-    /// Another call, which may be repeated.
+    /// Makes another call, which must be safe to repeat.
     pub(crate) async fn ask(&self, to: &Peer, method: &str, body: Vec<u8>) -> Result<Answer, CallError> {
         self.call(to, method, body, CALL_TIMEOUT).await
     }
@@ -120,11 +120,11 @@ impl Client {
     }
 }
 
-/// Whom a call goes to.
+/// The executor that is called.
 #[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) address: Address,
-    /// The token that it registered with.
+    /// The token with which it registered.
     pub(crate) token: String,
 }
 

@@ -1,4 +1,4 @@
-//! From the end of an attempt, as it is kept, to the result that the engine gets.
+//! Converts the stored end of an attempt to the result for the engine.
 
 use rondel_proto::v1;
 use rondel_proto::v1::result::Status;
@@ -6,13 +6,13 @@ use rondel_store::xxl::{XXL_STOPPED, XxlRun};
 
 use crate::wire::{CODE_FAILED, CODE_GOOD, CODE_TIMED_OUT};
 
-/// The executor was asked to stop the attempt, and did.
+/// The executor stopped the attempt on request.
 pub(crate) const CODE_KILLED: i32 = XXL_STOPPED;
-/// The executor has no run of the job, and no callback came: what became of the attempt is not known.
+/// The executor has no run of the job, and no callback came: the outcome of the attempt is unknown.
 pub(crate) const CODE_UNKNOWN: i32 = -2;
-/// The same, and it is not known whether the attempt ever reached the executor.
+/// As above, and it is also unknown whether the attempt ever reached the executor.
 pub(crate) const CODE_LOST: i32 = -3;
-/// The longest message of a result, in characters.
+/// Maximum length of a result's message, in characters.
 const MESSAGE_LEN_MAX: usize = 1_000;
 
 /// The result of an attempt whose end is known.
@@ -42,7 +42,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
     }
 }
 
-/// One line; the whole text is in the log.
+/// The first line of the message, shortened; the log has the whole text.
 fn message(code: i32, text: &str) -> String {
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     let line: String = line.chars().take(MESSAGE_LEN_MAX).collect();
@@ -53,7 +53,7 @@ fn message(code: i32, text: &str) -> String {
     }
 }
 
-/// The lines of a message that a result has no room for.
+/// The lines of a message that does not fit into a result.
 pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
     let text = row.message.as_deref().unwrap_or_default().trim();
     if !text.contains('\n') && text.chars().count() <= MESSAGE_LEN_MAX {

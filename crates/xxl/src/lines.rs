@@ -1,4 +1,4 @@
-//! Log lines that one cause would write again and again.
+//! Limits log lines that a single cause would repeat.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -12,19 +12,19 @@ use tokio::time::Instant;
 const LINE_PERIOD: Duration = Duration::from_secs(60);
 const LINE_COUNT_MAX: usize = 1_000;
 
-/// Lines that are logged once a minute, with how often there was cause for them.
+/// Lines that are logged at most once a minute, with the number of occurrences.
 #[derive(Debug, Default)]
 pub(crate) struct LineLimit(Mutex<HashMap<String, (Instant, u64)>>);
 
 impl LineLimit {
-    /// Logs that the store failed.
+    /// Logs that a write to the store, or a read, failed.
     pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
         if let Some(count) = self.count(what) {
             tracing::warn!(error = %chain(error), count, "cannot {what} of executors of XXL-JOB");
         }
     }
 
-    /// How often there was cause for this line since it was last logged; `None` while it is not to be logged.
+    /// The number of occurrences since the line was last logged; `None` while it is suppressed.
     pub(crate) fn count(&self, line: &str) -> Option<u64> {
         let now = Instant::now();
         let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! An executor's end of a session of the engine: it takes triggers, calls the executor, and reports what comes of them.
+//! An executor's end of a session with the engine: it accepts triggers, calls the executor, and reports the results.
 
 mod calls;
 mod offer;
@@ -30,45 +30,45 @@ use crate::client::{CallError, Peer};
 use crate::table::Table;
 use crate::wire::{Answer, LogPage};
 
-/// Runs that an executor has at the same time: such executors do not report how many they take.
+/// Maximum number of concurrent runs of an executor: XXL-JOB executors do not report how many they accept.
 const SLOTS: u32 = 200;
-/// Attempts of an executor without a verdict that are read at once.
+/// Maximum number of attempts without a verdict that are read per executor.
 const UNSETTLED_MAX: u32 = 50_000;
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_secs(1);
 /// How long a link waits before it opens its session again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
-/// How often the store is read for what other servers sent to the executor and heard from it.
+/// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
-/// The same while the executor has no run.
+/// The same period while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
-/// How long an attempt runs before the executor is asked whether it has it, and how often it is asked.
+/// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
 const ASK_AFTER: Duration = Duration::from_secs(10);
-/// The same where the executor has not accepted it.
+/// The same period if the executor has not accepted the attempt.
 const ASK_SOON: Duration = Duration::from_secs(2);
-/// How long an attempt runs before its log is read, and how often it is read.
+/// How long an attempt runs before its log is read, and the period of these reads.
 const PULL_PERIOD: Duration = Duration::from_secs(3);
 const EVENT_CAPACITY: usize = 1_024;
 const UP_CAPACITY: usize = 1_024;
 
-/// Whether the executor takes runs.
+/// Whether the executor accepts runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// It is registered.
     Here,
-    /// It signed off, and finishes what it has.
+    /// It signed off, and finishes its runs.
     Leaving,
     /// It has not registered for too long.
     Gone,
 }
 
-/// The address as executors in Java register it, by which XXL-JOB hashes them. One that is too long for a label is left out.
+/// A label with the address as Java executors register it: XXL-JOB hashes this form. An address too long for a label is omitted.
 fn labels(address: &str) -> HashMap<String, String> {
     let address = format!("{address}/");
     if address.len() > LABEL_VALUE_LEN_MAX { HashMap::new() } else { [(XXL_ADDRESS.to_owned(), address)].into() }
 }
 
-/// Who the executor is.
+/// The identity of the executor.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) id: ExecutorId,
@@ -78,22 +78,22 @@ pub(crate) struct Identity {
     pub(crate) name: String,
 }
 
-/// What happened outside of the session.
+/// An event from outside the session.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// Callbacks are stored.
+    /// Callbacks that are stored.
     Reported(Vec<XxlRun>),
-    /// What came of the request to run an attempt.
+    /// The answer to the request to run an attempt.
     Sent(i64, Result<Answer, CallError>),
-    /// What came of the request to stop one.
+    /// The answer to the request to stop an attempt.
     Killed(i64, Result<Answer, CallError>),
-    /// Whether the executor has a run of a job, asked then.
+    /// The answer to whether the executor is idle for a job's number, with the instant of the question.
     Idle(i32, Instant, Result<Answer, CallError>),
-    /// Lines of a log.
+    /// Lines of a log that were read.
     Pulled(Pulled),
-    /// The jobs for which it is free.
+    /// The jobs of a probe for which the executor is idle.
     Probed(i64, Vec<i64>),
-    /// Whether it was there.
+    /// Whether the executor answered a beat.
     Beat(bool),
 }
 
@@ -101,16 +101,16 @@ pub(crate) enum Event {
 #[derive(Debug)]
 pub(crate) struct Pulled {
     pub(crate) log_id: i64,
-    /// The first of them.
+    /// The number of the first line.
     pub(crate) from: i64,
     pub(crate) page: LogPage,
-    /// The read is over.
+    /// The read has ended.
     pub(crate) is_last: bool,
-    /// The log is too long: no more of it is read.
+    /// The log is too long to be read further.
     pub(crate) is_cut: bool,
 }
 
-/// What the bridge keeps of a link.
+/// The bridge's handle of a link.
 #[derive(Debug)]
 pub(crate) struct LinkHandle {
     pub(crate) events: mpsc::Sender<Event>,
@@ -126,9 +126,9 @@ pub(crate) struct Link {
     presence: watch::Receiver<Presence>,
     calls: Calls,
     table: Table,
-    /// Begun attempts that the engine has yet to hear of.
+    /// Started attempts that have not been reported to the engine yet.
     started: Vec<v1::Reply>,
-    /// The last call found no listener at the address.
+    /// The last call could not be sent to the executor.
     is_unreachable: bool,
     is_beating: bool,
     reconciled_at: Instant,
@@ -138,32 +138,32 @@ pub(crate) struct Link {
 /// Why a session ends.
 #[derive(Debug)]
 enum End {
-    /// The stream ended, or the store failed: it is opened again.
-    Again,
+    /// The stream ended, or the store failed: the session is opened again.
+    Reopen,
     /// The executor has signed off and has no run.
     Left,
     /// The executor is gone.
     Over,
 }
 
-/// A session under way.
+/// A session in progress.
 struct Session {
     up: mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
-    /// Ends the heartbeats with it.
+    /// Stops the heartbeats when the session ends.
     _beats: tokio_util::sync::DropGuard,
     load: Arc<AtomicU32>,
     is_draining: bool,
 }
 
 impl Session {
-    /// False where the stream has ended.
+    /// False if the stream has ended.
     async fn send(&self, body: Body) -> bool {
         self.up.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
     }
 }
 
 impl Link {
-    /// A link and the handle of it.
+    /// A link, and its handle.
     pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Peer) -> (Self, LinkHandle) {
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);
@@ -190,7 +190,7 @@ impl Link {
         let session = async {
             loop {
                 match self.session().await {
-                    End::Again => tokio::time::sleep(RETRY_AFTER).await,
+                    End::Reopen => tokio::time::sleep(RETRY_AFTER).await,
                     End::Left => self.until_it_is_back().await,
                     End::Over => break,
                 }
@@ -202,13 +202,13 @@ impl Link {
         stop.run_until_cancelled(session).await;
     }
 
-    /// Waits until an executor that signed off registers again, reports an end at last, or is gone.
+    /// Waits until an executor that signed off registers again, reports a late end, or is gone.
     async fn until_it_is_back(&mut self) {
         while *self.presence.borrow() == Presence::Leaving {
             tokio::select! {
                 changed = self.presence.changed() => if changed.is_err() { return },
                 event = self.events.recv() => match event {
-                    // The store has the rows: the next session begins with them.
+                    // The store has the rows, and the next session starts with them.
                     Some(Event::Reported(_)) | None => return,
                     Some(_) => {}
                 },
@@ -223,13 +223,13 @@ impl Link {
     async fn session(&mut self) -> End {
         let Ok(rows) = self.unsettled().await.inspect_err(|error| self.shared.store_failed("read attempts", error))
         else {
-            return End::Again;
+            return End::Reopen;
         };
         self.take_up(rows);
         let (up, messages) = mpsc::channel(UP_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
         if up.send(Ok(hello)).await.is_err() {
-            return End::Again;
+            return End::Reopen;
         }
         let peer = self.calls.address();
         let opened = self.shared.engine.open_session_of_any_handler(ReceiverStream::new(messages), &peer).await;
@@ -243,19 +243,19 @@ impl Link {
                         "the session of an executor was refused"
                     );
                 }
-                return End::Again;
+                return End::Reopen;
             }
         };
         self.was_refused = false;
         let welcome = timeout(WELCOME_TIMEOUT, down.recv()).await;
-        let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else { return End::Again };
+        let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else { return End::Reopen };
         welcome.fences.iter().for_each(|fence| self.table.fence(fence));
         let load = Arc::new(AtomicU32::new(0));
         let beats = self.beats(&up, &load, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
         let mut session = Session { up, _beats: beats, load, is_draining: false };
         let reported: Vec<i64> = self.table.entries().filter(|one| !one.is_open()).map(|one| one.row.log_id).collect();
         if !self.deliver(&session, &reported).await {
-            return End::Again;
+            return End::Reopen;
         }
         self.serve(&mut session, &mut down).await
     }
@@ -277,17 +277,17 @@ impl Link {
             };
             session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
             if !is_up {
-                return End::Again;
+                return End::Reopen;
             }
             let presence = *self.presence.borrow();
             match presence {
-                // A stream that drains does not take runs again.
-                Presence::Here if session.is_draining => return End::Again,
+                // A draining stream does not accept runs again.
+                Presence::Here if session.is_draining => return End::Reopen,
                 Presence::Here => {}
                 Presence::Leaving if !session.is_draining => {
                     session.is_draining = true;
                     if !session.send(Body::Draining(v1::Draining {})).await {
-                        return End::Again;
+                        return End::Reopen;
                     }
                 }
                 Presence::Leaving if self.table.entries().next().is_none() => {
@@ -325,7 +325,7 @@ impl Link {
         }
     }
 
-    /// Heartbeats of their own, so that a slow database does not end the stream.
+    /// Sends heartbeats from a separate task, so that a slow database does not end the stream.
     fn beats(
         &self,
         up: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
@@ -370,12 +370,12 @@ impl Link {
                 true
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
-            // Its executors have no pumps.
+            // XXL-JOB executors have no pumps.
             Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) | Down::ScriptReply(_) => true,
         }
     }
 
-    /// Also what has come meanwhile, so that attempts which began at the same time are one message.
+    /// Also handles the events that are already waiting, so that attempts that began at the same time are reported in one message.
     async fn heed_all(&mut self, session: &Session, first: Event) -> bool {
         let mut next = Some(first);
         for _ in 0..EVENT_CAPACITY {
@@ -388,7 +388,7 @@ impl Link {
         self.send_started(session).await
     }
 
-    /// Before any results: an attempt begins before it ends.
+    /// Sends started attempts before any results: an attempt must begin before it ends.
     async fn send_started(&mut self, session: &Session) -> bool {
         let started = std::mem::take(&mut self.started);
         for part in started.chunks(ITEM_COUNT_MAX) {

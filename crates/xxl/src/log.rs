@@ -1,33 +1,33 @@
-//! From pages of an executor's log to chunks of the engine's.
+//! Converts pages of an executor's log to chunks of the engine's.
 
 use rondel_proto::v1::{LogChunk, LogLine};
 use rondel_store::logs::{ChunkSize, NUMBERED_BY_LINE};
 use rondel_store::xxl::XxlRun;
 
-/// Lines of one chunk.
+/// Maximum number of lines per chunk.
 const LINE_COUNT_MAX: usize = 500;
-/// Bytes of text of one chunk.
+/// Maximum size of a chunk's text, in bytes.
 const TEXT_LEN_MAX: usize = 256 * 1024;
-/// The longest line, in bytes.
+/// Maximum length of a line, in bytes.
 const LINE_LEN_MAX: usize = 16 * 1024;
-/// What the message of an end is numbered from, behind all lines of the log.
+/// The first sequence number of lines of an end's message: after all lines of the log.
 const MESSAGE_SEQUENCE: i64 = 1 << 42;
 const LEVEL: &str = "stdout";
 const MESSAGE_LEVEL: &str = "error";
 
-/// The chunks of lines that begin with the line `first`. The number of a chunk is that of its first line, so that one that comes
-/// twice is stored once.
+/// Packs lines, the first of which has the number `first`, into chunks. The sequence number of a chunk is that of its first line, so that a
+/// chunk that is sent twice is stored once.
 pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines, at_ms)
 }
 
-/// The line after the last one in chunks of these sizes.
+/// The number of the line after the last one in chunks of these sizes.
 pub(crate) fn next_line(sizes: &[ChunkSize]) -> i64 {
     let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..MESSAGE_SEQUENCE).contains(&size.sequence));
     last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
 
-/// The chunks of a message that a result has no room for.
+/// Packs the lines of a message that does not fit into a result into chunks.
 pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     pack(row, (MESSAGE_SEQUENCE, MESSAGE_LEVEL), lines, at_ms)
 }

@@ -1,9 +1,9 @@
-//! What scripts call of XXL-JOB's console, and what does the same here. None of it is served: it has sessions of its own, and
+//! Calls to XXL-JOB's console by scripts, and their equivalents here. None of them is served: the console uses sessions of its own, and has
 //! no rights for single calls.
 
 use crate::api::ApiAnswer;
 
-/// The path without the prefix, what it was for, and what does that here.
+/// The path without the prefix, its purpose, and the equivalent here.
 const MOVED: [(&str, &str, &str); 20] = [
     ("jobinfo/insert", "adding a job", "POST /api/v1/jobs, or rondel job apply"),
     ("jobinfo/add", "adding a job", "POST /api/v1/jobs, or rondel job apply"),
@@ -27,7 +27,7 @@ const MOVED: [(&str, &str, &str); 20] = [
     ("chartInfo", "counts of runs", "GET /api/v1/reports"),
 ];
 
-/// The answer to a call of the console of XXL-JOB: what is called instead.
+/// The answer to a call to XXL-JOB's console: it names the call to use instead.
 pub(crate) fn answer(path: &str) -> ApiAnswer {
     let path = path.trim_matches('/');
     let is_it = |known: &str| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/'));

@@ -1,4 +1,4 @@
-//! From a trigger of the engine to the request that an executor gets.
+//! Converts a trigger of the engine to a request to an executor.
 
 use rondel_proto::v1::{Overlap, Trigger};
 use rondel_store::xxl::XxlRun;
@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use crate::wire::RunRequest;
 
-/// Handlers that stand for a script in the parameters, as executors call its kind.
+/// Handlers that run a script from the parameters, by the executors' names of their kinds.
 const SCRIPTS: [&str; 7] =
     ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
 const BEAN: &str = "BEAN";
-/// Numbers of scripts have at most so many bits: all executors read them exactly.
+/// Maximum bits of a script's number, so that all executors represent it exactly.
 const VERSION_BITS: u32 = 40;
 
-/// How an executor that still has a run of the job treats the next one, after the engine has decided that it may start.
+/// How an executor that still has a run of the job handles the next one, after the engine has decided that it may start.
 pub(crate) const fn block_strategy(overlap: Overlap) -> &'static str {
     match overlap {
         Overlap::Discard => "DISCARD_LATER",
@@ -22,7 +22,7 @@ pub(crate) const fn block_strategy(overlap: Overlap) -> &'static str {
     }
 }
 
-/// The request for an attempt; a sentence where its parameters are of no use.
+/// The request for an attempt; `Err` with a sentence if its parameters cannot be used.
 pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, String> {
     let params: Value = serde_json::from_str(&trigger.params).unwrap_or(Value::Null);
     let params = if trigger.trigger == rondel_core::Trigger::Parent.as_str() { own_params(params) } else { params };
@@ -50,12 +50,12 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
     })
 }
 
-/// The job's own parameters: handlers for XXL-JOB know nothing of what a run gets about those that it follows.
+/// The job's own parameters: handlers written for XXL-JOB do not know the field with the runs that this one follows.
 fn own_params(params: Value) -> Value {
     let Value::Object(mut fields) = params else { return params };
     fields.remove("parents");
     match fields.remove("params") {
-        // Parameters that are no object are in one, beside the parents.
+        // Parameters that are not an object are wrapped in one, next to the parents.
         Some(own) if fields.is_empty() => own,
         Some(field) => {
             fields.insert("params".to_owned(), field);
@@ -74,7 +74,7 @@ fn script_of(kind: &str, params: &Value) -> Result<(String, String), String> {
     Ok((source.to_owned(), params.get("param").map(text_of).unwrap_or_default()))
 }
 
-/// Parameters as executors get them: a text as it is, nothing as an empty one, and anything else as JSON.
+/// Converts parameters to text: a string as it is, nothing as an empty string, and anything else as JSON.
 fn text_of(params: &Value) -> String {
     match params {
         Value::Null => String::new(),
@@ -84,7 +84,7 @@ fn text_of(params: &Value) -> String {
     }
 }
 
-/// A number that differs between scripts: executors keep what they made of one under it.
+/// A number that differs between scripts: executors cache compiled scripts under it.
 fn version(source: &str) -> i64 {
     // FNV-1a, so that the number is the same on every server.
     let hash = source

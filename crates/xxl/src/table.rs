@@ -1,4 +1,4 @@
-//! The attempts of one executor, as a link of this server knows them. What must last is in the store.
+//! The attempts of one executor, as this server's link knows them. Durable state is in the store.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -8,21 +8,21 @@ use rondel_proto::v1::{Fence, RunRef};
 use rondel_store::xxl::{XxlRun, XxlState};
 use tokio::time::Instant;
 
-/// Ended attempts whose logs other nodes read that are remembered: of a busy executor those of the last seconds.
+/// Maximum number of remembered ended attempts whose logs other nodes read: for a busy executor, those of the last seconds.
 const UNREAD_MAX: usize = 5_000;
-/// How many of them are taken up at once.
+/// Maximum number of them that are taken at once.
 const READ_AT_ONCE_MAX: usize = 200;
-/// How long the rest of a log may take after the end of its attempt.
+/// Time limit for reading the rest of a log after the end of its attempt.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
-/// After how long a result without an answer is sent again.
+/// How long to wait for an acknowledgement before a result is sent again.
 const RESEND_AFTER: Duration = Duration::from_secs(2);
 
 /// A request to stop an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kill {
-    /// The executor was asked, and has not answered.
+    /// The executor was asked to stop it by this caller, and has not answered.
     Asked(String),
-    /// It has not stopped the attempt.
+    /// The executor has not stopped the attempt.
     Failed,
 }
 
@@ -30,9 +30,9 @@ pub(crate) enum Kill {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) row: XxlRun,
-    /// The number of its trigger; 0 where another server, or this one before a restart, sent it.
+    /// The number of its trigger; 0 if another server sent it, or this one before a restart.
     pub(crate) fence_n: i64,
-    /// The executor was heard about it: it has it, or had it.
+    /// The executor has confirmed that it has or had the attempt.
     pub(crate) is_proven: bool,
     pub(crate) started_at_ms: i64,
     pub(crate) known_since: Instant,
@@ -53,7 +53,7 @@ impl Entry {
         self.row.state == XxlState::Open
     }
 
-    /// The server assumed its end: the executor's own report takes its place.
+    /// Whether the server assumed its end: the executor's own report replaces it.
     pub(crate) fn has_assumed_end(&self) -> bool {
         self.row.code.is_some_and(|code| code < -1)
     }
@@ -69,16 +69,16 @@ impl Entry {
 pub(crate) struct Table {
     entries: BTreeMap<i64, Entry>,
     keys: HashMap<(RunId, i32), i64>,
-    /// The highest epoch of each node whose triggers are refused.
+    /// Per node, the highest epoch whose triggers are refused.
     fences: BTreeMap<i64, i64>,
     numbers: HashMap<JobId, i32>,
-    /// Ended attempts whose logs another node reads, while it may turn out to be gone.
+    /// Ended attempts whose logs another node reads, kept in case that node is gone.
     unread: VecDeque<(Instant, XxlRun)>,
 }
 
 impl Table {
-    /// Takes up what the store has, after a start and again and again: other servers send attempts to the executor too, and hear
-    /// of their ends. Answers the attempts that have their verdicts by another server.
+    /// Merges the stored attempts, at the start and periodically: other servers also send attempts to the executor and receive their ends.
+    /// Returns the attempts that got their verdicts from another server.
     pub(crate) fn reconcile(&mut self, rows: Vec<XxlRun>, now: Instant) -> Vec<Entry> {
         let known: BTreeMap<i64, ()> = rows.iter().map(|row| (row.log_id, ())).collect();
         let has_verdict = |entry: &Entry| entry.acked_at.is_none() && !known.contains_key(&entry.row.log_id);
@@ -124,7 +124,7 @@ impl Table {
         self.entries.insert(entry.row.log_id, entry);
     }
 
-    /// Takes up an attempt whose log is being read, if it is not here: then it has its verdict.
+    /// Marks an attempt's log as being read; adds the attempt if it is not here, in which case it already has its verdict.
     pub(crate) fn insert_over(&mut self, row: XxlRun, now: Instant) {
         let log_id = row.log_id;
         if !self.entries.contains_key(&log_id) {
@@ -163,7 +163,7 @@ impl Table {
         self.entries.values().filter(|entry| entry.is_open()).count()
     }
 
-    /// The attempts that a hello, or the answer to a fence, lists: without an end, and with one that has no verdict.
+    /// The attempts that a hello, or the answer to a fence, lists: those without an end, and those with an end but no verdict.
     pub(crate) fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
         let unacked = self.entries.values().filter(|entry| entry.acked_at.is_none());
         let (held, finished): (Vec<&Entry>, Vec<&Entry>) = unacked.partition(|entry| entry.is_open());
@@ -180,12 +180,12 @@ impl Table {
         self.fences.get(&node).is_some_and(|fenced| epoch <= *fenced)
     }
 
-    /// The number of a job, if the executor ever got a run of it from here.
+    /// The number of a job, if this table ever had an attempt of it.
     pub(crate) fn number_of(&self, job: JobId) -> Option<i32> {
         self.numbers.get(&job).copied()
     }
 
-    /// The ends that no server has answered in time.
+    /// The ends that no server has acknowledged in time.
     pub(crate) fn unanswered(&self, now: Instant) -> Vec<i64> {
         let is_late = |entry: &&Entry| {
             let waited = entry.result_sent_at.is_none_or(|at| now.duration_since(at) >= RESEND_AFTER);
@@ -194,8 +194,8 @@ impl Table {
         self.entries.values().filter(is_late).map(|entry| entry.row.log_id).collect()
     }
 
-    /// Remembers an ended attempt whose log is another node's to read: no other node would if that one is gone, which shows only when
-    /// its lease ends.
+    /// Remembers an ended attempt whose log another node is to read: if that node is gone, which shows only when its lease ends, no other
+    /// node would.
     pub(crate) fn leave_unread(&mut self, row: &XxlRun, now: Instant) {
         if self.unread.len() >= UNREAD_MAX {
             self.unread.pop_front();
@@ -203,7 +203,7 @@ impl Table {
         self.unread.push_back((now, XxlRun { state: XxlState::Settled, message: None, ..*row }));
     }
 
-    /// Some of the remembered ones whose logs are to be read here now.
+    /// Takes some of the remembered attempts whose logs this node must read now.
     pub(crate) fn take_unread(&mut self, now: Instant, is_own: impl Fn(&XxlRun) -> bool) -> Vec<XxlRun> {
         while self.unread.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_PATIENCE) {
             self.unread.pop_front();
@@ -220,7 +220,7 @@ impl Table {
         own
     }
 
-    /// Forgets the attempts that have their verdicts and their logs.
+    /// Removes the attempts that have their verdicts and their logs.
     pub(crate) fn forget(&mut self, now: Instant) {
         let is_done = |entry: &&Entry| {
             entry.acked_at.is_some_and(|at| entry.has_whole_log || now.duration_since(at) >= LOG_PATIENCE)

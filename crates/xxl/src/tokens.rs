@@ -1,4 +1,4 @@
-//! The apps of good tokens, for a few seconds each. However many executors come with one token at the same time, it is looked up once.
+//! A cache of the apps of valid tokens, for a few seconds. However many executors present one token at the same time, it is looked up once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,16 +7,16 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-/// How long a good token is not looked up again.
+/// How long a valid token is not looked up again.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Tokens that are known, or looked up, at the same time. Beyond, each call looks its own up.
+/// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its own.
 const COUNT_MAX: usize = 1_000;
 
 /// Tokens by their hashes.
 #[derive(Debug)]
 pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<Place<A>>>>);
 
-/// A token that is known, or being looked up: the first caller does, and the others wait for it.
+/// A token that is cached or being looked up: the first caller looks it up, and the others wait for the result.
 #[derive(Debug)]
 struct Place<A> {
     since: Instant,
@@ -30,7 +30,8 @@ impl<A> Default for Tokens<A> {
 }
 
 impl<A: Clone> Tokens<A> {
-    /// The app of a token, from `look_up` where it is not known. What `look_up` refuses is not kept: the next caller looks it up again.
+    /// The app of a token, from `look_up` if it is not cached. An error of `look_up` is not cached: the next caller looks the token up
+    /// again.
     pub(crate) async fn app<E>(&self, hash: String, look_up: impl Future<Output = Result<A, E>>) -> Result<A, E> {
         let place = self.place(&hash);
         let found = place.app.get_or_try_init(|| look_up).await.cloned();
@@ -57,7 +58,7 @@ impl<A: Clone> Tokens<A> {
         place
     }
 
-    /// Leaves the place to others: made-up tokens take none from good ones.
+    /// Frees the place, so that invented tokens take no places from valid ones.
     fn give_up(&self, hash: &str, place: &Arc<Place<A>>) {
         let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if places.get(hash).is_some_and(|kept| Arc::ptr_eq(kept, place) && !kept.app.initialized()) {

@@ -1,4 +1,4 @@
-//! The bodies of both directions, in every dialect in use: what is written suits all of them, and what is read may come from any.
+//! The bodies of both directions. Bodies that are written suit all protocol versions in use, and bodies of any of them can be read.
 //!
 //! | | 2.2 | 2.3 to 3.2 | 3.3 to 3.4 | 3.5 |
 //! |---|---|---|---|---|
@@ -9,14 +9,14 @@
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-/// A handler ended well.
+/// A handler succeeded.
 pub(crate) const CODE_GOOD: i32 = 200;
 /// A handler failed.
 pub(crate) const CODE_FAILED: i32 = 500;
 /// A handler was stopped at its timeout.
 pub(crate) const CODE_TIMED_OUT: i32 = 502;
 
-/// The most callbacks in one call.
+/// Maximum number of callbacks per call.
 const CALLBACK_COUNT_MAX: usize = 10_000;
 
 /// An executor that registers or signs off.
@@ -87,7 +87,7 @@ fn callback(item: &Value) -> Result<Callback, String> {
     let item = item.as_object().ok_or("it is not an object")?;
     let log_id = item.get("logId").and_then(integer).ok_or("logId is not a number")?;
     let result = item.get("executeResult").and_then(Value::as_object);
-    // Without any code it failed, as an unknown code does.
+    // A callback without any code counts as failed, like one with an unknown code.
     let own = item.get("handleCode").and_then(integer);
     let (code, message) = match own {
         Some(code) => (Some(code), text(item, "handleMsg")),
@@ -120,7 +120,7 @@ pub(crate) struct RunRequest {
 
 impl RunRequest {
     pub(crate) fn body(&self) -> Vec<u8> {
-        // A type of texts and numbers is always written.
+        // A type of strings and numbers can always be serialized.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
@@ -130,7 +130,7 @@ pub(crate) fn of_job(number: i32) -> Vec<u8> {
     json!({"jobId": number}).to_string().into_bytes()
 }
 
-/// The body of `/beat`: some executors insist on a body.
+/// The body of `/beat`: some executors require one.
 pub(crate) fn empty() -> Vec<u8> {
     b"{}".to_vec()
 }
@@ -154,7 +154,7 @@ impl Answer {
         self.code == CODE_GOOD
     }
 
-    /// The message, or the code where there is none.
+    /// The message, or the code if there is none.
     pub(crate) fn words(&self) -> String {
         let payload = self.payload.as_ref().and_then(Value::as_str).map(str::to_owned);
         let words = self.message.clone().filter(|message| !message.is_empty()).or(payload);
@@ -162,7 +162,7 @@ impl Answer {
     }
 }
 
-/// Reads the answer of an executor: an object, or, from the one in Go, a list with a callback.
+/// Parses the answer of an executor: an object or, from the Go executor, a list with a callback.
 pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     let document = match parse(body)? {
         Value::Object(document) => document,
@@ -181,19 +181,19 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: i32::try_from(code).unwrap_or(CODE_FAILED), message, payload: payload.cloned() })
 }
 
-/// What pyxxl answers, as the line that was asked for, where it has no file.
+/// The answer of pyxxl, in place of the requested line, if it has no log file.
 const NO_LOG: &str = "No such logid logs.";
 
 /// Lines of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LogPage {
     pub(crate) lines: Vec<String>,
-    /// The line after them.
+    /// The number of the line after them.
     pub(crate) next_line: i64,
 }
 
-/// Reads the answer to `/log`. An executor that has nothing answers so in many ways: a page without lines, an earlier last line,
-/// a sentence about a file that it does not have.
+/// Parses the answer to `/log`. An executor without new lines may answer in several ways: a page without lines, an earlier last line, or a
+/// sentence about a missing file.
 pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
     let nothing = LogPage { lines: Vec::new(), next_line: from_line };
     let Some(page) = answer.payload.as_ref().and_then(Value::as_object).filter(|_| answer.is_good()) else {
@@ -220,7 +220,7 @@ fn object(body: &[u8]) -> Result<Map<String, Value>, String> {
     }
 }
 
-/// A number, or a text that is one.
+/// Parses a number, or a string with a number.
 fn integer(value: &Value) -> Option<i64> {
     match value {
         Value::Number(number) => number.as_i64(),

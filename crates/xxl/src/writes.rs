@@ -1,5 +1,5 @@
-//! What links write at the same time goes into one transaction: hundreds of executors with a few runs each would else need hundreds
-//! of them a second. While one transaction runs, the next gathers.
+//! Batches the concurrent writes of links into one transaction: hundreds of executors with a few runs each would otherwise need hundreds of
+//! transactions a second. While one transaction runs, the next batch collects.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::Pin;
@@ -13,10 +13,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::lines::LineLimit;
 
-/// Writes that wait, of each kind.
+/// Maximum number of waiting writes per kind.
 const WAITING_MAX: usize = 1_024;
 
-/// Something to write, and whom to answer. `None` is the answer where the store failed.
+/// A write and the channel for its answer. The answer is `None` if the store failed.
 #[derive(Debug)]
 struct PendingWrite<I, O> {
     input: I,
@@ -28,7 +28,7 @@ type Number = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
 type Report = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
 type Settle = PendingWrite<Vec<i64>, ()>;
 
-/// The side of those who write.
+/// The senders, for the callers.
 #[derive(Debug)]
 pub(crate) struct Writes {
     sends: mpsc::Sender<Number>,
@@ -36,7 +36,7 @@ pub(crate) struct Writes {
     settles: mpsc::Sender<Settle>,
 }
 
-/// The side of the loops that do.
+/// The receivers, for the loops that write.
 pub(crate) struct Waiting {
     sends: mpsc::Receiver<Number>,
     reports: mpsc::Receiver<Report>,
@@ -52,19 +52,19 @@ impl Writes {
         (Self { sends, reports, settles }, waiting)
     }
 
-    /// Gives attempts their numbers: see [`rondel_store::XxlExecutors::send_xxl`]. No rows where the lease does not hold.
+    /// Numbers attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
     pub(crate) async fn send(&self, token: LeaseToken, runs: Vec<NewXxlRun>) -> Option<Vec<XxlRun>> {
         let len = runs.len();
         submit(&self.sends, (token, runs), len).await
     }
 
-    /// Records ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
+    /// Stores ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
     pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReported> {
         let len = reports.len();
         submit(&self.reports, (app, reports), len).await
     }
 
-    /// Records that attempts have their verdicts, or never began; false where the store failed.
+    /// Records that attempts have their verdicts, or never began; false if the store failed.
     pub(crate) async fn settle(&self, log_ids: Vec<i64>) -> bool {
         let len = log_ids.len();
         len == 0 || submit(&self.settles, log_ids, len).await.is_some()
@@ -77,7 +77,7 @@ async fn submit<I, O>(to: &mpsc::Sender<PendingWrite<I, O>>, input: I, len: usiz
     answered.await.ok().flatten()
 }
 
-/// The writes that wait, the oldest first, up to the size of one transaction; `None` where no writer is left.
+/// The waiting writes, the oldest first, up to the size of one transaction; `None` if no sender is left.
 async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Option<Vec<PendingWrite<I, O>>> {
     let first = waiting.recv().await?;
     let mut len = first.len;
@@ -91,14 +91,14 @@ async fn gather<I, O>(waiting: &mut mpsc::Receiver<PendingWrite<I, O>>) -> Optio
     Some(batch)
 }
 
-/// What can be one transaction, and whom to answer.
+/// Rows for one transaction, and the writes to answer.
 struct Part<K, T, O> {
     key: K,
     rows: Vec<T>,
     pending: Vec<PendingWrite<(), O>>,
 }
 
-/// Parts of a batch: those with the same key. Their order stays.
+/// Groups a batch by key, keeping the order.
 fn by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<Part<K, T, O>> {
     let mut parts: Vec<Part<K, T, O>> = Vec::new();
     for PendingWrite { input: (key, rows), len, answer } in batch {
@@ -131,7 +131,7 @@ impl Waiting {
     }
 }
 
-/// What the loops need.
+/// The state of the loops.
 struct Writer {
     engine: Engine,
     lines: Arc<LineLimit>,
@@ -184,7 +184,7 @@ impl Writer {
     }
 }
 
-/// The runs that some reports are about, each once.
+/// The runs of these reports, each once.
 fn runs_of(reports: &[XxlReport], runs: &HashMap<i64, &XxlRun>) -> Vec<XxlRun> {
     let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
     ids.iter().filter_map(|id| runs.get(id)).map(|run| (*run).clone()).collect()

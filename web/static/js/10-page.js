@@ -1,4 +1,4 @@
-// What the server cannot do alone: clocks that go on.
+// Updates the relative times on the page (`data-at`) every second.
 (() => {
   "use strict";
 

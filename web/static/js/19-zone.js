@@ -1,4 +1,4 @@
-// Names the browser's time zone to the server, which then draws in it.
+// Writes the browser's time zone to a cookie, so that the server shows times in it.
 (() => {
   "use strict";
   const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
@@ -7,6 +7,6 @@
   if (!zone || zone === known) return;
   const isNew = !document.cookie.includes(`rondel_zone=${zone}`);
   document.cookie = `rondel_zone=${zone}; path=/; max-age=31536000; samesite=lax${secure}`;
-  // The page was drawn in another zone.
+  // The page was rendered in another zone.
   if (isNew && document.body.dataset.clock === "mine" && document.cookie.includes("rondel_zone=") && document.querySelector("main time")) location.reload();
 })();

@@ -1,4 +1,4 @@
-// Menus of the bar: closed by Escape and by a click elsewhere, filled when they are opened; lists that narrow while one types.
+// Menus of the header, which close by Escape and by a click elsewhere, and load their content when opened; lists that filter as one types.
 (() => {
   "use strict";
 

@@ -1,7 +1,7 @@
-// One stream of events for the tab. A region `data-live="run job"` asks for itself again (htmx trigger `live`) after events of these
-// kinds, at most once a second or in `data-live-gap` seconds; `data-live-job` and `data-live-run` narrow that, `data-live-every` adds a
-// period in seconds.
-// While the tab is hidden there is no stream and no request; where the stream is lost, regions ask every 15 s.
+// One stream of events for the tab. A region with `data-live="run job"` is loaded again (htmx trigger `live`) after events of these kinds,
+// or of any kind if it names none, at most once per second or per `data-live-gap` seconds. `data-live-job` and `data-live-run` restrict it
+// to one job or run; `data-live-every` adds a period in seconds.
+// While the tab is hidden there is no stream and no request; while the stream is lost, regions are loaded every 15 s.
 (() => {
   "use strict";
 
@@ -122,7 +122,7 @@
     const region = event.target;
     if (region.dataset?.live === undefined) return;
     const state = stateOf(region);
-    // A page that is slow to make is asked for less often.
+    // A page that is slow to render is requested less often.
     state.gap = Math.max(gapOf(region), 5 * (Date.now() - (state.began ?? Date.now())));
     const status = event.detail.ctx?.response?.status ?? 0;
     failed = status === 0 || status >= 500;

@@ -1,4 +1,5 @@
-// Forms `data-act` are sent without leaving the page; what they did is shown in a corner, for as long as it may be taken back.
+// Forms with `data-act` are sent without leaving the page. What they did is shown in a corner for a few seconds, with a button to undo it
+// if that is possible.
 (() => {
   "use strict";
 

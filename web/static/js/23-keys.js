@@ -1,4 +1,4 @@
-// The palette (Ctrl or Command with K) and the keys of the pages. No single key counts while the user types or composes.
+// The palette (Ctrl or Command with K) and the keyboard shortcuts. Single keys are ignored while the user types or composes.
 (() => {
   "use strict";
 
@@ -23,7 +23,7 @@
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       list.replaceChildren(...(page.getElementById("found")?.childNodes ?? []));
       mark(hits()[0]);
-    } catch { /* another question came, or the server is away: the list stays */ }
+    } catch { /* a newer request, or an unreachable server: the list stays */ }
   }
 
   function mark(hit) {

@@ -1,4 +1,4 @@
-// Lists: suggestions while a filter is typed, rows that are updated in their places, selections of rows.
+// Lists: suggestions while a filter is typed, rows that are updated in place, and selection of rows.
 (() => {
   "use strict";
 

@@ -1,4 +1,4 @@
-// Code to copy gets a button beside it; a file that is chosen is read into its text.
+// Adds a copy button to code (`pre.copy`), and reads a chosen file into the text field that `data-into` names.
 (() => {
   "use strict";
 

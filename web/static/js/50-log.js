@@ -1,5 +1,5 @@
-// <rondel-log>: a window onto a log of any length. It opens at the end, loads what is scrolled to, leads to a line by its number,
-// follows what is written, and searches on the server.
+// <rondel-log>: a window onto a log of any length. It opens at the end, loads lines as the user scrolls, jumps to a line by its number,
+// polls for new lines, and searches on the server.
 (() => {
   "use strict";
 
@@ -70,7 +70,7 @@
       });
     }
 
-    // What the server sent with some lines: which they are.
+    // Reads the range of lines that the server sent with them.
     take(at) {
       if (!at) return;
       const { first, last, total, next } = at.dataset;
@@ -93,7 +93,7 @@
       return { content: page.content, at };
     }
 
-    // Loads lines one after another; what comes while one is under way is not asked for again.
+    // Loads lines, one request at a time: a request while another one is under way is dropped.
     async once(work) {
       if (this.isBusy) return;
       this.isBusy = true;
@@ -107,7 +107,7 @@
       }
     }
 
-    // Changes lines without moving those that are looked at.
+    // Changes lines without moving those in view.
     still(change) {
       const top = this.view.getBoundingClientRect().top;
       const anchor = [...this.view.children].find((line) => line.getBoundingClientRect().bottom > top);
@@ -146,7 +146,7 @@
 
     scrolled() {
       const { scrollTop, scrollHeight, clientHeight } = this.view;
-      // The reader has scrolled, not the page: only a step back ends following.
+      // Only scrolling back ends following: any other change of the position comes from the page, not from the reader.
       if (this.isAtEnd()) this.follow.checked = true;
       else if (scrollTop < this.top - 2) this.follow.checked = false;
       this.top = scrollTop;
@@ -170,7 +170,7 @@
       this.poll();
     }
 
-    // Asks for what was written since, while the end is in the window and the page is looked at.
+    // Polls for new lines, while the end is in the window and the page is visible.
     poll() {
       clearTimeout(this.timer);
       if (!this.next || document.hidden) return;
@@ -205,7 +205,7 @@
 
     line(number) { return this.view.querySelector(`#L${number}`); }
 
-    // Shows a line in the middle, from the server if it is not in the window.
+    // Shows a line in the middle, and loads it if it is not in the window.
     async bring(number) {
       if (!this.line(number)) {
         while (this.isBusy) await new Promise((done) => setTimeout(done, 20));
@@ -217,7 +217,7 @@
       this.view.scrollTop += top - this.view.getBoundingClientRect().top - (this.view.clientHeight - height) / 2;
     }
 
-    // A click on a number names the line in the address, with Shift a range that begins at the one before.
+    // A click on a number puts the line into the address; with Shift a range from the line that was there before.
     choose(event) {
       const link = event.target.closest(".l > a");
       if (!link || event.ctrlKey || event.metaKey || !link.getAttribute("href").startsWith("#")) return;
@@ -252,7 +252,7 @@
       }
     }
 
-    // Adds lines that came in to the counts.
+    // Adds new lines to the counts.
     tally(lines) {
       if (!this.counts || !lines.length) return;
       for (const line of lines) {

@@ -1,4 +1,4 @@
-// Buttons that copy a text: data-copy names the element that has it.
+// Buttons that copy a text: `data-copy` names the element with the text.
 (() => {
   "use strict";
   document.addEventListener("click", async (event) => {
@@ -11,7 +11,7 @@
       button.classList.add("done");
       setTimeout(() => button.classList.remove("done"), 1500);
     } catch {
-      // Without the right to write, the text is selected for the user's own keys.
+      // Without the permission to write, the text is selected, so that the user can copy it by keys.
       getSelection().selectAllChildren(from);
     }
   });

@@ -1,4 +1,5 @@
-// Rows of fields `data-row` within `data-rows`: one more, one less. Without this script the last row is empty, and saving offers another.
+// Adds and removes rows of fields (`data-row`) within `data-rows`. Without this script the last row is empty, and saving offers another
+// one.
 (() => {
   "use strict";
 

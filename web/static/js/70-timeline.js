@@ -1,5 +1,6 @@
-// The lanes of a timeline: a cursor with its time or the reason of a gap, a click into a gap that asks why, panning and zooming by keys.
-// The reasons of all gaps of a lane are read at once, when the pointer or the focus stays on it.
+// The lanes of a timeline: a cursor with its time or the reason of a gap, a click into a gap that leads to its reason, panning and zooming
+// by keys.
+// The reasons of all gaps of a lane are loaded at once, when the pointer or the focus stays on it.
 // Without this script the lanes are a drawing with links, and zoom and panning are links above it.
 customElements.define('rondel-timeline', class extends HTMLElement {
   connectedCallback() {
@@ -16,7 +17,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.addEventListener('keydown', event => { if (!this.walk(event) && this.tabIndex === 0) this.press(event) })
   }
 
-  // The instant under the pointer; none outside of a lane.
+  // The lane, its box, and the instant under the pointer; `null` outside of a lane.
   at(event) {
     const track = event.target.closest('.track')
     if (!track) return null
@@ -30,7 +31,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.hidden = this.line.hidden = true
   }
 
-  // The gaps of a lane; none while they are not known.
+  // The gaps of a lane; `undefined` until they are loaded.
   known(track) {
     const shown = this.dataset.from + '-' + this.dataset.to
     if (this.shown !== shown) [this.shown, this.lanes] = [shown, new Map()]
@@ -46,19 +47,19 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     return lanes.get(address)
   }
 
-  // The gap at an instant, where it is known.
+  // The gap at an instant, if it is loaded.
   gap(track, time) {
     return this.known(track)?.find(gap => gap.from_ms <= time && time < gap.to_ms)
   }
 
-  // After the pointer has stayed on a lane for a moment.
+  // Loads the gaps of a lane after the pointer has stayed on it for a moment.
   soon(track) {
     clearTimeout(this.timer)
     if (!track.dataset.gaps || this.known(track)) return
     this.timer = setTimeout(() => this.load(track).then(() => { if (this.pointer) this.move(this.pointer) }).catch(() => {}), 150)
   }
 
-  // The focus is on the key of a lane: its newest gap is shown.
+  // Shows the newest gap of a lane when its button gets the focus.
   async enter(event) {
     const key = event.target.closest('.gap-key')
     if (!key) return
@@ -67,7 +68,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     if (document.activeElement === key) this.show(track, this.left(track).length - 1)
   }
 
-  // Gaps in which something was left out.
+  // Gaps that lack a fire.
   left(track) {
     return (this.known(track) ?? []).filter(gap => gap.at_ms !== null)
   }
@@ -90,7 +91,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.style.cssText = `left:${Math.max(0, left)}px;top:${box.top - own.top - 24}px`
   }
 
-  // Within the gaps of a lane; whether the key was for them.
+  // Moves between the gaps of a lane by keys; returns whether the key was for them.
   walk(event) {
     const key = event.target.closest('.gap-key')
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
@@ -113,7 +114,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.hidden = this.line.hidden = !found
     if (!found) return clearTimeout(this.timer)
     const own = this.getBoundingClientRect()
-    // The lane itself has the titles of all its marks within.
+    // Not for the lane itself, since it contains the titles of all its marks.
     const mark = event.target === found.track || event.target.matches('.base') ? null : event.target
     const title = mark && (mark.closest('a, g, path')?.querySelector('title') || mark.querySelector('title'))
     const x = event.clientX - own.left
@@ -131,11 +132,11 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     if (key) return void key.focus()
     if (found && event.target.matches('rect.all')) return this.list(found.track, event.target)
     if (!found || event.target.closest('a') || !found.track.dataset.href || found.time > Date.now()) return
-    // A gap is asked about at the fire that it lacks.
+    // In a gap, the question is about the fire that it lacks.
     this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
   }
 
-  // The runs of a bar that stands for several: stretches begin and end at quarters of an hour.
+  // Lists the runs of a bar that stands for several; such bars begin and end at quarters of an hour.
   list(track, rect) {
     const quarter = 900000, { from, to } = this.dataset
     const at = x => Math.round((+from + x / 10000 * (to - from)) / quarter) * quarter

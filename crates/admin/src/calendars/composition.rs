@@ -1,4 +1,4 @@
-//! Which calendars are made of which, and what they come to when those are put in.
+//! Which calendars name which others, and their expanded rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use rondel_store::calendars::{CalendarChange, CalendarSaved};
 use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
 use crate::node::Node;
 
-/// How many times concurrent changes are checked again before they are left to the healing loop.
+/// How many times a calendar that changes concurrently is checked again before it is left to the healing loop.
 const ROUND_COUNT: usize = 5;
 
 /// Calendars by name.
 pub(super) type Parts = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace, each with the names of those that it is made of.
+/// The calendars of a namespace, each with the names of the calendars that its rule names.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -30,13 +30,13 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// Those whose own rules name this one.
+    /// Calendars whose own rules name this one.
     pub(super) fn naming(&self, name: &str) -> Vec<String> {
         let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()
     }
 
-    /// Those that are made of this one, directly or through others.
+    /// Calendars that depend on this one, directly or through others.
     pub(super) fn made_of(&self, name: &str) -> Vec<String> {
         let mut found = BTreeSet::new();
         let mut next = vec![name.to_owned()];
@@ -46,7 +46,7 @@ impl Composition {
         found.into_iter().collect()
     }
 
-    /// Those that are made of any.
+    /// Calendars whose rules name others.
     pub(crate) fn composed(&self) -> Vec<String> {
         self.0.iter().filter(|(_, parts)| !parts.is_empty()).map(|(name, _)| name.clone()).collect()
     }
@@ -55,7 +55,7 @@ impl Composition {
 pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
     let mut found = BTreeMap::new();
     let mut after: Option<String> = None;
-    // Two that were saved at the same time may have passed the bound together.
+    // Calendars that were saved at the same time may have exceeded the limit together.
     while found.len() < 2 * CALENDAR_COUNT_MAX {
         let page = node.store().calendars(namespace, after.as_deref(), PAGE).await?;
         let Some(last) = page.last() else { break };
@@ -66,7 +66,7 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
     Ok(Composition(found))
 }
 
-/// The calendars that one is made of; `instead` stands for the saved one of its name.
+/// The calendars that the spec depends on, by name; `instead` replaces the saved calendar of its name.
 pub(super) async fn parts(
     node: &Node,
     namespace: NamespaceId,
@@ -92,16 +92,15 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Saves those of the calendars whose parts changed anew, until all of them are what they are made of. Answers how
-/// many that were.
+/// Expands again those of the calendars whose parts have changed, and saves them, until all match their parts. Returns the number of saves.
 pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[String]) -> Result<u64, CalendarError> {
     let mut count = 0;
     for _ in 0..ROUND_COUNT {
         let mut is_settled = true;
         for name in names {
             match expand_one(node, namespace, name).await? {
-                Expanded::Same => {}
-                Expanded::Anew => (count, is_settled) = (count + 1, false),
+                Expanded::Unchanged => {}
+                Expanded::Saved => (count, is_settled) = (count + 1, false),
                 Expanded::Lost => is_settled = false,
             }
         }
@@ -113,18 +112,18 @@ pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[S
 }
 
 async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<Expanded, CalendarError> {
-    let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(Expanded::Same) };
+    let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(Expanded::Unchanged) };
     let parts = parts(node, namespace, &record.spec, None).await?;
     let find = |name: &str| parts.get(name).cloned();
     if let Err(errors) = Calendar::compile(&record.spec, find) {
-        // A part was deleted, or made a circle, at the very moment in which this one was saved.
+        // A part was deleted, or made circular, at the very moment in which this calendar was saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(calendar = name, error, "the calendar stays as it was: its parts do not fit any more");
-        return Ok(Expanded::Same);
+        return Ok(Expanded::Unchanged);
     }
     let expanded = record.spec.expanded(find);
     if expanded == record.expanded {
-        return Ok(Expanded::Same);
+        return Ok(Expanded::Unchanged);
     }
     let change = CalendarChange {
         id: record.id,
@@ -136,17 +135,17 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
         now: node.now(),
     };
     match node.store().save_calendar(change).await? {
-        CalendarSaved::Created(_) | CalendarSaved::Changed(_) => Ok(Expanded::Anew),
+        CalendarSaved::Created(_) | CalendarSaved::Changed(_) => Ok(Expanded::Saved),
         CalendarSaved::Conflict(_) => Ok(Expanded::Lost),
     }
 }
 
-/// What became of one calendar.
+/// Result of expanding one calendar.
 enum Expanded {
-    /// It is what it is made of.
-    Same,
-    /// It is now.
-    Anew,
+    /// The saved expansion already matches its parts.
+    Unchanged,
+    /// A new expansion was saved.
+    Saved,
     /// Another caller changed it first.
     Lost,
 }

@@ -1,4 +1,4 @@
-//! The jobs that are planned by a calendar: checked before it changes, moved on after.
+//! The jobs that use a calendar: checked before it changes, moved to its new version after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use crate::jobs::{self, JobError};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// Jobs moved on at the same time.
+/// Jobs moved at the same time.
 const PARALLEL_COUNT: usize = 8;
 /// Jobs read by one statement.
 const BEHIND_PAGE: u32 = 200;
 
-/// How often one call moves the same job, which others change or whose calendar others save meanwhile.
+/// How often one call tries to move the same job, if the job or its calendar changes meanwhile.
 const TRY_COUNT: u32 = 3;
 
 type Found = Option<(PinnedCalendar, Arc<Calendar>)>;
 
-/// Checks that the jobs of a calendar can be planned by its new version: fires are moved by whole days only.
+/// Checks that the jobs of a calendar can be planned by its new version: a shift moves fires by whole days, so it needs a calendar without
+/// times of day.
 pub(super) async fn check_users(
     node: &Node,
     namespace: NamespaceId,
@@ -56,13 +57,13 @@ pub(super) async fn check_users(
     }
 }
 
-/// Gives every job that is planned by an earlier version of its calendar the newest one, as an edit does. Answers how
-/// many that were. A job that cannot be moved is left where it is, which is logged.
+/// Moves every job that is planned by an earlier version of its calendar to the newest one, as an edit does. Returns the number of jobs
+/// moved. A job that cannot be moved keeps its version, which is logged.
 pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
     let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut moved = BTreeSet::new();
     loop {
-        // Those that cannot be moved stay in the list.
+        // Jobs that cannot be moved stay in the list.
         let left: BTreeSet<JobId> =
             tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
         let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
@@ -91,7 +92,7 @@ pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
     }
 }
 
-/// Each calendar of these jobs as it stands, read once.
+/// The current calendar of each of these jobs, each read once.
 async fn calendars_of(
     node: &Node,
     records: &[JobRecord],
@@ -107,7 +108,7 @@ async fn calendars_of(
     Ok(calendars)
 }
 
-/// Moves one job on; false where another caller changed it first, which is to be looked at again.
+/// Moves one job; false if another caller changed it first, so that it must be read again.
 async fn move_on(
     node: &Node,
     record: &JobRecord,

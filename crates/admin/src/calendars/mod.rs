@@ -1,8 +1,8 @@
-//! The life of a calendar: saved, deleted, and what follows for the calendars that name it and the jobs that use it.
+//! Saving and deleting calendars, with the consequences for the calendars that name them and the jobs that use them.
 //!
-//! A job is planned by one version of its calendar. Saving a calendar answers when every job that uses it, directly or
-//! through other calendars, has moved on: no fire due more than a second after the answer runs under the old one. What a
-//! crash leaves behind is found by the healing loop.
+//! A job is planned by one version of its calendar. Saving a calendar returns once every job that uses it, directly or through other
+//! calendars, has moved to the new version: no fire due more than a second after that runs under the old one. The healing loop finishes
+//! what a crash interrupts.
 
 mod composition;
 mod followers;
@@ -20,7 +20,7 @@ pub(crate) use self::followers::move_jobs_on;
 pub use self::import::{IMPORT_LEN_MAX, ImportAs, ImportError, ImportFormat, import};
 use crate::node::Node;
 
-/// The most calendars of one namespace.
+/// Maximum number of calendars in a namespace.
 pub const CALENDAR_COUNT_MAX: usize = 1_000;
 /// Calendars read by one statement; each may list thousands of days.
 const PAGE: u32 = 50;
@@ -28,26 +28,26 @@ const PAGE: u32 = 50;
 /// Why a change of a calendar was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum CalendarError {
-    /// The document is wrong, or would make wrong what names or uses it.
+    /// The document is invalid, or would invalidate a calendar that names it or a job that uses it.
     #[error("the calendar has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another caller changed it first.
     #[error("the calendar was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its version now, 0 where it is gone.
+        /// The current version, 0 if the calendar was deleted.
         version: i64,
     },
-    /// It is used, and therefore stays.
+    /// The calendar is in use and cannot be deleted.
     #[error("the calendar is used by {} and {}", counted(.calendars.len(), "calendar"), counted(*.job_count, "job"))]
     Used {
         /// The calendars that name it.
         calendars: Vec<String>,
         /// Some of the jobs that use it.
         jobs: Vec<String>,
-        /// How many jobs do.
+        /// How many jobs use it.
         job_count: u64,
     },
-    /// The namespace has as many as it can.
+    /// The namespace has reached its maximum number of calendars.
     #[error("the namespace has {CALENDAR_COUNT_MAX} calendars, more are not kept")]
     TooMany,
     /// There is no such calendar.
@@ -61,13 +61,13 @@ pub enum CalendarError {
 /// A calendar that was saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SavedCalendar {
-    /// As it is now.
+    /// The calendar as it is now.
     pub record: CalendarRecord,
-    /// Whether it was not there before.
+    /// Whether the calendar was created.
     pub is_new: bool,
 }
 
-/// One that uses a calendar.
+/// A user of a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CalendarUser {
     /// Another calendar, by name.
@@ -76,7 +76,7 @@ pub enum CalendarUser {
     Job(String),
 }
 
-/// Checks a calendar as [`save_calendar`](save_calendar) does, and saves nothing.
+/// Checks a calendar as [`save`] does, without saving it.
 ///
 /// # Errors
 /// [`CalendarError::Invalid`], [`CalendarError::TooMany`], the store's.
@@ -84,11 +84,11 @@ pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> 
     checked(node, namespace, spec).await.map(drop)
 }
 
-/// Saves a calendar, and moves on whatever is made of it or planned by it.
+/// Saves a calendar, expands the calendars that depend on it again, and moves the jobs that are planned by any of them.
 ///
 /// # Errors
-/// [`CalendarError`] but `Used` and `NotFound`. After an error of the store the calendar may be saved, and what
-/// follows from it is still to come.
+/// [`CalendarError`] except `Used` and `NotFound`. After an error of the store the calendar may be saved while its dependents are not
+/// updated yet.
 pub async fn save(
     node: &Node,
     namespace: NamespaceId,
@@ -119,8 +119,8 @@ pub async fn save(
             CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
         }
     };
-    // Reads what is there now: a part that was saved between the check and the saving is put in here, or by the caller who
-    // saved it, for both write first and read then.
+    // Reads the current composition: a part that another caller saved between the check and the save is expanded here or by that caller,
+    // since both write before they read.
     let composition = composition(node, namespace).await?;
     let mut affected = composition.made_of(&spec.name);
     affected.insert(0, spec.name.clone());
@@ -153,8 +153,8 @@ pub async fn delete(
     }
 }
 
-/// What uses a calendar, calendars first, each by name, after `after`, at most `limit`. `within` keeps to the jobs of
-/// these apps.
+/// The users of a calendar, calendars before jobs, each sorted by name, starting after `after`, at most `limit`. `within` restricts the
+/// jobs to those of these apps.
 ///
 /// # Errors
 /// The store's.
@@ -183,16 +183,16 @@ pub async fn users(
     Ok(users)
 }
 
-/// A calendar by its name, whatever text that is.
+/// Finds a calendar by its name; any text is allowed.
 ///
 /// # Errors
 /// The store's.
 pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<CalendarRecord>, StoreError> {
-    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
     if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
 }
 
-/// Checks a calendar with all that names it; answers the calendars that it is made of.
+/// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on itself.
 async fn checked(
     node: &Node,
     namespace: NamespaceId,
@@ -209,7 +209,7 @@ async fn checked(
     Ok(parts)
 }
 
-/// Checks that what names a calendar stays right with its new version.
+/// Checks that the calendars that depend on this one stay valid with its new version.
 async fn check_composed(
     node: &Node,
     namespace: NamespaceId,

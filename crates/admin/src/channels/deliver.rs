@@ -1,4 +1,4 @@
-//! One try to deliver a message.
+//! One attempt to deliver a message.
 
 use std::time::Duration;
 
@@ -16,36 +16,36 @@ use super::secrets::SecretSources;
 use super::texts::Texts;
 use crate::config::EngineConfig;
 
-/// How long a service may take to answer.
+/// Timeout for the service's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of an answer is read.
+/// How much of an answer is read, in bytes.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
-/// The longest subject and text of a mail, in bytes.
+/// Maximum length of a mail's subject and text, in bytes.
 const SUBJECT_BYTES_MAX: usize = 200;
 const MAIL_BYTES_MAX: usize = 64 * 1024;
 
-/// What one try sends.
+/// Input of one delivery attempt.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Try<'a> {
     pub(super) channel: &'a Channel,
     pub(super) notice: &'a Notice,
-    /// The message's id: the same at each try.
+    /// The message's id: the same at each attempt.
     pub(super) id: &'a str,
     pub(super) now: Timestamp,
 }
 
-/// The settings or secrets of a channel, from how they are stored.
+/// Parses the stored settings or secrets of a channel.
 pub(super) fn read_values(text: &str) -> Result<Values, String> {
     serde_json::from_str(text).map_err(|error| format!("the channel as it is stored cannot be read: {error}"))
 }
 
-/// Sends a message once; answers the status with which the service took it.
+/// Sends a message once; returns the status with which the service accepted it.
 pub(super) async fn deliver(client: &Outgoing, config: &EngineConfig, attempt: Try<'_>) -> Result<i32, Refused> {
     let wrong = |text: String| Refused { is_final: true, status: 0, text, wait: None };
     let channel = attempt.channel;
     let settings = read_values(&channel.settings).map_err(wrong)?;
     let secrets = read_values(&channel.secret).map_err(wrong)?;
-    // The operator may be putting the file in its place.
+    // Not final: the operator may still be placing the secret's file.
     let later = |text: String| Refused { is_final: false, status: 0, text, wait: None };
     let sources: &SecretSources = &config.alert_secrets;
     let secrets = sources.resolve(&secrets).await.map_err(later)?;
@@ -66,7 +66,7 @@ pub(super) async fn deliver(client: &Outgoing, config: &EngineConfig, attempt: T
     send(client, channel.kind, request, now).await
 }
 
-/// The channel's own texts; the default ones where a template that was good when it was saved is not now.
+/// The channel's own texts; the default texts if a template that was valid when it was saved fails now.
 fn texts(attempt: &Try<'_>, settings: &Values, base: Option<&str>) -> Texts {
     let place = (attempt.channel.lang, base);
     let own = Texts::new(attempt.notice, settings, place);
@@ -105,7 +105,7 @@ async fn send(client: &Outgoing, kind: ChannelKind, request: ChannelRequest, now
     Ok(status.into())
 }
 
-/// The beginning of an answer. One that breaks off is judged by what came.
+/// The beginning of an answer. An answer that breaks off is judged by the part received.
 async fn read_some(mut response: Response) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! What the answer of a service means: delivered, to be tried again, or refused for good.
+//! Decides from a service's answer whether the message was delivered, is to be tried again, or is refused for good.
 
 use std::time::Duration;
 
@@ -8,25 +8,27 @@ use rondel_core::channel::ChannelKind;
 use rondel_core::notice::cut;
 use serde_json::Value;
 
-/// How much of an answer is kept as the reason, in bytes.
+use crate::delivery;
+
+/// Maximum length of the reason that is kept of an answer, in bytes.
 const REASON_BYTES_MAX: usize = 300;
-/// The longest pause that a service is granted.
+/// The longest pause that a service can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
-/// Why a message was not taken.
+/// Why a message was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
-    /// Trying again is of no use.
+    /// Whether further tries are useless.
     pub(super) is_final: bool,
-    /// The status that the service answered with; 0 without an answer.
+    /// The status of the service's answer; 0 if there was no answer.
     pub(super) status: i32,
     /// The reason.
     pub(super) text: String,
-    /// How long the service asks to be left alone.
+    /// How long the service asks to wait before the next try.
     pub(super) wait: Option<Duration>,
 }
 
-/// An answer by HTTP, its body cut.
+/// An HTTP answer, with its body truncated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer<'a> {
     pub(super) status: u16,
@@ -35,13 +37,13 @@ pub(super) struct Answer<'a> {
     pub(super) now: Timestamp,
 }
 
-/// Whether a service took the message.
+/// Decides whether the service accepted the message.
 pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Refused> {
     let Answer { status, body, .. } = answer;
     let wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
     let refuse = |is_final, text: String| Err(Refused { is_final, status: status.into(), text, wait });
     if !(200..300).contains(&status) {
-        let is_final = !(matches!(status, 408 | 425 | 429) || status >= 500);
+        let is_final = !delivery::is_temporary(status);
         let reason = reason(body);
         let reason = if reason.is_empty() { String::new() } else { format!(": {reason}") };
         return refuse(is_final, format!("it answered with status {status}{reason}"));
@@ -50,17 +52,17 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Refused
         ChannelKind::Dingtalk | ChannelKind::Wecom | ChannelKind::Feishu => match read_code(body) {
             Some((0, _)) => Ok(()),
             Some((code, message)) => {
-                refuse(!is_passing(kind, code), format!("it answered with code {code}: {}", reason(&message)))
+                refuse(!is_temporary(kind, code), format!("it answered with code {code}: {}", reason(&message)))
             }
             None => refuse(false, format!("it answered with something else than its JSON: {}", reason(body))),
         },
-        // The connector answers 200 even where Teams refused the card behind it.
+        // The connector answers 200 even if Teams refused the card.
         ChannelKind::Teams if body.contains("failed with error") => refuse(!body.contains("429"), reason(body)),
         _ => Ok(()),
     }
 }
 
-/// The code and the words of a robot's answer.
+/// The code and the message of a robot's answer.
 fn read_code(body: &str) -> Option<(i64, String)> {
     let answer: Value = serde_json::from_str(body).ok()?;
     let code = ["errcode", "code", "StatusCode"].iter().find_map(|name| answer.get(name)?.as_i64())?;
@@ -68,8 +70,8 @@ fn read_code(body: &str) -> Option<(i64, String)> {
     Some((code, words.unwrap_or_default().to_owned()))
 }
 
-/// Codes that mean "later": too many messages, or the service is busy.
-const fn is_passing(kind: ChannelKind, code: i64) -> bool {
+/// Codes of temporary errors: too many messages, or the service is busy.
+const fn is_temporary(kind: ChannelKind, code: i64) -> bool {
     match kind {
         ChannelKind::Dingtalk => matches!(code, -1 | 130_101 | 410_100),
         ChannelKind::Wecom => matches!(code, -1 | 45_009 | 45_033),
@@ -78,7 +80,7 @@ const fn is_passing(kind: ChannelKind, code: i64) -> bool {
     }
 }
 
-/// `Retry-After`: seconds, or an instant.
+/// Parses `Retry-After`: a number of seconds, or an instant.
 fn read_wait(text: &str, now: Timestamp) -> Option<Duration> {
     let text = text.trim();
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);

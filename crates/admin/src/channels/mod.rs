@@ -1,8 +1,8 @@
-//! Where alerts are sent: channels are saved and tested here, and a loop delivers their messages.
+//! Alert channels: saving and testing them, and the loop that delivers their messages.
 //!
-//! `texts` and `template` make the texts of a message, `request` and `robots` put them into the form of a service, `deliver` sends
-//! them and `judge` reads what the service answers. Which messages there are is decided elsewhere: the transaction that changes
-//! an incident writes them. `watchdog` calls a monitoring service while this server schedules.
+//! `texts` and `template` write the texts of a message, `request` and `robots` convert them to the format of a service, `deliver` sends the
+//! request, and `judge` interprets the answer. The messages are created elsewhere: by the transaction that changes an incident. `watchdog`
+//! calls a monitoring service while this server schedules.
 
 mod deliver;
 mod judge;

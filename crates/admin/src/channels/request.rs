@@ -1,4 +1,4 @@
-//! The request with which each service takes a message.
+//! The HTTP request that each service expects for a message.
 
 use rondel_core::Timestamp;
 use rondel_core::channel::{ChannelKind, Values};
@@ -12,14 +12,14 @@ use super::sign::standard_signature;
 use super::texts::Texts;
 use super::url::read_url;
 
-/// Slack: characters of a header, and of a section.
+/// Slack: maximum characters of a header and of a section.
 const SLACK_HEADER_MAX: usize = 150;
 const SLACK_SECTION_MAX: usize = 3_000;
-/// Teams takes 28 KB for the whole card.
+/// Teams accepts 28 KB for the whole card.
 const TEAMS_TEXT_BYTES_MAX: usize = 12_000;
-/// `PagerDuty`: characters of a summary.
+/// `PagerDuty`: maximum characters of a summary.
 const PAGERDUTY_SUMMARY_MAX: usize = 1_024;
-/// ntfy: what is longer becomes an attachment.
+/// ntfy: a longer message would become an attachment.
 const NTFY_MESSAGE_BYTES_MAX: usize = 4_000;
 const NTFY_TITLE_BYTES_MAX: usize = 250;
 
@@ -34,22 +34,22 @@ pub(super) struct ChannelRequest {
     pub(super) body: String,
 }
 
-/// What a request is made of.
+/// Input of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
     pub(super) settings: &'a Values,
-    /// With references replaced by what they refer to.
+    /// With references replaced by their values.
     pub(super) secrets: &'a Values,
     pub(super) lang: Lang,
     pub(super) notice: &'a Notice,
     pub(super) texts: &'a Texts,
-    /// The message's id: the same at each try.
+    /// The message's id: the same at each attempt.
     pub(super) id: &'a str,
     pub(super) now: Timestamp,
 }
 
 impl<'a> Parts<'a> {
-    /// A setting or secret that is given.
+    /// A secret or setting, unless it is empty; secrets take precedence.
     pub(super) fn value(&self, name: &str) -> Option<&'a str> {
         let value = self.secrets.get(name).or_else(|| self.settings.get(name));
         value.map(String::as_str).filter(|value| !value.is_empty())
@@ -64,7 +64,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The request of a kind that is sent by HTTP.
+/// Builds the request for a service that is called by HTTP.
 pub(super) fn request(kind: ChannelKind, parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let mut request = match kind {
         ChannelKind::Email => return Err("mail is not sent by HTTP".to_owned()),
@@ -86,7 +86,7 @@ pub(super) fn json_request(url: Url, body: &Value) -> ChannelRequest {
     ChannelRequest { url, headers, body: body.to_string() }
 }
 
-/// The notice as it is, signed as Standard Webhooks defines it.
+/// The whole notice, signed as Standard Webhooks defines it.
 fn webhook(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let Parts { notice, texts, id, now, .. } = *parts;
     let mut data = json!(notice);
@@ -111,7 +111,7 @@ fn chars(text: &str, count_max: usize) -> String {
     }
 }
 
-/// Blocks of plain text: nothing in a name or message is markup.
+/// Blocks of plain text, so that no name or message is read as markup.
 fn slack(parts: &Parts<'_>) -> Value {
     let texts = parts.texts;
     let plain = |text: &str, max| json!({"type": "plain_text", "text": chars(text, max), "emoji": false});
@@ -132,7 +132,7 @@ fn slack(parts: &Parts<'_>) -> Value {
     json!({"text": escape(&texts.title), "blocks": blocks})
 }
 
-/// An adaptive card of text runs, in which nothing is markup.
+/// An adaptive card of text runs, so that nothing is read as markup.
 fn teams(parts: &Parts<'_>) -> Value {
     let texts = parts.texts;
     let color = match (parts.notice.kind, parts.notice.severity) {
@@ -167,7 +167,7 @@ fn teams(parts: &Parts<'_>) -> Value {
     json!({"type": "message", "attachments": [attachment]})
 }
 
-/// An event of the Events API v2; all messages about one incident have one key.
+/// An event of the Events API v2; all messages about one incident share one key.
 fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let Parts { notice, texts, id, .. } = *parts;
     let action = match notice.kind {
@@ -211,7 +211,7 @@ fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     Ok(json_request(url, &event))
 }
 
-/// A message published as JSON: headers could not carry every title.
+/// A message published as JSON: not every title would fit into a header.
 fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let Parts { notice, texts, .. } = *parts;
     let priority = match (parts.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)

@@ -7,14 +7,14 @@ use serde_json::json;
 use super::request::{ChannelRequest, Parts, json_request};
 use super::sign::{dingtalk_signature, feishu_signature};
 
-/// `DingTalk` takes 20,000 bytes for a request, and JSON may double a text.
+/// `DingTalk` accepts 20,000 bytes per request, and JSON escapes may double a text.
 const DINGTALK_BYTES_MAX: usize = 9_000;
-/// `WeCom` takes 4,096 bytes of content.
+/// `WeCom` accepts 4,096 bytes of content.
 const WECOM_BYTES_MAX: usize = 4_096;
-/// Feishu takes 20 KB for a request.
+/// Feishu accepts 20 KB per request.
 const FEISHU_BYTES_MAX: usize = 9_000;
 
-/// A text message: nothing in it is markup. With a signing key the URL is signed.
+/// A text message, so that nothing is read as markup. With a signing key, the URL is signed.
 pub(super) fn dingtalk(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let texts = parts.texts;
     let content = format!("{}\n{}", texts.title, texts.plain(DINGTALK_BYTES_MAX));
@@ -28,7 +28,7 @@ pub(super) fn dingtalk(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     Ok(json_request(url, &body))
 }
 
-/// Markdown, in which the marks of names and messages are replaced by signs that look like them.
+/// Markdown, in which markup characters of names and messages are replaced by their full-width forms.
 pub(super) fn wecom(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let texts = parts.texts;
     let head = format!("**{}**\n", unmarked(&texts.title));
@@ -43,7 +43,7 @@ pub(super) fn wecom(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     Ok(json_request(parts.url()?, &body))
 }
 
-/// `WeCom` knows no escapes, so what would be markup becomes its full-width form.
+/// `WeCom` has no escapes, so markup characters are replaced by their full-width forms.
 fn unmarked(text: &str) -> String {
     let sign = |c| match c {
         '<' => '＜',
@@ -58,7 +58,7 @@ fn unmarked(text: &str) -> String {
     text.chars().map(sign).collect()
 }
 
-/// A post of text elements, in which nothing is markup. With a signing key the body carries a signature.
+/// A post of text elements, so that nothing is read as markup. With a signing key, the body carries a signature.
 pub(super) fn feishu(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let texts = parts.texts;
     let mut lines: Vec<Vec<serde_json::Value>> = Vec::new();

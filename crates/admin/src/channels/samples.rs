@@ -1,14 +1,14 @@
-//! Notices that stand for all that a channel may have to send: templates are tried on them when they are saved.
+//! Sample notices of every kind: templates are tried on them when a channel is saved.
 
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, RunSample, Severity, Subject};
 use rondel_core::{IncidentId, RunId, Timestamp};
 
-/// When the samples began: an instant of the past.
+/// When the sample incidents began: an instant in the past.
 const STARTED_AT: Timestamp = Timestamp::from_secs(1_772_953_200);
-/// How long after that they are.
+/// Time from the start of a sample incident to its notice.
 const LATER: std::time::Duration = std::time::Duration::from_secs(900);
 
-/// One of each kind; the first one has runs, the last one has nothing that may be missing.
+/// One notice of each kind; the first one has runs, the last one has no optional part.
 pub(super) fn notices() -> Vec<Notice> {
     NoticeKind::ALL.iter().map(|kind| notice(*kind)).collect()
 }

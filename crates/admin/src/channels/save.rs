@@ -1,4 +1,4 @@
-//! Channels are saved, shown and tested.
+//! Saves, shows and tests channels.
 
 use rondel_core::channel::{ChannelKind, FieldForm, Values, check, fields, reference};
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
@@ -16,10 +16,10 @@ use super::sender::{delivery, message_id};
 use super::sign::standard_signature;
 use super::texts::Texts;
 use super::url::{check_url, shown_host};
-use crate::alert::{build_client, generate_secret};
+use crate::delivery::{build_client, generate_secret};
 use crate::node::Node;
 
-/// A channel as it is to be.
+/// The values of a channel to be saved.
 #[derive(Clone, Debug)]
 pub struct NewChannel {
     /// Its name.
@@ -28,7 +28,7 @@ pub struct NewChannel {
     pub kind: ChannelKind,
     /// All of its settings.
     pub settings: Values,
-    /// The secrets that are set; what is left out stays, and what is empty goes.
+    /// Secrets to set; omitted ones are kept, empty ones are removed.
     pub secrets: Values,
     /// The language of its messages.
     pub lang: Lang,
@@ -36,24 +36,24 @@ pub struct NewChannel {
     pub is_enabled: bool,
 }
 
-/// What saving a channel did.
+/// Result of saving a channel.
 #[derive(Clone, Debug)]
 pub struct PutChannel {
     /// The channel.
     pub channel: Channel,
     /// Whether it is new.
     pub is_new: bool,
-    /// The key that was made for it, which is shown this once.
+    /// The signing key generated for the channel, shown only this once.
     pub signing_key: Option<String>,
 }
 
 /// Why a channel was not saved or tested.
 #[derive(Debug, thiserror::Error)]
 pub enum ChannelError {
-    /// These fields are wrong.
+    /// The listed fields are invalid.
     #[error("the channel is not valid")]
     Invalid(Vec<FieldError>),
-    /// There are too many.
+    /// The namespace has reached its maximum number of channels.
     #[error("a namespace has at most {CHANNEL_COUNT_MAX} channels")]
     TooMany,
     /// The store failed.
@@ -66,13 +66,13 @@ pub enum ChannelError {
 pub struct ChannelView {
     /// Its settings.
     pub settings: Values,
-    /// Each secret that is set: the reference that it is, or `set`.
+    /// Each secret that is set: its reference, or `set`.
     pub secrets: Values,
     /// The host of its URL.
     pub host: Option<String>,
 }
 
-/// What may be shown of a channel.
+/// The parts of a channel that may be shown.
 #[must_use]
 pub fn view(channel: &Channel) -> ChannelView {
     let settings = read_values(&channel.settings).unwrap_or_default();
@@ -152,7 +152,7 @@ fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Value
     errors
 }
 
-/// Tries the templates on samples of all kinds.
+/// Tries the templates on sample notices of all kinds.
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
     let mut tried =
         notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));
@@ -161,7 +161,7 @@ fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
     Some(FieldError::new(format!("/settings/{field}"), sentence))
 }
 
-/// Sends a marked message now; answers how that went, and records it.
+/// Sends a test message now; records the delivery and returns it.
 ///
 /// # Errors
 /// The store's.

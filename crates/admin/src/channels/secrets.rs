@@ -1,4 +1,4 @@
-//! Secrets by reference: in a file of the folder, or in a variable with the prefix, that the operator allows.
+//! Secrets by reference: to a file in the folder that the operator allows, or to a variable with the prefix that the operator allows.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use rondel_core::channel::{Reference, Values, reference};
 use tokio::io::AsyncReadExt as _;
 
-/// The longest file that is read.
+/// Maximum size of a secret file, in bytes; the rest is not read.
 const FILE_BYTES_MAX: u64 = 8 * 1024;
 
-/// What references of channels may read.
+/// The files and variables that channel secrets may refer to.
 #[derive(Clone, Default)]
 pub struct SecretSources {
-    /// The folder with the files; none: there are no references to files.
+    /// The folder of the files; without it, files cannot be referred to.
     pub folder: Option<PathBuf>,
     /// The variables that may be read, with their values.
     pub variables: BTreeMap<String, String>,
@@ -27,7 +27,7 @@ impl fmt::Debug for SecretSources {
 }
 
 impl SecretSources {
-    /// The secrets with references replaced by what they refer to.
+    /// The secrets, with references replaced by their values.
     pub(super) async fn resolve(&self, secrets: &Values) -> Result<Values, String> {
         let mut resolved = Values::new();
         for (name, value) in secrets {

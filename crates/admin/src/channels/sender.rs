@@ -1,7 +1,7 @@
-//! The loop that sends the messages of alerts: each channel by one server at a time, one message after the other.
+//! The loop that sends alert messages: each channel is served by one server at a time, one message after the other.
 //!
-//! At least once: a message is recorded as sent after the service took it, and has the same id at each try. A channel that fails
-//! does not hold up another one.
+//! Delivery is at least once: a message is recorded as sent after the service accepted it, and keeps its id at each try. A failing channel
+//! does not delay the others.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,34 +21,34 @@ use tokio_util::sync::CancellationToken;
 
 use super::deliver::{Try, deliver};
 use super::judge::Refused;
-use crate::alert::{build_client, next_try};
 use crate::background::{Background, TickError};
+use crate::delivery::{build_client, next_try};
 use crate::metrics::add;
 use crate::node::Shared;
 
-/// Messages of one channel that are taken together.
+/// Maximum number of messages of one channel that are taken together.
 const EACH_MAX: u32 = 64;
 /// Longer than the budget and one try together.
 const HOLD: Duration = Duration::from_secs(35);
-/// How long the messages of one channel may take together, up to the beginning of the last one.
+/// Time limit for the messages of one channel, up to the start of the last one.
 const BUDGET: Duration = Duration::from_secs(10);
-/// How long a channel rests when its receiver was not reached, or when all that is due waits for an earlier message.
+/// How long a channel pauses at most when its receiver was not reached, and when all its due messages wait for an earlier one.
 const REST: Duration = Duration::from_secs(5);
-/// How long a message under way may take once the server is asked to stop.
+/// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// The longest reason in a delivery, in bytes.
+/// Maximum length of the error of a delivery, in bytes.
 const ERROR_BYTES_MAX: usize = 500;
 
-/// The messages of one channel on their way, with how that ended.
+/// Sends the messages of one channel; resolves to the channel and the result.
 type UnderWay = BoxFuture<'static, (ChannelId, Result<(), StoreError>)>;
 
 pub(crate) struct ChannelLoop {
     shared: Arc<Shared>,
     client: Option<Outgoing>,
     under_way: FuturesUnordered<UnderWay>,
-    /// Whose messages these are.
+    /// Channels with messages being sent.
     channels: BTreeSet<ChannelId>,
-    /// Why tries could not be recorded.
+    /// The store error of the last sender that failed, until the next tick reports it.
     failed: Option<TickError>,
 }
 
@@ -86,7 +86,7 @@ impl ChannelLoop {
         Self { shared, client: None, under_way: FuturesUnordered::new(), channels: BTreeSet::new(), failed: None }
     }
 
-    /// Answers how many messages it took up.
+    /// Takes the due messages of free channels, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free = self.shared.config.alert_concurrency.saturating_sub(self.under_way.len());
         if free == 0 || !self.shared.membership.holds() {
@@ -113,7 +113,7 @@ impl ChannelLoop {
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
-    /// Made when the first message is sent: reading the host's certificates takes time and memory.
+    /// Built when the first message is sent: reading the host's certificates takes time and memory.
     fn client(&mut self) -> Result<Outgoing, TickError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());
@@ -162,7 +162,7 @@ impl Sender {
         store.free_channel(channel.id, held_until, free_at).await
     }
 
-    /// Nothing where the server stops before the service has answered.
+    /// Makes one attempt; `None` if the server stops before the service has answered.
     async fn try_once(&self, channel: &Channel, message: &WaitingMessage) -> Option<(Delivery, AfterTry)> {
         let (at, began) = (self.shared.clock.now(), Instant::now());
         let done = if channel.is_enabled {
@@ -217,12 +217,12 @@ impl Sender {
     }
 }
 
-/// How receivers know the message.
+/// The message id as receivers see it.
 pub(super) fn message_id(id: MessageId) -> String {
     format!("alert_{id}")
 }
 
-/// A try as it is recorded; who calls it puts in what the message was about.
+/// The record of an attempt; the caller fills in what the message was about.
 pub(super) fn delivery(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
@@ -249,10 +249,10 @@ pub(super) fn delivery(
     }
 }
 
-/// How long a channel rests between two messages, where its service takes only so many in a minute.
+/// The pause between two messages of a channel whose service limits its rate.
 const fn pace(kind: ChannelKind) -> Option<Duration> {
     match kind {
-        // 20 in a minute.
+        // 20 per minute.
         ChannelKind::Dingtalk | ChannelKind::Wecom => Some(Duration::from_secs(3)),
         ChannelKind::Slack | ChannelKind::Feishu => Some(Duration::from_secs(1)),
         ChannelKind::Email | ChannelKind::Webhook | ChannelKind::Teams | ChannelKind::Pagerduty | ChannelKind::Ntfy => {

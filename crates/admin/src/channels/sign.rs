@@ -1,11 +1,11 @@
-//! The signatures that services ask for.
+//! Message signatures that services require.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
-pub(super) use crate::alert::signature as standard_signature;
+pub(super) use crate::delivery::signature as standard_signature;
 
 fn hmac_base64(key: &[u8], message: &[u8]) -> Option<String> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
@@ -13,12 +13,12 @@ fn hmac_base64(key: &[u8], message: &[u8]) -> Option<String> {
     Some(BASE64_STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// `DingTalk`'s `sign`, which belongs into the query: the key signs the milliseconds and itself.
+/// `DingTalk`'s `sign` for the query: an HMAC of the milliseconds and the key, under the key.
 pub(super) fn dingtalk_signature(key: &str, timestamp_ms: i64) -> Option<String> {
     hmac_base64(key.as_bytes(), format!("{timestamp_ms}\n{key}").as_bytes())
 }
 
-/// Feishu's `sign`, which belongs into the body: the seconds and the key sign an empty text.
+/// Feishu's `sign` for the body: an HMAC of an empty text, under the seconds and the key.
 pub(super) fn feishu_signature(key: &str, timestamp: i64) -> Option<String> {
     hmac_base64(format!("{timestamp}\n{key}").as_bytes(), b"")
 }

@@ -1,8 +1,7 @@
-//! Own templates of messages, in a bounded part of Jinja.
+//! Custom message templates, in a bounded subset of Jinja.
 //!
-//! A template can read values, loop and choose. It cannot define anything, repeat a text or use a filter that makes texts longer:
-//! so each expression is at most as long as what it reads, the count of steps is bounded by fuel, and what is written by
-//! [`OUTPUT_BYTES_MAX`].
+//! A template can read values, loop and branch. It cannot define anything, repeat a text, or use a filter that lengthens texts. So no
+//! expression is longer than its inputs, fuel bounds the number of steps, and [`OUTPUT_BYTES_MAX`] bounds the output.
 
 use std::io::{self, Write};
 
@@ -11,15 +10,15 @@ use minijinja::{Environment, UndefinedBehavior, filters};
 use rondel_core::error_chain::chain_in_one_line;
 use rondel_core::notice::Notice;
 
-/// The longest text that a template makes, in bytes.
+/// Maximum length of a rendered text, in bytes.
 const OUTPUT_BYTES_MAX: usize = 16 * 1024;
-/// How many steps one rendering may take.
+/// Maximum number of steps of one rendering.
 const FUEL: u64 = 20_000;
 const DEPTH_MAX: usize = 16;
 /// The tags that a template may use.
 const TAGS: [&str; 6] = ["if", "elif", "else", "endif", "for", "endfor"];
 
-/// The text that a template makes of a notice.
+/// Renders a template for a notice.
 pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Result<String, String> {
     check_words(template)?;
     let mut environment = Environment::empty();
@@ -46,7 +45,7 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
     String::from_utf8(output.0).map_err(|error| error.to_string())
 }
 
-/// The values that a template reads.
+/// The values that a template can read.
 fn context(notice: &Notice, url: Option<&str>) -> Value {
     let samples: Vec<_> = notice
         .samples
@@ -79,7 +78,7 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
     }))
 }
 
-/// Refuses what could make a text grow: tags that define, loops that call themselves, and multiplication.
+/// Refuses constructs that could make a text grow: defining tags, recursive loops, and multiplication.
 fn check_words(template: &str) -> Result<(), String> {
     let mut rest = template;
     while let Some(begin) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {
@@ -105,7 +104,7 @@ fn check_words(template: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// What stands before the end mark, which does not count within a quoted text; and what follows it.
+/// Splits the text at the end mark, ignoring end marks in quoted texts; returns the parts before and after it.
 fn inside_of<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
     let mut quote = None;
     let mut is_escaped = false;
@@ -123,7 +122,7 @@ fn inside_of<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
     (text, "")
 }
 
-/// The same without the contents of quoted texts.
+/// Removes the contents of quoted texts.
 fn without_texts(inside: &str) -> String {
     let mut words = String::with_capacity(inside.len());
     let mut quote = None;
@@ -141,7 +140,7 @@ fn without_texts(inside: &str) -> String {
     words
 }
 
-/// Takes so many bytes, and then fails.
+/// A writer that accepts up to [`OUTPUT_BYTES_MAX`] bytes, and then fails.
 struct Bounded(Vec<u8>);
 
 impl Write for Bounded {

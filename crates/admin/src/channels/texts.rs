@@ -1,4 +1,4 @@
-//! The texts of a message, before it is put into the form of a service.
+//! The texts of a message, before they are converted to the format of a service.
 
 use rondel_core::Timestamp;
 use rondel_core::channel::Values;
@@ -7,7 +7,7 @@ use rondel_core::words::Lang;
 
 use super::template;
 
-/// The longest title, in bytes.
+/// Maximum length of a title, in bytes.
 const TITLE_BYTES_MAX: usize = 400;
 
 /// The texts of a message.
@@ -15,13 +15,13 @@ const TITLE_BYTES_MAX: usize = 400;
 pub(super) struct Texts {
     /// One line.
     pub(super) title: String,
-    /// A sentence, or what the channel's own template made.
+    /// A sentence, or the output of the channel's own template.
     pub(super) body: String,
-    /// Labels with values; none beside an own template.
+    /// Labels with values; empty if the channel has its own template.
     pub(super) facts: Vec<(&'static str, String)>,
-    /// Runs as examples, a line each; none beside an own template.
+    /// Sample runs, one line each; empty if the channel has its own template.
     pub(super) samples: Vec<String>,
-    /// The words and the URL of the link to the console, where the server knows its own address.
+    /// The text and the URL of the link to the console, if the server knows its own address.
     pub(super) link: Option<(&'static str, String)>,
 }
 
@@ -59,7 +59,7 @@ impl Texts {
         })
     }
 
-    /// All of it as plain text, without the title and of at most so many bytes; the link is kept.
+    /// All texts except the title as plain text of at most `bytes_max` bytes; the link is never cut.
     pub(super) fn plain(&self, bytes_max: usize) -> String {
         let mut lines = vec![self.body.clone()];
         if !self.facts.is_empty() {
@@ -152,7 +152,7 @@ fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// An instant as it is read at night: with its zone, UTC.
+/// An instant for display, in UTC and with the zone's name.
 fn minute(at: Timestamp) -> String {
     at.to_utc().map_or_else(|| at.to_string(), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }

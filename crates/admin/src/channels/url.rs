@@ -1,10 +1,10 @@
-//! The URLs that channels are given.
+//! Checks of the URLs of channels.
 
 use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::outgoing::AllowedAddresses;
 use rondel_outgoing::{Url, check_host};
 
-/// The URL, if messages can be sent to it.
+/// Parses the URL, and checks that messages can be sent to it.
 pub(super) fn read_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text.trim()).map_err(|error| format!("is not a URL: {error}"))?;
     if !matches!(url.scheme(), "http" | "https") {
@@ -19,7 +19,7 @@ pub(super) fn read_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Whether messages of a kind can be sent there, as far as the URL shows; where its name leads is judged at each sending.
+/// Checks whether messages of a kind can be sent there, as far as the URL shows; the addresses of a host name are checked at each sending.
 pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     let url = read_url(text)?;
     check_host(&url, allowed).map_err(|refused| refused.to_string())?;
@@ -45,12 +45,12 @@ pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresse
     }
 }
 
-/// An address instead of a name: one that the operator allowed.
+/// Whether the host is an IP address: one that the operator allowed.
 fn is_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }
 
-/// The URL of a channel as far as it may be shown: its host.
+/// The host of a channel's URL: the only part of it that may be shown.
 pub(super) fn shown_host(secrets: &Values) -> Option<String> {
     let url = read_url(secrets.get("url")?).ok()?;
     url.host_str().map(str::to_owned)

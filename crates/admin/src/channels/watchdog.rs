@@ -1,5 +1,5 @@
-//! A call to a monitoring service as long as this server schedules: when the calls stop, the service raises the alarm that no
-//! server of a dead cluster could.
+//! Calls a monitoring service as long as this server schedules. When the calls stop, the service raises the alarm, which no server of a
+//! dead cluster could do.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use rondel_store::cluster::LoopReport;
 use tokio_util::sync::CancellationToken;
 
 use super::url::read_url;
-use crate::alert::build_client;
 use crate::background::{Background, TickError};
+use crate::delivery::build_client;
 use crate::node::Shared;
 
-/// How long the service may take to answer.
+/// Timeout for the service's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The loops without which nothing fires.
+/// The loops without which no job fires.
 const LOOPS: [&str; 2] = ["beat", "scan"];
-/// How long ago their last tick may have ended.
+/// Maximum age of their last tick.
 const TICK_AGE_MAX: Duration = Duration::from_secs(15);
 
 pub(crate) struct WatchdogLoop {
@@ -57,7 +57,7 @@ impl WatchdogLoop {
             None => self.client.insert(build_client(&self.shared.config.outgoing_allow)?).clone(),
         };
         let request = client.request(Method::GET, read_url(url)?).map_err(|refused| refused.to_string())?;
-        // The URL names the check at the service: it is not logged.
+        // The URL identifies the check at the service: it is not logged.
         let response = request.timeout(TIMEOUT).send().await.map_err(|error| chain(&error.without_url()))?;
         match response.status() {
             status if status.is_success() => Ok(()),
@@ -66,7 +66,7 @@ impl WatchdogLoop {
     }
 }
 
-/// Whether this server fires jobs: it holds its lease, does not leave, and the loops that fire succeeded a moment ago.
+/// Checks that this server fires jobs: it holds its lease, is not leaving, and the loops that fire have succeeded recently.
 fn check_scheduling((holds, is_leaving): (bool, bool), reports: &[LoopReport], now: Timestamp) -> Result<(), String> {
     if !holds {
         return Err("this server does not hold its lease".to_owned());

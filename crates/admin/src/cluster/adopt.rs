@@ -1,5 +1,5 @@
-//! Adoption, a standing query: own runs that are overdue and not in memory, runs of leases that are over, and requests
-//! to cancel. Whatever a crash, a lost answer or a late commit left behind is found here within a second.
+//! Adoption, a standing query: finds own runs that are overdue and not in memory, runs of ended leases, and requests to cancel. Whatever a
+//! crash, a lost answer or a late commit left behind is found here within a second.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,15 +20,16 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long after the end of another node's lease is looked for what it left: the database's clock decides whether it is over,
-/// and this node's may be a little ahead of it.
+/// How long after the end of another node's lease its runs are looked for: the database's clock decides whether the lease has ended, and
+/// this node's may be a little ahead of it.
 const AFTER_END: Duration = Duration::from_millis(50);
-/// Requests to cancel that one look sees.
+/// Maximum number of cancel requests that one look reads.
 const CANCEL_PAGE: u32 = 1_000;
-/// Fences that other servers ask for and are sent in one round, and for how long each is: its server asks again before.
+/// How many fences one round sends for other servers, and for how long after it was requested each is sent: the requesting server asks
+/// again before.
 const FENCE_PAGE: u32 = 500;
 const FENCE_ASKED_WITHIN: Duration = Duration::from_secs(60);
-/// Jobs of a dead node that one transaction frees, and transactions of one look.
+/// How many jobs of a dead node one transaction frees, and how many transactions one look makes.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
 /// How many rounds lie between two looks for running runs that are not in memory.
@@ -37,11 +38,11 @@ const MISSING_ROUNDS: u32 = 10;
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
     rounds: u32,
-    /// Under which lease everything is adopted that was open before, and the dispatcher knows it.
+    /// The lease under which everything that was open before is adopted, and the dispatcher knows that it is.
     adopted: Option<LeaseToken>,
-    /// Jobs were announced whose runs are taken over.
+    /// Whether jobs were announced whose runs are being taken over.
     is_announced: bool,
-    /// Something may have been adopted, and then the database did not answer: what is missing here is looked for.
+    /// Whether runs may have been adopted without an answer from the database: runs that are missing here are looked for.
     is_interrupted: bool,
     strays: Strays,
 }
@@ -56,7 +57,7 @@ impl Background for AdoptLoop {
 
     async fn woken(&mut self) {
         tokio::select! {
-            () = self.end_of_lease() => {}
+            () = self.wait_for_lease_end() => {}
             () = self.shared.adopt_poke.notified() => {}
         }
     }
@@ -71,8 +72,8 @@ impl AdoptLoop {
         Self { shared, rounds: 0, adopted: None, is_announced: false, is_interrupted: false, strays: Strays::new() }
     }
 
-    /// Waits until the next lease of another node has ended, unless it is renewed: what a dead node left is late already.
-    async fn end_of_lease(&self) {
+    /// Waits until the next lease of another node has ended, unless it is renewed: the runs of a dead node are late already.
+    async fn wait_for_lease_end(&self) {
         let now = self.shared.clock.now();
         match self.shared.membership.next_end(now - AFTER_END) {
             Some(end) => tokio::time::sleep((end + AFTER_END).since(now)).await,
@@ -88,7 +89,7 @@ impl AdoptLoop {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_on_its_way() {
             if self.is_interrupted {
-                // What was found before the interruption may not have got its place: all of it is looked at anew.
+                // Runs that were found before the interruption may not have got their places: the sweep starts over.
                 self.strays.sweep_anew();
             }
             self.call_missing(&held).await?;
@@ -101,7 +102,7 @@ impl AdoptLoop {
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::Adopted(held.token)).await);
-            // Jobs that may be claimed from now on are due by now.
+            // Jobs that may be claimed from now on may be due already.
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;
@@ -115,7 +116,7 @@ impl AdoptLoop {
         Ok(taken_over)
     }
 
-    /// Runs of jobs that were paused or deleted, page by page.
+    /// Reads the runs of jobs that were paused or deleted, page by page.
     async fn read_drops(&self, held: &Held) -> Result<(), StoreError> {
         let limit = self.shared.config.drop_page.max(1);
         let mut after = RunId::new(0);
@@ -131,7 +132,7 @@ impl AdoptLoop {
         }
     }
 
-    /// Fences that other servers cannot send, and what came of those that this one could not.
+    /// Reads the fences that other servers cannot send themselves, and the answers to those that this one could not send.
     async fn relay_fences(&self, held: &Held) -> Result<(), StoreError> {
         let shared = &self.shared;
         if shared.store.is_single_server() {
@@ -149,7 +150,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
+    /// Reads cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
     async fn read_cancels_elsewhere(&self, held: &Held) -> Result<(), StoreError> {
         if self.shared.store.is_single_server() {
             return Ok(());
@@ -184,7 +185,7 @@ impl AdoptLoop {
                 drop(self.shared.events.send(Event::Adopting(jobs.clone())).await);
             }
             if std::mem::take(&mut is_first) {
-                // One that lives by the database's clock is still to be fenced, whatever this node's clock shows.
+                // A node that lives by the database's clock is still to be fenced, whatever this node's clock shows.
                 let over: Vec<Over> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
                 self.shared.membership.adopted(&over);
                 self.begin(held).await;
@@ -198,8 +199,8 @@ impl AdoptLoop {
         Ok(Some(taken_over))
     }
 
-    /// The first jobs are announced, if any have runs under leases that have ended. The others' runs are held back by the tick until
-    /// their jobs are announced.
+    /// Lets runs start. The first jobs with runs under ended leases, if there are any, have been announced; the tick holds back the runs of
+    /// the others until they are announced.
     async fn begin(&mut self, held: &Held) {
         self.shared.note_adopted();
         if self.adopted != Some(held.token) {
@@ -208,14 +209,14 @@ impl AdoptLoop {
         }
     }
 
-    /// Takes over the open runs of jobs that were announced, and has the jobs go on. None where the lease has ended.
+    /// Takes over the open runs of announced jobs, and lets the jobs continue. `None` if the lease has ended.
     async fn adopt_jobs(
         &mut self,
         held: &Held,
         (dead, jobs): (&[NodeId], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
-        // Until all is known: an answer that is lost may have been that of a commit.
+        // Set until everything is known: the answer to a commit may be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let last = shared.departing.last();
         let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
@@ -224,7 +225,7 @@ impl AdoptLoop {
         }
         let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
-        // This node may have given them to the dead one. What is left of that time in its memory is still not to start.
+        // This node may have handed them over to the dead one. Those that its memory still has from that time must not start.
         let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
         shared.departing.came_back(back, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
@@ -235,7 +236,7 @@ impl AdoptLoop {
         self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
         let (unsent, maybe_sent) = sort(adopted);
         let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
-        // What may be in an executor's hands takes its place in the job's order before what comes after it.
+        // Runs that an executor may have take their places in the job's order before the runs after them.
         self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
         self.is_interrupted = was_interrupted;
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
@@ -243,8 +244,8 @@ impl AdoptLoop {
         Ok(Some(count))
     }
 
-    /// Nothing of the dead nodes is open any more: where a strategy shares their jobs out, every node is to see them. Else
-    /// this node claims them as they come due.
+    /// Frees the jobs of the dead nodes, of which nothing is open any more, if a strategy distributes them: every node is to see them.
+    /// Otherwise this node claims them as they come due.
     async fn free_jobs(&self, held: &Held, dead: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
@@ -260,7 +261,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Runs that no executor has, but that began: a retry, a shard of a broadcast that is under way.
+    /// Restores the places of runs that no executor has but that have begun: a retry, or a shard of a broadcast that is under way.
     async fn restore(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
@@ -280,7 +281,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// A running run of this node's that is not in its memory: it was adopted, and the answer was lost.
+    /// Calls for running runs of this node that are not in its memory: they were adopted, and the answer was lost.
     async fn call_missing(&mut self, held: &Held) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
@@ -293,7 +294,7 @@ impl AdoptLoop {
         called
     }
 
-    /// Runs that await their children have a place in the gate of their job, and nothing else.
+    /// Gives runs that await their children their place at the gate of their job, which is all that they need.
     async fn hold(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         if runs.is_empty() {
@@ -309,7 +310,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Runs that await their children end with the last of those, wherever that one was: their gates are to hear of it.
+    /// Has the gates free the places of runs that awaited their children and have ended: such a run ends with its last child, on whichever
+    /// node that was.
     async fn look_after_awaiting(&self, held: &Held) -> Result<(), StoreError> {
         let known = self.shared.awaiting.all();
         if known.is_empty() {
@@ -329,14 +331,14 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Runs that may have been sent wait for the roll call; none of them is a stray from here on. `from` has the lease under which
-    /// lease, where it is known.
+    /// Starts the roll call for runs that may have been sent; none of them is a stray from here on. `from` has the lease under which each
+    /// may have been sent, if that is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
         let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
         let called = self.roll_call(runs, from).await;
         if called.is_err() {
-            // A result may have come meanwhile, and the next attempt be here by now: that stays.
+            // A result may have come meanwhile, and the next attempt may be here by now: that attempt stays.
             for (run, attempt) in attempts {
                 self.shared.in_memory.forget_through(run, attempt);
             }
@@ -356,9 +358,9 @@ impl AdoptLoop {
         let now = shared.clock.now();
         let mut witnesses = shared.store.witnesses(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
-            // One that is open still has not been heard later than now.
+            // A session that is still open has not been heard later than now.
             session.last_seen_at = session.last_seen_at.min(now);
-            // An executor that died on this host while no node saw it: it has nothing in hand, as one that left.
+            // An executor that died on this host while no node saw it has no runs, like one that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
         }
         let called = runs.into_iter().filter_map(|run| {
@@ -366,18 +368,18 @@ impl AdoptLoop {
             let from = from.get(&run.id).copied();
             Some(CalledRun { ready: Ready::new(run, definition), from })
         });
-        // Read after the adoption, which raised the epochs: a node that acted under those before is fenced.
+        // Read after the adoption, which raised the epochs: a node that acted under the earlier ones is fenced.
         let over = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
         Ok(Some(Event::RollCall(called.collect(), witnesses, over)))
     }
 
-    /// An own run that is overdue and not in memory: its claim's answer was lost, or it was dropped with a lease.
+    /// Takes up own runs that are overdue and not in memory: the answer to their claim was lost, or they were dropped with a lease.
     async fn take_strays(&mut self, held: &Held) -> Result<(), StoreError> {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
         }
         let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
-        // What this node has sent under its lease is in its memory until it is over: nothing else has been sent, marked or not.
+        // A run that this node has sent under its lease is in its memory until it has ended: no other run has been sent, marked or not.
         let marked: Vec<(RunId, i32)> =
             overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
         if !marked.is_empty() {
@@ -394,9 +396,9 @@ impl AdoptLoop {
     }
 }
 
-/// The leases that have ended under which something may have been sent that was due then. What was due after a node's last lease had
-/// ended was not; unless the clock has stepped back since: the node may have begun another lease that ends earlier than what
-/// it sent. Then one of its streams is known to have been open for longer.
+/// The ended leases under which runs that were due at this instant may have been sent. Runs that came due after the end of a node's last
+/// lease were not sent under it, unless the clock has stepped back since: the node may have begun another lease, which ends before the
+/// instants of runs that it sent. Then one of its streams is known to have been open for longer.
 fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestamp) -> Vec<LeaseToken> {
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));
@@ -404,8 +406,8 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
     leases_over(&nodes)
 }
 
-/// Which adopted runs cannot have been sent, and which may have been. Waiting ones are found by the scan, and a
-/// broadcast that is under way by its shards.
+/// Splits adopted runs into those that cannot have been sent and those that may have been. The scan finds waiting runs, and a broadcast
+/// that is under way is found by its shards.
 fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
     let open = adopted.into_iter().filter(|adopted| match adopted.run.status {
         RunStatus::Pending => true,

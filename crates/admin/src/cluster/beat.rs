@@ -1,4 +1,4 @@
-//! The beat: renews the lease, reads the database's clock, records which executors this node hears, and sees the others.
+//! The beat: renews the lease, reads the database's clock, records which executors this node hears, and reads the list of nodes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use rondel_core::error_chain::chain;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
-/// Beats from one count of the jobs at home to the next.
+/// Number of beats between two counts of the jobs whose home is this node.
 const COUNT_BEATS: u32 = 10;
 
 pub(crate) struct BeatLoop {
@@ -79,7 +79,7 @@ impl BeatLoop {
             if let Some(before) = shared.database.recovered() {
                 let outage = shared.clock.now().since(before.since);
                 tracing::info!(trouble = %before.trouble, outage = ?outage, "the database answers again");
-                // What came due meanwhile need not wait for the next look.
+                // Runs that came due meanwhile need not wait for the next look.
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
@@ -111,7 +111,7 @@ impl BeatLoop {
         self.warn_of_others(&nodes);
         shared.membership.saw_nodes(nodes, shared.clock.now());
         if shared.switches.set(shared.store.switches().await?) {
-            // One that has no room looks within a second.
+            // A dispatcher without room for this looks within a second.
             shared.events.try_send(Event::Wake).ok();
         }
         self.heed_switches();
@@ -120,7 +120,7 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
-    /// Whether the database has lost what this node wrote last: its lease ended earlier there than it had written. A renewal that
+    /// Whether the database has lost the last write of this node: the lease ends earlier there than this node had written. A renewal that
     /// came late moves the end back by a tenth at most.
     fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
@@ -171,7 +171,7 @@ impl BeatLoop {
         shared.store.report_node(token, &report).await
     }
 
-    /// Nodes that share out by other rules only get into each other's way; that is logged once.
+    /// Logs once if another node has a different claim strategy: such nodes only obstruct each other.
     fn warn_of_others(&mut self, nodes: &[Node]) {
         let own = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
@@ -184,8 +184,8 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// What operators switched off is to stop within a beat. A dispatcher that has no room hears it with the next one: the
-    /// lease does not wait for it.
+    /// Passes the stops that operators have ordered to the dispatcher within a beat. A dispatcher without room gets them with the next
+    /// beat: the lease does not wait for it.
     fn heed_switches(&self) {
         let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
@@ -204,8 +204,8 @@ impl BeatLoop {
         }
     }
 
-    /// The epoch is gone: this node slept through its lease, or the database's clock stepped back behind what was sent under
-    /// it. What it had not handed over belongs to another node now, or its own anew.
+    /// Joins under a new epoch, because the old one cannot be renewed: this node slept through its lease, or the database or its clock went
+    /// back. Runs that it had not sent belong to another node now, or to this node's new lease.
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
@@ -222,7 +222,8 @@ impl BeatLoop {
             if stored.is_some_and(|node| node.epoch < held.epoch) {
                 self.note_regression(None);
             }
-            // Streams outlive a lease, and its end has ended their sessions: an adopter is to see them open before anything is sent.
+            // Streams outlive a lease, but its end has ended their sessions: these are opened again before anything is sent, so that an
+            // adopter sees them open.
             let online = shared.registry.heard_since(Timestamp::EPOCH);
             shared.store.beat_sessions(token, &online).await?;
             shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
@@ -258,8 +259,8 @@ pub enum StartError {
     Store(#[from] StoreError),
 }
 
-/// Takes the node's lease at start. Under a living name it waits for that lease to end; if it is renewed meanwhile,
-/// another server really has the name. Who adopts what a dead node left raises its epoch, and the lease ends no later by that.
+/// Takes the node's lease at start. If a node with this name lives, it waits for that lease to end; if the lease is renewed meanwhile,
+/// another server really has the name. A node that adopts the runs of a dead one raises its epoch, which does not extend the lease.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
     let mut seen: Option<Timestamp> = None;
@@ -267,7 +268,7 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
-                // Executors that no server answers stop long before they are lost: rows may be older than by this without harm.
+                // Executors that no server answers stop long before they count as lost: rows that are older by this much do no harm.
                 let spare = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(
                     Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)

@@ -1,4 +1,4 @@
-//! What is wrong with the database, and since when: for `/readyz`, and so that it is logged once.
+//! The current trouble with the database, and its start: for `/readyz`, and so that it is logged once.
 
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use rondel_core::Timestamp;
 use rondel_store::Trouble;
 
-/// The database does not do its work.
+/// The database is not working.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTrouble {
-    /// What kind of trouble.
+    /// The kind of trouble.
     pub trouble: Trouble,
-    /// Since when, by the engine's clock.
+    /// When it began, by the engine's clock.
     pub since: Timestamp,
     /// The last message of the driver.
     pub message: String,
@@ -23,7 +23,7 @@ pub struct DatabaseTrouble {
 pub struct Regression {
     /// When that was found.
     pub found_at: Timestamp,
-    /// By how much at least, as far as this node's own row shows it; none where not even its lease is there.
+    /// How much was lost at least, as far as this node's own row shows it; `None` if not even its lease is there.
     pub by: Option<Duration>,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct DatabaseWatch {
 }
 
 impl DatabaseWatch {
-    /// A call failed; whether that is news.
+    /// Records a failed call. Returns whether the trouble is new.
     pub(crate) fn failed(&self, trouble: Trouble, message: &str, now: Timestamp) -> bool {
         let mut known = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
         let since = known.as_ref().map_or(now, |known| known.since);
@@ -46,7 +46,7 @@ impl DatabaseWatch {
         is_news
     }
 
-    /// A call succeeded; the trouble that is over with it.
+    /// Records a successful call. Returns the trouble that has ended with it.
     pub(crate) fn recovered(&self) -> Option<DatabaseTrouble> {
         self.trouble.write().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -55,7 +55,7 @@ impl DatabaseWatch {
         *self.regression.write().unwrap_or_else(PoisonError::into_inner) = Some(regression);
     }
 
-    /// The last regression of the database, for a day.
+    /// The last regression of the database, if it is not older than a day.
     pub(crate) fn regression(&self, now: Timestamp) -> Option<Regression> {
         let known = *self.regression.read().unwrap_or_else(PoisonError::into_inner);
         known.filter(|known| known.found_at + REGRESSION_SHOWN_FOR > now)

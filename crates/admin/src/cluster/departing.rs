@@ -1,7 +1,7 @@
-//! Runs that this node is giving, or has just given, to another one: nothing of this process starts them any more.
+//! Runs that this node is handing over, or has just handed over, to another one: this process must not start them any more.
 //!
-//! A run is put here before the transaction that gives it begins. A node that reads the store before that commits may take it
-//! for its own still; here it is stopped. A run that stayed after all is found by the standing query for strays.
+//! A run is put here before the transaction that hands it over begins. A reader of the store may still take the run for this node's until
+//! that commits; this entry stops it. The standing query for strays finds a run that stayed after all.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,25 +9,25 @@ use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
 
-/// How long after it was due no part of the node can have it in memory any more.
+/// How long after it was due a run is kept: after that no part of the node can have it in memory.
 const KEPT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(crate) struct Departing(Mutex<DepartingRun>);
+pub(crate) struct Departing(Mutex<DepartingRuns>);
 
 #[derive(Debug, Default)]
-struct DepartingRun {
-    /// When each is due, and with which giving it went; without one it does not come back.
-    runs: HashMap<RunId, (Timestamp, Option<Giving>)>,
-    last: Giving,
+struct DepartingRuns {
+    /// When each is due, and the handover with which it went; a run without one does not come back.
+    runs: HashMap<RunId, (Timestamp, Option<HandoverNumber>)>,
+    last: HandoverNumber,
 }
 
-/// One giving away of runs; a later one is the greater.
+/// A handover of runs; a later one is greater.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Giving(u64);
+pub(crate) struct HandoverNumber(u64);
 
 impl Departing {
-    /// These are on their way, each with the instant at which it is due.
+    /// Adds runs that are being handed over, each with the instant at which it is due.
     pub(crate) fn begin(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         let mut known = self.lock();
         known.last.0 += 1;
@@ -38,13 +38,13 @@ impl Departing {
         }
     }
 
-    /// The same of runs that the dispatcher forgets as they go, while the ring may still have them: should they come back,
-    /// what comes out of the ring could not be distinguished from what was taken over.
+    /// Like [`begin`](Self::begin), for runs that the dispatcher forgets as they go while the ring may still have them: if they came back,
+    /// a run from the ring could not be distinguished from one that was taken over.
     pub(crate) fn begin_for_good(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
 
-    /// These stay after all.
+    /// Removes runs that stay after all.
     pub(crate) fn stay(&self, runs: impl IntoIterator<Item = RunId>) {
         let mut known = self.lock();
         for run in runs {
@@ -52,13 +52,13 @@ impl Departing {
         }
     }
 
-    /// The last giving up to now.
-    pub(crate) fn last(&self) -> Giving {
+    /// The last handover so far.
+    pub(crate) fn last(&self) -> HandoverNumber {
         self.lock().last
     }
 
-    /// These were taken over from whom they went to with this giving or one before it: they are this node's again.
-    pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: Giving) {
+    /// Removes runs that were taken over from the node that got them with this handover or an earlier one: they are this node's again.
+    pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
         let mut known = self.lock();
         for run in runs {
             if known.runs.get(&run).is_some_and(|(_, giving)| giving.is_some_and(|giving| giving <= last)) {
@@ -67,7 +67,7 @@ impl Departing {
         }
     }
 
-    /// Forgets those that were due long ago.
+    /// Forgets runs that were due long ago.
     pub(crate) fn forget(&self, now: Timestamp) {
         self.lock().runs.retain(|_, (due_at, _)| *due_at + KEPT > now);
     }
@@ -76,7 +76,7 @@ impl Departing {
         self.lock().runs.contains_key(&run)
     }
 
-    fn lock(&self) -> MutexGuard<'_, DepartingRun> {
+    fn lock(&self) -> MutexGuard<'_, DepartingRuns> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

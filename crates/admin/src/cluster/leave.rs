@@ -1,5 +1,5 @@
-//! Leaving: a server that is asked to stop gives its jobs to the others while it still works, then what it has not sent, and
-//! its lease last. So a rolling restart makes no fire late.
+//! Leaving: a server that is asked to stop hands its jobs over to the others while it still works, then its unsent runs, and gives back its
+//! lease last. So a rolling restart makes no fire late.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::lifecycle::Lifecycle;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// How long jobs leave while everything still runs. A job that fires each second has a quiet moment in each.
+/// How long jobs are handed over while everything still runs. A job that fires each second has a quiet moment in each second.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 const PAUSE: Duration = Duration::from_millis(100);
-/// The same, once nothing is sent any more and the rest waits for runs in executors' hands.
+/// The pause between rounds once nothing is sent any more and only runs at executors are waited for.
 const LAST_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Duration) {
@@ -48,7 +48,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.hard.cancel();
 }
 
-/// Hands unsent runs to the next lease as never sent, so that it needs no roll call for them and counts no lost attempt.
+/// Marks unsent runs as never sent for the next lease, so that it needs no roll call for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
     let Some(in_hand) = in_hand(shared).await else { return };
@@ -61,7 +61,7 @@ async fn shelve(shared: &Arc<Shared>) {
     }
 }
 
-/// The runs in executors' hands, or on their way.
+/// The runs that executors have, or are about to get.
 async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
     let (sender, listed) = oneshot::channel();
     let answer = Answer::new(|runs| drop(sender.send(runs)));
@@ -69,7 +69,7 @@ async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
     listed.await.ok()
 }
 
-/// Gives jobs away between their fires, until none is left or the time is over.
+/// Hands over jobs between their fires, until none is left or the time is up.
 async fn hand_over_while_working(shared: &Arc<Shared>) {
     let end = Instant::now() + HAND_OVER_LIMIT;
     while moves::has_heir(shared) && Instant::now() < end {
@@ -85,7 +85,7 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
     }
 }
 
-/// Waits until no run is in an executor's hands, and gives away what becomes free meanwhile. Whether all ended in time.
+/// Waits until no executor has a run, and hands over jobs that become free meanwhile. Returns whether all runs ended in time.
 async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>, grace: Duration) -> bool {
     let end = Instant::now() + grace;
     let mut complained = false;
@@ -98,7 +98,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         let wake = (Instant::now() + LAST_PAUSE).min(end);
         match tokio::time::timeout_at(wake, &mut drained).await {
             Ok(_) => {
-                // What the last run held back goes too.
+                // Jobs that the last run held back go too.
                 give_the_rest(shared).await.ok();
                 return true;
             }

@@ -1,4 +1,4 @@
-//! What this node may do, and until when: judged by its own boot-time clock, from before the renewal was sent.
+//! Whether this node's lease holds, and until when: by its own boot-time clock, counted from before the renewal was sent.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,10 +12,10 @@ use rondel_store::cluster::{Node, NodeReport};
 
 use crate::clock::Boot;
 
-/// How long executors that connect receive a lease after its node was last alive. A trigger that is older than that is
-/// nowhere any more.
+/// How long after a node was last alive executors that connect still receive the fence of its lease. An older trigger cannot be on its way
+/// any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
-/// Fences in one welcome.
+/// Maximum number of fences in one welcome.
 const FENCE_MAX: usize = 1_000;
 
 /// A lease that holds right now.
@@ -29,28 +29,28 @@ pub(crate) struct Held {
 pub(crate) struct Membership {
     boot: Boot,
     current: RwLock<Held>,
-    /// By the boot-time clock, in microseconds.
+    /// The end of the lease, by the boot-time clock, in microseconds.
     until: AtomicI64,
-    /// The node leaves, and what a renewal that is still under way answers changes nothing any more.
+    /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
     is_given_back: AtomicBool,
     nodes: RwLock<Arc<Vec<Node>>>,
-    /// Leases that are over whose open runs this node has taken over: all of them.
+    /// Ended leases of which this node has taken over all open runs.
     adopted: RwLock<Vec<Over>>,
     /// Since when the lease holds without a gap, by the boot-time clock.
     held_since: AtomicI64,
-    /// There was such a gap: the node did not begin then.
+    /// Whether there was such a gap after the node's start.
     had_gap: AtomicBool,
-    /// How long this node is without an answer before it counts as cut off, in microseconds.
+    /// How long this node may be without an answer before it counts as cut off, in microseconds.
     cut_off_after: i64,
     /// When the call that renewed the lease last was sent, by the boot-time clock.
     renewed_at: AtomicI64,
-    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 where it never was.
+    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 if it never was.
     cut_off_until: AtomicI64,
-    /// When the nodes that take jobs were last other ones, and who they are.
+    /// When the set of nodes that take jobs last changed, and that set.
     seated: RwLock<(Timestamp, Vec<NodeId>)>,
 }
 
-/// A lease that is over: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
+/// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
 pub(crate) type Over = (NodeId, Timestamp);
 
 /// How long after a change among the nodes jobs and runs may be on their way from one to another.
@@ -76,7 +76,7 @@ impl Membership {
         membership
     }
 
-    /// With this length of time after which the node counts as cut off from the database; half a lease where that is longer.
+    /// Sets after how long without an answer the node counts as cut off from the database: `length`, or half a lease if that is longer.
     pub(crate) fn cut_off_after(self, length: Duration) -> Self {
         Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
@@ -93,27 +93,27 @@ impl Membership {
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
         self.until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
-        // Whichever of the two comes second, it sees the other.
+        // Of this and [`give_back`](Self::give_back), whichever comes second sees the other.
         if self.is_given_back.load(Ordering::SeqCst) {
             self.end();
         }
     }
 
-    /// The lease is taken anew.
+    /// A new lease was taken.
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let ids = Arc::new(current.ids.going_on(ordinal));
+        let ids = Arc::new(current.ids.continued_as(ordinal));
         *current = Held { token, ids };
         drop(current);
         self.renewed(sent_at, lease);
     }
 
-    /// The lease is gone.
+    /// Ends the lease for this node.
     pub(crate) fn end(&self) {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// The lease is given back, for good.
+    /// Gives the lease back, for good.
     pub(crate) fn give_back(&self) {
         self.is_given_back.store(true, Ordering::SeqCst);
         self.end();
@@ -131,9 +131,9 @@ impl Membership {
         self.held_since.load(Ordering::Acquire)
     }
 
-    /// Whether this node was [cut off](Self::cut_off_after) from the database, now or within the last so long. Other nodes may have been
-    /// cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were. A node that
-    /// is alone knows by itself whom it heard.
+    /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. Other nodes may have been
+    /// cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were. A node that is
+    /// alone knows by itself which executors it heard.
     pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {
         if self.nodes().len() < 2 || mutant::on(Mutant::OldRowsCount) {
             return false;
@@ -144,12 +144,12 @@ impl Membership {
             || (cut_off_until > 0 && now.saturating_sub(cut_off_until) < micros(length))
     }
 
-    /// What to act under, where the lease holds.
+    /// The lease to act under, if it holds.
     pub(crate) fn held(&self) -> Option<Held> {
         self.holds().then(|| self.latest())
     }
 
-    /// What was last acted under, whether or not it still holds.
+    /// The newest lease, whether or not it still holds.
     pub(crate) fn latest(&self) -> Held {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -162,7 +162,7 @@ impl Membership {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The open runs of these leases are known here: the jobs of their nodes may be claimed.
+    /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
     pub(crate) fn adopted(&self, over: &[Over]) {
         let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
         over.clone_into(&mut adopted);
@@ -179,8 +179,8 @@ impl Membership {
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
-    /// Homes, beside this node itself, whose jobs it may claim where the strategy gives them to it: the empty home, and dead
-    /// nodes whose open runs are known here. A job whose open runs are still to be taken over would run beside itself.
+    /// The homes other than this node whose jobs it may claim if the strategy assigns them to it: the empty home, and dead nodes whose open
+    /// runs are known here. A job whose open runs are still to be taken over could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
         let (this, nodes) = (self.token().node, self.nodes());
         if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
@@ -199,7 +199,7 @@ impl Membership {
         self.nodes().iter().filter(|node| node.id != this && node.is_living(now)).map(|node| node.lease_until).min()
     }
 
-    /// The nodes among which jobs are shared out.
+    /// The nodes among which jobs are distributed.
     pub(crate) fn seats(&self, now: Timestamp) -> Vec<NodeShare> {
         let seat = |node: &Node| {
             let NodeReport { weight, job_count, recent_fires, .. } = node.report;
@@ -226,9 +226,9 @@ impl Membership {
         self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
     }
 
-    /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and after two
-    /// more leases anybody's. After a gap in this node's own lease (the database was away, or it slept) the others get the
-    /// time of a lease to come back first: they were cut off as it was.
+    /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and all of them after two more
+    /// leases. After a gap in this node's own lease (the database was away, or the node slept) the others get the time of a lease to come
+    /// back first: they were cut off too.
     pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<Over> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
@@ -249,20 +249,20 @@ fn micros(length: Duration) -> i64 {
     i64::try_from(length.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The newest lease that is over of each node that took one of late: executors refuse their triggers.
+/// The newest ended lease of each node that was alive recently: executors refuse its triggers.
 pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
     let recent: Vec<Node> =
         nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
     leases_over(&recent)
 }
 
-/// The newest lease of each node that is over, whether it was taken anew or fenced by the node that adopted its runs.
+/// The newest ended lease of each node, whether the node took another one or an adopter of its runs has fenced it.
 pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
     let is_second = |node: &&Node| node.epoch > 1;
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
-/// Who is on the way out, or switched off, inherits only where no other node can.
+/// A node that is leaving, or switched off, inherits only if no other node can.
 fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<Over> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()

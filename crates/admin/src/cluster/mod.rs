@@ -1,11 +1,11 @@
-//! The node among others: its lease, and what it takes over from dead ones.
+//! The node in its cluster: its lease, and what it takes over from dead nodes.
 
 mod adopt;
 mod beat;
-mod closures;
 mod database;
 mod departing;
 pub(crate) mod leave;
+mod maintenance;
 mod membership;
 mod moves;
 mod strays;
@@ -14,10 +14,10 @@ mod switches;
 pub(crate) use adopt::AdoptLoop;
 pub use beat::StartError;
 pub(crate) use beat::{BeatLoop, join};
-pub(crate) use closures::MaintenanceBoard;
 pub(crate) use database::DatabaseWatch;
 pub use database::{DatabaseTrouble, Regression};
 pub(crate) use departing::Departing;
+pub(crate) use maintenance::MaintenanceBoard;
 pub(crate) use membership::{Held, Membership, Over, fences, leases_over};
 pub(crate) use moves::{MayGo, MoveLoop, unsent_by_job};
 pub(crate) use switches::SwitchBoard;

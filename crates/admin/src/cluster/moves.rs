@@ -1,8 +1,7 @@
-//! Homes on the move: what a strategy gives to a node that has joined, and everything of a node that leaves or is switched
-//! off.
+//! Moves homes: those that a strategy assigns to a node that has joined, and all homes of a node that leaves or is switched off.
 //!
-//! The home itself gives a job away, in one transaction with those of its runs that were not sent: a job of which anything
-//! else is open stays until that is over. So nothing overlaps; and the new home has the next fire before it is due.
+//! The home itself hands a job over, in one transaction with those of its runs that were not sent. A job with any other open run stays
+//! until that has ended, so that no runs overlap. The new home has the next fire before it is due.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -19,57 +18,57 @@ use crate::background::{Background, TickError};
 use crate::cluster::Held;
 use crate::node::Shared;
 
-/// Where in each second jobs move: the runs of a whole second are over by then, mostly, and those of the next are not yet
-/// in the dispatcher's hands. What is at work the first time may be idle the second time.
+/// When in each second jobs move: the runs of the whole second have mostly ended by then, and those of the next are not yet at the
+/// dispatcher. A job that is busy at the first moment may be idle at the second.
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its moment a round may begin another transaction.
 const ROUND_MAX: Duration = Duration::from_millis(100);
-/// A run that is due sooner may be read by the tick while its transaction is under way.
+/// How far ahead a run must be due to go: the tick may read an earlier one while the transaction is in progress.
 const LEAD: Duration = Duration::from_millis(650);
-/// A run that is due later has not been started, nor marked.
+/// How far ahead a run must be due when its transaction begins: an earlier one may have been started or marked.
 const STARTED_AHEAD: Duration = Duration::from_millis(250);
 const PAGE: u32 = 2_000;
-/// Jobs looked at in one round, and moved by one transaction.
+/// How many jobs one round looks at, and how many one transaction moves.
 const ROUND_JOBS: usize = 20_000;
 const BATCH_JOBS: usize = 200;
-/// Unsent runs looked at in one round: what has more open is not moved now.
+/// How many unsent runs one round looks at: a job with further open runs is not moved now.
 const ROUND_RUNS: usize = 200_000;
 
-/// The most rounds that are left out after rounds in which nothing could go.
+/// The most rounds that are skipped after rounds in which no job could go.
 const SKIPPED_MAX: u32 = 16;
 
 pub(crate) struct MoveLoop {
     shared: Arc<Shared>,
-    /// Rounds to leave out, and how many the next vain round adds.
+    /// How many rounds to skip, and how many the next unsuccessful round adds.
     skip: u32,
     next_skip: u32,
-    /// The nodes among which the jobs were shared out when nothing was misplaced any more, and when that was.
+    /// The nodes among which the jobs were distributed when none was misplaced any more, and when that was.
     settled: (Vec<NodeId>, Timestamp),
 }
 
-/// What a round did.
+/// The outcome of a round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Round {
     moved: usize,
-    /// Jobs that are to go and did not.
+    /// Jobs that should go and did not.
     left: usize,
 }
 
 /// Why jobs leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// A strategy gives some of them to others.
+    /// A strategy assigns some of them to others.
     Shares,
-    /// The node is to have none.
+    /// The node is to keep none.
     Leaves,
 }
 
 /// Which of a node's runs may go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MayGo<'a> {
-    /// Those that are due so late that no node has looked at them yet.
+    /// Those that are due so late that no part of the node has read them yet.
     NotYetDue,
-    /// Nothing is sent any more: all but these, which are in executors' hands.
+    /// All but these, which executors have: nothing is sent any more.
     AllBut(&'a HashSet<RunId>),
 }
 
@@ -96,7 +95,7 @@ impl MoveLoop {
         Self { shared, skip: 0, next_skip: 1, settled: (Vec::new(), Timestamp::EPOCH) }
     }
 
-    /// Answers how many jobs moved.
+    /// One round. Returns how many jobs moved.
     async fn round(&mut self) -> Result<u64, StoreError> {
         let shared = &self.shared;
         let now = shared.clock.now();
@@ -124,8 +123,9 @@ impl MoveLoop {
         Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
     }
 
-    /// Whether anything is to move now. The nodes must have been the same for two leases before jobs are shared out anew: a
-    /// node that starts again moves nothing. Recent fires of jobs change while the nodes stay the same.
+    /// Why jobs are to move now, if any are. Jobs are redistributed only once the nodes have been the same for two leases, so that a node
+    /// that restarts moves nothing. With the same nodes they are redistributed again after a while if the strategy counts recent fires,
+    /// which change.
     fn why(&self, now: Timestamp) -> Option<Why> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {
@@ -147,12 +147,12 @@ fn takers(seats: &[NodeShare]) -> Vec<NodeId> {
     seats.iter().map(|seat| seat.node).collect()
 }
 
-/// Gives all jobs away that may go now. Answers how many are to go and did not.
+/// Hands over all jobs that may go now. Returns how many should go and did not.
 pub(crate) async fn leave(shared: &Shared, held: &Held, may_go: MayGo<'_>) -> Result<usize, StoreError> {
     Ok(move_away(shared, held, Why::Leaves, may_go).await?.left)
 }
 
-/// Whether there is any node to which this one could give its jobs.
+/// Whether there is any node that could get this one's jobs.
 pub(crate) fn has_heir(shared: &Shared) -> bool {
     let this = shared.membership.token().node;
     shared.membership.seats(shared.clock.now()).iter().any(|seat| seat.node != this)
@@ -188,7 +188,7 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     for batch in going.chunks(BATCH_JOBS) {
         moved += give(shared, held, batch, &mut unsent, may_go).await?;
         if matches!(may_go, MayGo::NotYetDue) && shared.clock.now() > now + ROUND_MAX {
-            // What was not yet due may be by now: the rest goes with the next round.
+            // Runs that were not due yet may be by now: the other jobs go in the next round.
             break;
         }
     }
@@ -198,7 +198,7 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     Ok(Round { moved, left: going.len() - moved })
 }
 
-/// One transaction. Answers how many jobs went.
+/// One transaction. Returns how many jobs went.
 async fn give(
     shared: &Shared,
     held: &Held,
@@ -216,20 +216,20 @@ async fn give(
         })
         .collect();
     shared.departing.begin(runs.iter().copied());
-    // Nothing starts them from here on; what came due while a slow database was read from may have been started before.
+    // Nothing starts these runs from here on. Those that came due while a slow database was read may have been started before.
     let not_before = match may_go {
         MayGo::NotYetDue => shared.clock.now() + STARTED_AHEAD,
         MayGo::AllBut(_) => Timestamp::EPOCH,
     };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
-    // Where the answer was lost it is not known which went: what stayed is found as a stray.
+    // If the answer was lost, it is not known which jobs went: runs that stayed are found as strays.
     let moved = moved?;
     let gone: HashSet<RunId> = moved.runs.iter().copied().collect();
     shared.departing.stay(runs.into_iter().map(|(run, _)| run).filter(|run| !gone.contains(run)));
     Ok(moved.jobs.len())
 }
 
-/// Reports are some seconds old, and what was given away meanwhile is in none of them.
+/// Reads the loads from the store: the nodes' reports are some seconds old, and lack the jobs that were handed over since.
 async fn count_loads(shared: &Shared, seats: &mut [NodeShare], now: Timestamp) -> Result<(), StoreError> {
     let loads = shared.store.home_loads(&takers(seats), now).await?;
     for seat in seats {

@@ -1,6 +1,6 @@
-//! Own open runs that are not in memory: the answer to their claim was lost, another server stored them in this one's name, or
-//! they were dropped with a lease. They are found by keys alone, a few pages with each look, from where the last look ended:
-//! however many runs wait in memory, each of the others has its turn.
+//! Own open runs that are not in memory: the answer to their claim was lost, another server stored them in this one's name, or they were
+//! dropped with a lease. They are found by their keys alone, a few pages with each look, from where the last look ended: however many runs
+//! wait in memory, every other run has its turn.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Sweep {
         self.after == START
     }
 
-    /// Which runs of the next pages are not in memory. Of those due before `from` none is looked at.
+    /// The runs of the next pages that are not in memory. Runs that were due before `from` are left out.
     async fn missing(
         &mut self,
         shared: &Shared,
@@ -95,30 +95,30 @@ impl Strays {
         let mut overdue = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         overdue.retain(|run| run.status == RunStatus::Pending && is_own(run));
-        // Read after the rows: one that came here meanwhile may have been marked since, and sent.
+        // Read after the rows: a run that came here meanwhile may have been marked and sent since.
         let missing = shared.in_memory.missing(overdue.iter().map(|run| run.id));
         overdue.retain(|run| missing.contains(&run.id));
         Ok(overdue)
     }
 
-    /// The next sweep of the running runs begins at the start.
+    /// Starts the next sweep of the running runs at the beginning.
     pub(super) const fn sweep_anew(&mut self) {
         self.running.after = START;
     }
 
-    /// Whether a sweep of the running runs is under way.
+    /// Whether a sweep of the running runs is in progress.
     pub(super) fn is_on_its_way(&self) -> bool {
         !self.running.is_at_start()
     }
 
-    /// Own running runs that are not in memory. What ended since the keys were read left the memory only after that was durable: the
-    /// rows show it.
+    /// Own running runs that are not in memory. A run that ended since the keys were read left the memory only after its end was durable,
+    /// so its row shows the end.
     pub(super) async fn running(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
         let missing = shared.awaiting.missing(self.running.missing(shared, token, range).await?);
         let mut running = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
-        // A broadcast that is under way is in no node's memory: its shards are.
+        // A broadcast that is under way is in no node's memory, only its shards are.
         running.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
         Ok(running)
     }

@@ -16,7 +16,7 @@ pub(crate) struct SwitchBoard {
 }
 
 impl SwitchBoard {
-    /// Takes over what was read; whether it is new.
+    /// Takes the switches that were read. Returns whether they are new.
     pub(crate) fn set(&self, switches: Switches) -> bool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = *known != switches || !self.is_known();
@@ -45,7 +45,7 @@ impl SwitchBoard {
         known.of_executor(app, name).map_or(Switch::Active, |one| one.switch)
     }
 
-    /// The executors whose switch is not at active.
+    /// The executors whose switch is not active.
     pub(crate) fn executors(&self) -> BTreeMap<(AppId, String), Switch> {
         let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         known.executors.iter().map(|one| ((one.app, one.name.clone()), one.switch)).collect()

@@ -1,4 +1,4 @@
-//! Bringing an app's jobs in line with what counts.
+//! Applies the effective declarations of an app to its jobs.
 
 use std::collections::BTreeMap;
 
@@ -16,15 +16,15 @@ use super::board::called;
 use crate::jobs::{self, JobError};
 use crate::node::Node;
 
-/// How often a job that another caller changes meanwhile is looked at again.
+/// How often a job is tried again that another caller changes meanwhile.
 const TRY_COUNT: usize = 3;
-/// Sets of an app that are kept; older ones are forgotten once no executor has had them for long.
+/// Maximum number of declared sets kept per app; older ones are deleted once no executor has declared them for a long time.
 const SET_COUNT_MAX: usize = 20;
 
-/// How much of a wrong app is shown, in characters.
+/// Maximum length of a wrong app name in a message, in characters.
 const NAMED_LEN_MAX: usize = 100;
 
-/// Brings the jobs in line; answers what is wrong with the declarations.
+/// Applies the declarations to the jobs; returns the problems of the declarations.
 pub(super) async fn bring_in_line(
     node: &Node,
     app: &App,
@@ -60,7 +60,7 @@ pub(super) async fn bring_in_line(
     Ok(problems)
 }
 
-/// A set's jobs by name. What has no readable name is a problem where the set lives.
+/// The jobs of a set, by name. A job without a readable name is a problem if the set is living.
 fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> SeenSet {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
@@ -89,7 +89,7 @@ fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
     DeclarationProblem { job: job.to_owned(), pointer: pointer.to_owned(), message }
 }
 
-/// The definition that code declares; its app is the executor's, and need not be named.
+/// Parses a declared definition; its app is that of the executor, and may be omitted.
 fn read(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
     let mut document: Value =
         serde_json::from_str(text).map_err(|error| vec![FieldError::new("", error.to_string())])?;
@@ -131,7 +131,7 @@ async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError>
     }
 }
 
-/// A declared job follows jobs of its own app: its token may not reach any other, whose results it would get.
+/// A declared job may follow only jobs of its own app: its token may have no access to other apps, whose results it would get.
 async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     for parent in spec.parents() {
         let known = match rondel_core::name::check(parent.name) {
@@ -139,7 +139,7 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
             Err(_) => None,
         };
         if known.is_none_or(|known| known.app != app.id) {
-            // The same for what is not there and for what belongs to another app.
+            // The same message whether the job does not exist or belongs to another app.
             let message =
                 format!("there is no job {:?} in app {:?}; code follows jobs of its own app", parent.name, app.name);
             return Err(JobError::Invalid(vec![FieldError::new(&parent.pointer, message)]));
@@ -160,7 +160,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
 
 async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
-    // Also where it was this app's: the caller who moved a job has taken it out of this code's hands.
+    // Also if the job belonged to this app before: the caller who moved it has taken it from this app's code.
     if record.app != app.id {
         let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
@@ -186,7 +186,7 @@ async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Res
     }
 }
 
-/// Notes what code declares. Should this be all that fails, the next look finds the job as declared, and notes it then.
+/// Stores the declaration. If only this fails, the next look finds the job as declared, and stores it then.
 async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);
@@ -211,7 +211,7 @@ async fn undeclare(node: &Node, app: &App, gone: impl Iterator<Item = &String>) 
     Ok(())
 }
 
-/// The fields of a definition that differ, by name: their values may be secret.
+/// The names of the fields that differ, without their values, which may be secret.
 fn changed_fields(before: &JobSpec, after: &JobSpec) -> Vec<String> {
     let fields = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
     let (before, after) = (fields(before), fields(after));

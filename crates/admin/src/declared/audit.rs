@@ -1,9 +1,8 @@
-//! Changes by executors' code, in the audit log: written before each is made, and once more when it is known what became
-//! of it.
+//! Audit entries for changes by executors' code: each is written before the change, and completed when its result is known.
 
 use rondel_core::{AppId, AuditId, NamespaceId};
 use rondel_store::StoreError;
-use rondel_store::access::{AuditEntry, Means, UNANSWERED, Verdict};
+use rondel_store::access::{AuditEntry, AuthMethod, UNANSWERED, Verdict};
 use serde_json::Value;
 
 use crate::node::Node;
@@ -17,19 +16,19 @@ pub(super) struct App {
     pub(super) name: String,
 }
 
-/// Who a version that code made is by.
+/// The author of versions that this app's code creates.
 pub(super) fn author(app: &App) -> String {
     format!("code: {}", app.name)
 }
 
-/// Writes that a job is about to be changed.
+/// Writes an audit entry for a job that is about to be changed.
 pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Result<AuditEntry, StoreError> {
     let namespaces = node.store().namespaces().await?;
     let entry = AuditEntry {
         id: AuditId::new(node.new_id()),
         at: node.now(),
         actor: author(app),
-        means: Means::Executor,
+        means: AuthMethod::Executor,
         token: None,
         address: None,
         request_id: None,
@@ -44,7 +43,7 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
     Ok(entry)
 }
 
-/// Writes what became of it; `after` is `None` where nothing was changed.
+/// Completes the entry with the result; `after` is `None` if nothing was changed.
 pub(super) async fn end(node: &Node, entry: AuditEntry, after: Option<Value>) {
     let verdict = if after.is_some() { Verdict::Allowed } else { Verdict::Failed };
     let entry = AuditEntry { verdict, after: after.map(|after| after.to_string()), ..entry };

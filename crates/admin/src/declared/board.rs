@@ -1,4 +1,4 @@
-//! What the executors of this node declare, and what came of it.
+//! The declarations of the executors connected to this node, and the problems found in them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use tokio::sync::Notify;
 use super::DeclarationProblem;
 use crate::dispatch::SessionHandle;
 
-/// The most jobs that one executor declares.
+/// Maximum number of jobs that one executor can declare.
 const COUNT_MAX: usize = 1_000;
-/// The longest that their definitions are together, in bytes of JSON.
+/// Maximum total size of their definitions, in bytes of JSON.
 const BYTES_MAX: usize = 1024 * 1024;
 
 /// The jobs that one hello declares.
@@ -22,22 +22,22 @@ const BYTES_MAX: usize = 1024 * 1024;
 pub(crate) struct DeclaredSet {
     /// SHA-256 of `specs`, in hex.
     pub(super) hash: String,
-    /// The definitions, as a JSON array; a definition that is not JSON is in it as its text.
+    /// The definitions, as a JSON array; a definition that is not JSON is in it as a string.
     pub(super) specs: String,
-    /// The jobs by the names that problems have for them.
+    /// The names of the jobs, as problems refer to them.
     names: BTreeSet<String>,
-    /// What keeps the whole from being taken.
+    /// Why the whole set is refused, if it is.
     pub(super) refusal: Option<DeclarationProblem>,
 }
 
-/// What problems call a definition at this place of a set: its name, where it has one.
+/// How problems refer to the definition at this index of a set: by its name, if it has one.
 pub(super) fn called(index: usize, spec: &serde_json::Value) -> String {
     let name = spec.get("name").and_then(serde_json::Value::as_str);
     name.map_or_else(|| format!("job {index}"), str::to_owned)
 }
 
 impl DeclaredSet {
-    /// What is too much is refused as a whole: half of an executor's jobs would be a riddle.
+    /// A set that is too large is refused as a whole: to apply only some of an executor's jobs would be confusing.
     pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
         let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
         let is_too_much = declared.len() > COUNT_MAX || bytes > BYTES_MAX;
@@ -65,7 +65,7 @@ impl DeclaredSet {
         !self.names.is_empty() || self.refusal.is_some()
     }
 
-    /// Those of an app's problems that are about what this executor declares.
+    /// Those of an app's problems that concern this executor's declarations.
     pub(super) fn own(&self, problems: &[DeclarationProblem]) -> Vec<DeclarationProblem> {
         let is_own =
             |problem: &&DeclarationProblem| self.refusal.as_ref() == Some(problem) || self.names.contains(&problem.job);
@@ -73,7 +73,7 @@ impl DeclaredSet {
     }
 }
 
-/// An executor that is online here, and what it declares.
+/// An executor that is connected here, with its declarations.
 #[derive(Clone, Debug)]
 pub(crate) struct Declaring {
     pub(crate) session: SessionHandle,
@@ -114,7 +114,7 @@ impl Board {
         }
     }
 
-    /// Who is online, by app.
+    /// The connected executors, by app.
     pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<Declaring>> {
         let mut apps: BTreeMap<AppId, Vec<Declaring>> = BTreeMap::new();
         let mut online: Vec<Declaring> = self.inner().executors.values().cloned().collect();
@@ -125,12 +125,12 @@ impl Board {
         apps
     }
 
-    /// What is wrong with the jobs that an app's code declares.
+    /// The problems of the jobs that an app's code declares.
     pub(crate) fn problems(&self, app: AppId) -> Vec<DeclarationProblem> {
         self.inner().problems.get(&app).cloned().unwrap_or_default()
     }
 
-    /// Notes what is wrong; answers whether that is news.
+    /// Stores the problems; returns whether they have changed.
     pub(super) fn set_problems(&self, app: AppId, problems: &[DeclarationProblem]) -> bool {
         let mut inner = self.inner();
         let is_news = inner.problems.get(&app).map_or(!problems.is_empty(), |known| known != problems);
@@ -143,7 +143,7 @@ impl Board {
     }
 }
 
-/// Sends an executor the whole list.
+/// Sends an executor the full list of its problems.
 pub(super) fn send(session: &SessionHandle, problems: &[DeclarationProblem]) {
     let of_executor = problems.iter().map(|problem| v1::DeclarationProblem {
         job: problem.job.clone(),

@@ -1,8 +1,8 @@
-//! Jobs that executors' code declares: kept in step with what living executors declare, on every node alike.
+//! Jobs declared by executors' code. Every node keeps them in line with the declarations of living executors.
 //!
-//! A hello only leaves its set here. The loop notes which sets live, and where something changed brings the app's jobs
-//! in line by [`rondel_core::declared`]. One bad declaration keeps no other out; what is wrong is sent to the executors
-//! and shown with the app.
+//! A hello only stores its declared set here. The loop records which sets are living and, after a change, applies them to the app's jobs by
+//! the rules of [`rondel_core::declared`]. An invalid declaration does not block the others; problems are sent to the executors and shown
+//! with the app.
 
 mod apply;
 mod audit;
@@ -12,13 +12,13 @@ mod run;
 pub(crate) use board::{Board, DeclaredSet, Declaring};
 pub(crate) use run::DeclareLoop;
 
-/// What is wrong with a job that code declares.
+/// A problem of a job that code declares.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DeclarationProblem {
-    /// The job's name, or what stands in its place.
+    /// The job's name, or a substitute if it has none.
     pub job: String,
-    /// Where in the definition, as a JSON pointer; empty for the whole.
+    /// Location in the definition, as a JSON pointer; empty for the whole definition.
     pub pointer: String,
-    /// What is wrong, in a sentence.
+    /// The problem, as a sentence.
     pub message: String,
 }

@@ -1,4 +1,4 @@
-//! The loop: which sets live, and which apps are to be looked at.
+//! The loop that records which declared sets are living, and finds the apps to apply them to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,19 +14,19 @@ use super::board::{self, Declaring};
 use crate::background::{Background, TickError};
 use crate::node::Node;
 
-/// How often the living sets are noted, and whatever could not be registered is tried again.
+/// How often the living sets are recorded, and failed registrations are tried again.
 const PERIOD: Duration = Duration::from_secs(5);
-/// Executors that come online together are looked at together.
+/// Delay after an executor connects, so that executors that connect together are handled together.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Keeps declared jobs in step.
 pub(crate) struct DeclareLoop {
     node: Node,
-    /// What the apps looked like when their jobs were last brought in line.
+    /// The state of each app when its declarations were last applied.
     known: HashMap<AppId, Looks>,
 }
 
-/// While this stays the same there is nothing to do for an app.
+/// The state of an app's executors; while it stays the same, there is nothing to apply.
 #[derive(Debug, PartialEq, Eq)]
 struct Looks {
     living: Vec<String>,
@@ -60,7 +60,7 @@ impl DeclareLoop {
         Self { node, known: HashMap::new() }
     }
 
-    /// Answers how many apps were brought in line.
+    /// Applies the declarations of changed apps. Returns how many apps that were.
     async fn look(&mut self) -> Result<u64, StoreError> {
         if !self.node.readiness().lease_held {
             return Ok(0);
@@ -68,7 +68,7 @@ impl DeclareLoop {
         let apps = self.node.declared().by_app();
         let now = self.node.now();
         for (app, online) in &apps {
-            // Executors of one build declare the same.
+            // Executors of one build declare the same set.
             let declared_set: BTreeMap<&str, &str> =
                 online.iter().map(|one| (one.declared_set.hash.as_str(), one.declared_set.specs.as_str())).collect();
             for (hash, specs) in declared_set {
@@ -88,7 +88,7 @@ impl DeclareLoop {
         Ok(count)
     }
 
-    /// Whether there was anything to do for the app.
+    /// Applies an app's declarations if its state changed or it had problems; returns whether it did.
     async fn look_at(
         &mut self,
         id: AppId,
@@ -118,7 +118,7 @@ impl DeclareLoop {
         let heard_it = |one: &Declaring| {
             before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
-        // An executor that was there hears what changed, one that came hears all: of the jobs that it declares itself.
+        // An executor that was already connected is notified of changes only, a new one of all its problems.
         for one in online.iter().filter(|one| one.declared_set.is_any()) {
             let own = one.declared_set.own(&problems);
             let has_news = if heard_it(one) { is_news } else { !own.is_empty() };

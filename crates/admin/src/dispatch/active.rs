@@ -1,4 +1,4 @@
-//! A run in an executor's hands, or on its way.
+//! A run that is assigned to an executor, until its attempt ends.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use rondel_store::ledger::InHand;
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
-/// How long ago a run was sent when it is noted in the store what has become of it.
+/// How long after it was sent a run's state is noted in the store.
 pub(crate) const NOTE_AFTER: Duration = Duration::from_secs(1);
 
-/// A run in an executor's hands, or on its way.
+/// A run that is assigned to an executor.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) ready: Ready,
@@ -24,13 +24,13 @@ pub(crate) struct Active {
     /// When its row was looked at last.
     pub(crate) looked_at: Timestamp,
     pub(crate) phase: Phase,
-    /// When its handler began; `None` where no report has come that it did.
+    /// When its handler began; `None` if no start has been reported.
     pub(crate) began_at: Option<Timestamp>,
-    /// Its row names the executor, which has accepted it.
+    /// Its row names the executor, or a queued step writes the name; the executor has accepted the run.
     pub(crate) is_named: bool,
-    /// How many heartbeats had come on the stream when it was sent; none once the executor has answered.
+    /// How many heartbeats had come on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
-    /// The dispatch of the run, until the executor answers; where traces are exported.
+    /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,
 }
 
@@ -51,7 +51,7 @@ impl Active {
         }
     }
 
-    /// What the store notes of it: that it began then, or was sent, or its executor chosen.
+    /// The store's note of the run. `at` is when it began, was sent, or got its executor.
     pub(crate) fn in_hand(&self, at: Timestamp) -> InHand {
         InHand {
             run: self.ready.run.id,
@@ -62,25 +62,25 @@ impl Active {
         }
     }
 
-    /// Its handler has begun. The first report counts, and no attempt begins before it is due.
+    /// Records the start of the handler. The first report counts, and no attempt begins before it is due.
     pub(crate) fn began(&mut self, at: Timestamp, now: Timestamp) {
         let earliest = self.ready.run.due_at.min(now);
         self.began_at.get_or_insert(at.max(earliest).min(now));
     }
 
-    /// The executor has answered about this attempt.
+    /// Records that the executor has answered about this attempt.
     pub(crate) const fn answered(&mut self) {
         self.beats_at_send = None;
     }
 
-    /// It could not be noted as running.
+    /// The note that it runs was not stored: it is to be noted again.
     pub(crate) fn note_refused(&mut self) {
         if self.phase == Phase::Noted {
             self.phase = Phase::Sent;
         }
     }
 
-    /// Whether it is on a stream, and its executor has not answered.
+    /// Whether it was sent and its executor has not answered.
     pub(crate) fn is_unanswered(&self) -> bool {
         self.phase == Phase::Sent && self.beats_at_send.is_some()
     }
@@ -90,14 +90,14 @@ impl Active {
 pub(crate) enum Phase {
     /// Waits for its durable mark.
     Marking,
-    /// Its executor is chosen, and its mark durable where it needs one: it is sent at its instant, while the lease holds.
+    /// Its executor is chosen, and its mark, if it needs one, is durable. It is sent at its instant while the lease holds.
     Placed,
-    /// On the stream, or further.
+    /// On the stream, or received by the executor.
     Sent,
     /// Sent, and noted as running: its handler has begun.
     Noted,
-    /// It was given up, and that is on its way into the store; a result may still come first.
+    /// The server gave it up, and that end is being stored. A result may still come first.
     Ending,
-    /// Its result is on its way into the store; the same result again changes nothing.
+    /// Its result is being stored; the same result again changes nothing.
     Settling,
 }

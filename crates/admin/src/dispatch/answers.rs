@@ -1,4 +1,4 @@
-//! What executors answer to the questions of routers.
+//! Executors' answers to the questions of routers.
 
 use std::collections::BTreeSet;
 
@@ -12,14 +12,14 @@ use super::flow;
 use super::routing::{Chosen, choose, take};
 use super::runs::Waiting;
 
-/// Jobs in one question.
+/// Maximum number of jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
 
 /// Puts this turn's questions on the streams.
 pub(super) fn flush_questions(d: &mut Decision<'_>) {
     let now = d.now;
     for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
-        // Who cannot be asked does not answer.
+        // An executor that is not connected any more cannot be asked, and counts as one that does not answer.
         if let Some(online) = d.state.executors.get(executor) {
             let job_ids = jobs.into_iter().map(JobId::get).collect();
             let body = v1::server_message::Body::Probes(v1::Probes { probe_id: number, job_ids });
@@ -28,7 +28,7 @@ pub(super) fn flush_questions(d: &mut Decision<'_>) {
     }
 }
 
-/// An executor answered.
+/// Handles an executor's answer to question `number`; `free` are the jobs that it would take.
 pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
     let now = d.now;
     d.state.executors.heard(executor, now);
@@ -37,7 +37,7 @@ pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, 
     }
 }
 
-/// Runs that have waited for answers long enough go on with those that came.
+/// Routes the runs whose deadline for answers has passed, by the answers that came.
 pub(super) fn end_probes(d: &mut Decision<'_>) {
     let now = d.now;
     for job in d.state.probes.take_ended(now) {
@@ -49,7 +49,7 @@ fn look_at_probes(d: &mut Decision<'_>, job: JobId) {
     let now = d.now;
     let (mut taken, mut waiting) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {
-        // Who got a run of the job just now is not free for the next.
+        // An executor that got a run of the job just now is not free for the next one.
         taken.iter().for_each(|executor| probe.answers.take_away(*executor));
         match choose(d, &probe, probe.answers.until <= now) {
             Chosen::Executor(id, name, trace) => {

@@ -1,4 +1,4 @@
-//! A run gets the executor that was chosen for it.
+//! Assigns a run to the executor that was chosen for it.
 
 use rondel_core::ExecutorId;
 

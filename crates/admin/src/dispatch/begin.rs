@@ -1,8 +1,8 @@
-//! Whether the handlers of runs in executors' hands have begun. An executor accepts a few runs more than it has slots, and
-//! reports each start half a second after it. What it has accepted and not begun is not running.
+//! Whether the handlers of runs at executors have begun. An executor accepts a few more runs than it has slots, and reports each start half
+//! a second later. A run that it has accepted but not begun is not running.
 //!
-//! A start that was not reported is no proof that there was none: its report may have been lost with the stream. So nothing
-//! is concluded from that about an executor that is lost.
+//! A missing report of a start does not prove that the handler has not begun: the report may have been lost with the stream. So nothing is
+//! concluded from it about a lost executor.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use rondel_store::ledger::WaitPlace;
 
 use super::active::{Active, NOTE_AFTER, Phase};
 
-/// How long after it was sent an accepted run without a start counts as queued at its executor: longer than it takes to begin
-/// at once and to report that.
+/// How long after it was sent an accepted run without a reported start counts as queued at its executor: longer than an immediate start and
+/// its report take.
 const QUEUED_AFTER: Duration = Duration::from_secs(2);
 
 /// Whether the handler of a run has begun, by its executor's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begin {
     NotBegun,
-    /// Then, where the executor reports when.
+    /// At this instant, if the executor reports one.
     Begun(Option<Timestamp>),
 }
 
-/// What an executor reports about the handlers of the runs in its hands.
+/// An executor's report of which of its runs have begun.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Begins(HashMap<(RunId, i32), Begin>);
 
@@ -39,7 +39,7 @@ impl Begins {
         Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), begin(run))).collect())
     }
 
-    /// What is not reported about counts as begun, for that is the safe side.
+    /// A run without a report counts as begun, which is the safe assumption.
     pub(crate) fn get(&self, run: RunId, attempt: i32) -> Begin {
         self.0.get(&(run, attempt)).copied().unwrap_or(Begin::Begun(None))
     }
@@ -48,19 +48,20 @@ impl Begins {
 /// The first report of a handler's start.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start {
-    /// When it was, by the server's clock; `None` from executors that do not report it.
+    /// The instant, by the server's clock; `None` from executors that do not report it.
     pub(crate) at: Option<Timestamp>,
-    /// How long after the arrival of the trigger.
+    /// The time from the arrival of the trigger to the start.
     pub(crate) after: Duration,
 }
 
-/// An instant that an executor reports; 0 stands for none. Its clock is only a guess of the server's: nothing is in the future.
+/// An instant that an executor reports; 0 means none. The executor's clock only approximates the server's, so the result is never in the
+/// future.
 pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
     (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
 }
 
-/// What a run waits for that its executor has and has not begun, as far as is known here, and where; once that takes longer
-/// than the report of a start. While the executor is not connected here the run may have begun.
+/// Why a run that its executor has accepted has not begun, as far as this node knows, and where it waits. `None` until a start and its
+/// report have had time to come. While the executor is not connected here, the run may have begun.
 pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
     let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
@@ -71,7 +72,7 @@ pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp
         true => (WaitFor::Slot, ObstacleKind::Full),
         false => (WaitFor::Answer, ObstacleKind::Offline),
     };
-    // The row of a broadcast's shard names its executor from the start, and keeps that.
+    // The row of a broadcast's shard names its executor from the start, and keeps that name.
     let hand = (!active.ready.is_for_one_executor()).then(|| active.in_hand(active.sent_at));
     let place = WaitPlace::Executor(hand);
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };

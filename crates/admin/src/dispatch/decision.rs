@@ -1,4 +1,4 @@
-//! A decision under way: what it may change, what it knows, and the effects that it has come to.
+//! A decision in progress: the state that it may change, the facts that it reads, and its effects so far.
 
 use std::time::Duration;
 
@@ -14,26 +14,26 @@ use crate::cluster::{Departing, SwitchBoard};
 use crate::counters::Count;
 use crate::scheduler::in_memory::InMemory;
 
-/// What a decision must know that is not of the dispatcher.
+/// Facts from outside the dispatcher that a decision needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
     /// The boot-time clock, in microseconds, now and at the epoch of the database's clock.
     pub(crate) boot_micros: i64,
     pub(crate) boot_micros_at_epoch: i64,
-    /// How long this process runs, by its own clock.
+    /// How long this process has run, by the monotonic clock.
     pub(crate) uptime: Duration,
-    /// Whether executors may have been heard later than rows show, within the time after which they count as lost: the database's clock
-    /// may have stepped ahead, or it was away, and other nodes could not store whom they heard.
+    /// Whether, within the last `lost_after`, executors may have been heard later than their rows show: the database's clock may have
+    /// stepped ahead, or the database was unreachable, so that other nodes could not store whom they heard.
     pub(crate) rows_may_be_old: bool,
-    /// The same within the time for which runs keep their places that go on in silence.
+    /// The same within the last `continue_max`, for runs that keep their places while their executors are silent.
     pub(crate) rows_may_be_old_long: bool,
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,
     pub(crate) lease_holds: bool,
     /// Which open runs this process has in memory.
     pub(crate) in_memory: &'a InMemory,
-    /// Runs that are being given to other nodes.
+    /// Runs that are being handed over to other nodes.
     pub(crate) departing: &'a Departing,
     pub(crate) switches: &'a SwitchBoard,
     pub(crate) settings: &'a Settings,
@@ -42,29 +42,29 @@ pub(crate) struct Facts<'a> {
 /// The part of the configuration that decisions read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// No other server may share the store.
+    /// Whether no other server may share the store.
     pub(crate) is_single_server: bool,
     pub(crate) lost_after: Duration,
     pub(crate) continue_max: Duration,
-    /// After how long without any server's answer an executor stops a run that goes on in silence.
+    /// An executor stops a run that continues in silence after this long without an answer from any server.
     pub(crate) silence_max: Duration,
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,
     pub(crate) overdue_timeout: Duration,
-    /// How many kinds of runs that cannot be placed one offer looks past.
+    /// How many kinds of runs one offer may find impossible to place before it ends.
     pub(crate) look_past: usize,
-    /// Jobs without a fit executor here for which one look asks at other nodes.
+    /// For how many jobs with parked runs one look considers executors at other nodes.
     pub(crate) seek_jobs: usize,
 }
 
 impl Facts<'_> {
-    /// When an instant of the database's clock was, or will be, by the boot-time clock.
+    /// Converts an instant of the database's clock to the boot-time clock, in microseconds.
     pub(crate) const fn boot_micros_at(&self, at: Timestamp) -> i64 {
         at.as_millis().saturating_mul(1_000).saturating_add(self.boot_micros_at_epoch)
     }
 }
 
-/// A decision under way: what it is about, what it knows, and what it has come to so far.
+/// A decision in progress: the state, the facts, and the effects so far.
 #[derive(Debug)]
 pub(crate) struct Decision<'a> {
     pub(super) state: &'a mut State,
@@ -78,8 +78,8 @@ impl<'a> Decision<'a> {
         Self { now: facts.now, state, facts, effects: Vec::new() }
     }
 
-    /// Whether this node may start runs: its lease holds, it has read the switches, and what was open of a job when it took the lease is
-    /// known, or holds the job's runs back.
+    /// Whether this node may start runs: its lease holds, it has read the switches, and for each job it either knows the runs that were
+    /// open when it took the lease, or holds the job's runs back.
     pub(super) fn knows_open_runs(&self) -> bool {
         let is_ready = self.facts.lease_holds && self.facts.switches.is_known();
         is_ready && self.state.recovery.begun == Some(self.facts.token)
@@ -110,7 +110,7 @@ impl<'a> Decision<'a> {
         self.effects.push(Effect::ForgetOf(runs.into_iter().collect()));
     }
 
-    /// These shards do not wait here for the answer to their writing any more.
+    /// Forgets shards that no longer wait here for the answer to the step that writes them.
     pub(super) fn forget_shards(&mut self, shards: &[Run]) {
         self.forget_of(shards.iter().map(|shard| (shard.id, lease_of(shard))));
     }
@@ -122,7 +122,7 @@ impl<'a> Decision<'a> {
     }
 }
 
-/// The lease that a run stands under.
+/// The lease that owns a run.
 pub(super) const fn lease_of(run: &Run) -> LeaseToken {
     LeaseToken { node: run.node, epoch: run.node_epoch }
 }

@@ -1,4 +1,4 @@
-//! What a decision asks the loop to do. The loop performs effects in their order; one that finds no room comes back as an event.
+//! Effects: what a decision asks the loop to do. The loop performs them in order; an effect that finds no room comes back as an event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,46 +26,46 @@ pub(crate) enum Effect {
     EndStream(SessionHandle),
     /// Put the triggers of these runs on an executor's stream.
     SendTriggers(ExecutorId, Vec<RunId>),
-    /// Make something durable.
+    /// Make a step durable.
     Store(Step),
     /// Create the shards of a broadcast, each for the named executor if there is one, and store them.
     Expand(Box<Run>, Vec<Option<String>>),
     /// Store the end of an attempt.
     Finish(Box<Submission>),
-    /// Answer a result of a run that was never sent.
+    /// Refuse a result of a run that was never sent.
     RefuseResult(Reporter, RunId, i32),
     /// Judge results of runs that this node does not have in memory.
     JudgeForeign(Reporter, Vec<IncomingResult>),
-    /// Judge results by their rows of runs that other executors have, as far as this node knows.
+    /// Judge results by the rows of their runs, which other executors have as far as this node knows.
     JudgeDoubted(Reporter, Vec<IncomingResult>),
-    /// These runs are not in memory any more.
+    /// Forget these runs: they are not in memory any more.
     Forget(Vec<RunId>),
-    /// The same, unless they were taken over under a later lease since.
+    /// Forget these runs, unless they have been taken over under a later lease since.
     ForgetOf(Vec<(RunId, LeaseToken)>),
     /// These runs await their children, and keep their places at their gates.
     Await(Vec<(JobId, RunId)>),
-    /// Another node has taken over runs of this lease: nothing is sent under it any more.
+    /// Another node has taken over runs of this lease: nothing may be sent under it any more.
     EndLease,
-    /// An executor is online under this name.
+    /// Show an executor as online, under this name.
     ShowOnline(Box<OnlineExecutor>),
-    /// An executor is offline.
+    /// Show an executor as offline.
     ShowOffline(ExecutorId),
-    /// An executor leaves triggers unanswered, or answers again.
+    /// Show that an executor leaves triggers unanswered; `None` if it answers again.
     ShowUnanswered(ExecutorId, Option<UnansweredTriggers>),
     Count(Count, usize),
     Measure(Measure),
-    /// An executor has accepted or refused a run: its dispatch ends.
+    /// End the span of a dispatch: the executor has accepted the run, or refused it for this reason.
     EndSpan(DispatchSpan, Option<&'static str>),
-    /// Answer that a stream is dropped.
+    /// Confirm that a stream is dropped: nothing is sent on it any more.
     AnswerLeft(Answer<()>),
-    /// Answer which runs are in executors' hands.
+    /// Answer which runs executors have, or are about to get.
     ListInHand(Answer<Vec<RunId>>, Vec<RunId>),
-    /// Answer once nothing is in an executor's hands.
+    /// Answer once the dispatcher is drained.
     AnswerWhenDrained(Answer<()>),
 }
 
 impl Effect {
-    /// Whether the dispatcher may forget this run with it: its end is stored, or it is found again by the standing queries.
+    /// Whether the dispatcher may forget this run with the effect: its end is stored, or the standing queries find it again.
     pub(crate) fn ends(&self, run: RunId) -> bool {
         match self {
             Self::Finish(end) => end.finish.run == run && end.phase_before.is_none(),
@@ -81,13 +81,13 @@ impl Effect {
 pub(crate) struct Submission {
     pub(crate) finish: AttemptEnd,
     pub(crate) counted: Counted,
-    /// The executor that reported it.
+    /// The stream of the executor that reported it; `None` if the server decided the end.
     pub(crate) reply_to: Option<SessionHandle>,
-    /// The phase that the run has again where there is no room; a run without one is in no executor's hands.
+    /// The phase to restore if there is no room; `None` if no executor has the run.
     pub(crate) phase_before: Option<Phase>,
 }
 
-/// Something that operators watch.
+/// A measurement for operators.
 #[derive(Debug)]
 pub(crate) enum Measure {
     /// How late a fire of a schedule is when it is released.
@@ -96,10 +96,10 @@ pub(crate) enum Measure {
     Accepted(Duration),
     /// How long an executor took to refuse a run.
     Refused(Duration),
-    /// How many runs are in executors' hands, and how many are due and wait.
+    /// How many runs executors have, and how many due runs wait.
     Runs { active: usize, queued: usize },
     /// How many runs wait at gates, for limits, for executors, and for the roll call.
     Held { gates: usize, limits: usize, parked: usize, roll_call: usize },
-    /// A broadcast was sent out as its shards.
+    /// A fire was expanded into its shards.
     Dispatched(Arc<Compiled>, Trigger),
 }

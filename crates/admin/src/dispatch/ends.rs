@@ -1,4 +1,4 @@
-//! Runs that end here: out of an executor's hands, and into the lane of results.
+//! Ends runs here: frees their executors' slots, and submits the ends to the result lanes.
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId};
@@ -10,7 +10,7 @@ use super::effect::Submission;
 use super::ready::{Ready, finish_unsent};
 use crate::metrics::Counted;
 
-/// Takes a run out of its executor's hands.
+/// Removes a run from its executor. Frees the slot, unless the end of the run has freed it already.
 pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
     let active = d.state.runs.take_active(run)?;
     d.state.outbox.marked_ahead.remove(&(active.ready.run.due_at, run));
@@ -33,14 +33,14 @@ pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, 
     submit(d, finish, Counted::of_ready(ready));
 }
 
-/// Stores the end of a run that no executor has. Where there is no room the run is forgotten: it is open in the store, where
-/// the standing queries find it, and it is judged anew.
+/// Stores the end of a run that no executor has. If its lane is full, the run is forgotten: its row is still open, so the standing queries
+/// find it and it is judged again.
 pub(super) fn submit(d: &mut Decision<'_>, finish: AttemptEnd, counted: Counted) {
     debug_assert!(finish.owner.is_some(), "the end of {} names no lease to forget it of", finish.run);
     d.finish(Submission { finish, counted, reply_to: None, phase_before: None });
 }
 
-/// Stores the end of a run that its executor does not report. Where there is no room, the run is as it was.
+/// Stores an end that the executor did not report. If its lane is full, the run's phase is restored.
 pub(super) fn give_up(d: &mut Decision<'_>, run: RunId, finish: AttemptEnd) {
     let Some(active) = d.state.runs.active_mut(run) else { return };
     let (executor, counted) = (active.executor, Counted::of_ready(&active.ready));

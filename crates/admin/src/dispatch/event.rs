@@ -1,4 +1,4 @@
-//! What the dispatcher reacts to.
+//! The events that the dispatcher reacts to.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
@@ -22,17 +22,17 @@ use crate::registry::OnlineExecutor;
 
 /// The sending end of an executor's stream.
 pub(crate) trait ExecutorStream: fmt::Debug + Send + Sync {
-    /// Puts a message on the stream; false where there is no room.
+    /// Puts a message on the stream; false if there is no room.
     fn send(&self, body: Body) -> bool;
 
-    /// Ends the stream: another one of the executor takes its place.
+    /// Ends the stream. The executor opens another one, or has done so.
     fn end(&self);
 
-    /// Whether it was ended so.
+    /// Whether [`end`](Self::end) was called.
     fn is_ended(&self) -> bool;
 }
 
-/// An executor's stream as the parts of the server know it.
+/// A handle of an executor's stream, for all parts of the server.
 #[derive(Clone, Debug)]
 pub(crate) struct SessionHandle {
     pub(crate) executor: ExecutorId,
@@ -42,8 +42,8 @@ pub(crate) struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// Puts a message on the stream, if there is room. One that does not fit is as good as lost on the way: the
-    /// protocol repeats what matters.
+    /// Puts a message on the stream if there is room. A message that does not fit counts as lost in transit: the protocol repeats what
+    /// matters.
     pub(crate) fn send(&self, body: Body) -> bool {
         self.stream.send(body)
     }
@@ -68,12 +68,12 @@ impl<T> fmt::Debug for Answer<T> {
     }
 }
 
-/// What an executor reported to have in hand when it opened its stream.
+/// The attempts that an executor reported to have when it opened its stream.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
     pub(crate) finished: HashSet<(RunId, i32)>,
-    /// Which of those that it holds have begun.
+    /// Which of the held attempts have begun.
     pub(crate) begins: Begins,
     pub(crate) predecessor: Option<ExecutorId>,
     /// The predecessor and the processes before it, as far as each proved to succeed the one before; the newest first.
@@ -83,13 +83,13 @@ pub(crate) struct Report {
 /// An executor's answer to a fence.
 #[derive(Clone, Debug)]
 pub(crate) struct FenceAnswer {
-    /// The newest of the node's leases that it takes no triggers of any more.
+    /// The newest lease of the node from which it takes no more triggers.
     pub(crate) lease: LeaseToken,
-    /// Everything that it had in hand then, from whatever node.
+    /// All attempts that it had then, from any node.
     pub(crate) held: HashSet<(RunId, i32)>,
-    /// Results that no server had acknowledged then.
+    /// Attempts whose results no server had acknowledged then.
     pub(crate) finished: HashSet<(RunId, i32)>,
-    /// Which of those that it held had begun then.
+    /// Which of the held attempts had begun then.
     pub(crate) begins: Begins,
 }
 
@@ -104,7 +104,7 @@ pub(crate) struct IncomingResult {
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Timestamp,
     pub(crate) received_at: Timestamp,
-    /// How long no server had answered the executor when it stopped the run for that.
+    /// For how long no server had answered the executor, if it stopped the run for that reason.
     pub(crate) silent_ms: Option<u64>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub(crate) unfinished: bool,
@@ -113,9 +113,9 @@ pub(crate) struct IncomingResult {
 }
 
 impl IncomingResult {
-    /// The end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock shows.
+    /// Converts it to the end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock shows.
     pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
-        // From here on its lane counts the memory.
+        // From here on the result's lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let earliest = due_at.min(self.received_at);
@@ -141,13 +141,13 @@ impl IncomingResult {
     }
 }
 
-/// What became of triggers.
+/// An executor's reply to a trigger.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Reply {
     Accepted,
     /// The handler began.
     Started(Start),
-    /// The number is the refused trigger's; none where the run is handed back.
+    /// The number of the refused trigger; `None` if the executor hands the run back.
     Refused(v1::RefusedWhy, Option<i64>),
 }
 
@@ -164,113 +164,114 @@ pub(crate) enum Event {
     Joined(SessionHandle, OnlineExecutor, Report),
     /// A stream ended. Once this is answered, nothing is sent on it.
     Left(ExecutorId, u64, Answer<()>),
-    /// An executor has ended in order: it has nothing in hand.
+    /// An executor has shut down in order: it has no runs.
     Gone(ExecutorId),
-    /// The process of an executor has died, as this host has seen: nothing that it had in hand goes on.
+    /// The process of an executor on this host has died: none of its runs continues.
     Died(ExecutorId),
     /// A heartbeat: how many runs the executor has, from all nodes.
     Beat(ExecutorId, usize),
     /// An executor answered a fence, on the stream with this number.
     FenceAnswered(ExecutorId, u64, FenceAnswer),
-    /// When other nodes last heard executors without a stream to this node. The map leaves out executors that no node heard lately.
+    /// When other nodes last heard these executors, which have no stream to this node. Executors that no node heard lately are not in the
+    /// map.
     Heard(Vec<ExecutorId>, BTreeMap<ExecutorId, Timestamp>),
-    /// An executor answered a question: its number, and the jobs that it is free for.
+    /// An executor answered the question with this number: the jobs that it is free for.
     Probed(ExecutorId, i64, BTreeSet<JobId>),
     /// An executor takes no more runs.
     Draining(ExecutorId),
-    /// What became of triggers.
+    /// Replies of an executor to triggers.
     Replies(ExecutorId, Vec<(RunId, i32, Reply)>),
     /// Results, to be made durable.
     Results(SessionHandle, Vec<IncomingResult>),
     /// Ends of attempts that are durable now.
     Settled(Vec<Settled>),
-    /// Runs that succeeded and await their children: they keep their place in their gates.
+    /// Runs that succeeded and await their children: they keep their places at their gates.
     Awaiting(Vec<(JobId, RunId)>),
-    /// Such runs that came from a lease that is over.
+    /// Adopted runs that await their children: they get places at their gates.
     Hold(Vec<Ready>),
-    /// Runs that awaited their children and are over now.
+    /// Runs that awaited their children and have ended.
     Over(Vec<(JobId, RunId)>),
-    /// What became of the shards of a broadcast, by its row.
+    /// The outcome of storing the shards of this broadcast.
     Expanded(Box<Run>, Shards),
-    /// At-most-once runs that were marked, or not.
+    /// Runs that were to be marked before they are sent, and those of them that were.
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
-    /// Runs of leases that are over, which may have been sent; who may have got them; and all leases that are over.
+    /// Runs of ended leases that may have been sent; the sessions of executors that may have got them; and all ended leases.
     RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
     /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
     Restored(Vec<Ready>),
-    /// This lease was taken. What was open before is still to be taken over, job by job; the tick holds back what is due of
-    /// such jobs.
+    /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
+    /// jobs.
     Begun(LeaseToken),
     /// The open runs of these jobs are about to be taken over, and follow.
     Adopting(Vec<JobId>),
     /// The open runs of these jobs are known.
     AdoptedJobs(Vec<JobId>),
-    /// All runs that were open when this lease was taken are known, and those of jobs that came since then.
+    /// All runs that were open when this lease was taken are known, and those of jobs that have come to this node since.
     Adopted(LeaseToken),
     /// Runs that are to be cancelled, each with the user or part of the server that asked.
     Cancels(Vec<(RunId, String)>),
-    /// The jobs of these runs were paused or deleted, which is the reason: those end that no executor has.
+    /// The jobs of these runs were paused or deleted, which is the reason: the runs that no executor has end.
     Drops(Vec<(RunId, Reason)>),
-    /// Runs that were asked to make room for a later one; and who of them, or of their shards, must hear of it.
+    /// Runs that were durably asked to make room for a later one, and the cancel requests to deliver.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
-    /// Servers that have no stream to these executors ask what they have in hand.
+    /// Servers without a stream to these executors ask which runs they have.
     FencesAsked(Vec<FenceRequest>),
-    /// Servers that hear these executors stored their answers.
+    /// Answers of executors that other servers have stored for this one.
     FencesRelayed(Vec<RelayedAnswer>),
-    /// The nodes that count for limits.
+    /// The homes of limits: the nodes that count for them.
     LimitHomes(Vec<(LimitName, NodeId)>),
-    /// Requests to cancel runs of other nodes, which executors that are connected here may have in hand.
+    /// Requests to cancel runs of other nodes that executors connected here may have.
     CancelsElsewhere(Vec<CancelElsewhere>),
     /// Runs that are another node's now.
     HandedOver(Vec<RunId>),
     /// Runs that may be another node's now: the database did not answer.
     MaybeHandedOver(Vec<RunId>),
-    /// Jobs that were to go to another node: they went, or they stay.
+    /// The handover of these jobs has ended: they went to another node, or they stay.
     Handed(BTreeSet<JobId>),
-    /// What the store knows of runs that have been in executors' hands for long.
+    /// The answer to [`Step::Look`]: the runs that were asked about, and their rows.
     Looked(Vec<RunId>, Vec<RunCheck>),
-    /// Marks were taken off, or the database did not answer.
+    /// Marks were removed, or the database did not answer.
     Unmarked,
-    /// The lease has ended: what is not sent belongs to another lease.
+    /// The lease has ended: runs that are not sent belong to another lease.
     LeaseLost,
-    /// Which runs are in executors' hands, or on their way.
+    /// Asks which runs executors have, or are about to get.
     ListInHand(Answer<Vec<RunId>>),
-    /// These apps are stopped: their runs in executors' hands are to end. Repeated with each beat.
+    /// These apps are stopped: their runs at executors are to end. Repeated with each beat.
     StopApps(Vec<AppId>),
-    /// This node is stopped: executors are to go elsewhere. Repeated with each beat.
+    /// This node is stopped: executors are to connect to other nodes. Repeated with each beat.
     Dismiss,
     /// Send nothing more; answer when nothing is in flight.
     Drain(Answer<()>, Duration),
-    /// The instant of a run has come, or something that was waited for is over.
+    /// The instant of a run has come, or a wait has ended.
     Wake,
     /// A second has passed; these leases of other nodes have ended.
     Round(Vec<LeaseToken>),
-    /// All that has come so far is dealt with: what is to be sent goes out.
+    /// All events so far are handled: marks, triggers and questions go out.
     Flush,
     /// These runs were put on an executor's stream, each with the number of its trigger.
     Sent(ExecutorId, Vec<(RunId, i64)>),
     /// These runs could not be put on a stream.
     NotSent(Vec<RunId>),
-    /// A step found no room.
+    /// There was no room for this step.
     StepRefused(Step),
-    /// The end of this attempt found no room; the run is in this phase again.
+    /// There was no room for the end of this attempt; the run returns to this phase.
     EndRefused(RunId, i32, Phase),
 }
 
-/// A run that may have been sent under a lease that is over.
+/// A run that may have been sent under an ended lease.
 #[derive(Debug)]
 pub(crate) struct CalledRun {
     pub(crate) ready: Ready,
-    /// Under which; `None` where that is not known any more.
+    /// The lease under which it may have been sent; `None` if that is no longer known.
     pub(crate) from: Option<LeaseToken>,
 }
 
-/// What became of a broadcast's shards.
+/// The outcome of storing a broadcast's shards.
 #[derive(Debug)]
 pub(crate) struct Shards {
-    /// Those that were to be written.
+    /// The shards that were to be written.
     pub(crate) asked: Vec<Run>,
-    /// Those that are open, and this node's; `None` where the database did not answer: it may have what was asked for.
+    /// The open shards that are this node's; `None` if the database did not answer: it may have stored the shards.
     pub(crate) open: Option<Vec<Run>>,
 }
 
@@ -279,7 +280,7 @@ pub(crate) struct Shards {
 pub(crate) struct Settled {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
-    /// The lease of the server that decided the end; `None` where an executor reported it.
+    /// The lease of the server that decided the end; `None` if an executor reported it.
     pub(crate) owner: Option<LeaseToken>,
     pub(crate) finished: Finished,
 }

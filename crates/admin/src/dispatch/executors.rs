@@ -1,4 +1,4 @@
-//! The executors with a stream to this node, as the dispatcher sees them: who has the handler, and who has room.
+//! The executors with a stream to this node, as the dispatcher sees them: which have the handler, and which have room.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) struct Online {
     pub(crate) name: String,
     /// The name that it gave itself.
     given_name: String,
-    /// The same as `name`, as routers know it.
+    /// Its name and hash points, as routers know it.
     points: HashPoints,
     labels: BTreeMap<String, String>,
     weight: u32,
@@ -46,11 +46,11 @@ pub(crate) struct Online {
     /// It reported that it was full: nothing more until then, or until something ends.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
-    /// Which leases it takes no triggers of any more, as it reported on this stream.
+    /// The newest lease of each node from which it takes no more triggers, as it reported on this stream.
     fenced: BTreeMap<NodeId, i64>,
-    /// What it had in hand by its last report.
+    /// The attempts that it had, or whose results it had, when it last answered a fence.
     held: HashSet<(RunId, i32)>,
-    /// Which of those had begun.
+    /// Which of the attempts that it had had begun.
     begins: Begins,
 }
 
@@ -60,17 +60,17 @@ impl Online {
         self.fenced.get(&lease.node).is_some_and(|epoch| *epoch >= lease.epoch)
     }
 
-    /// The attempts that it had in hand, or whose results, when it last answered a fence.
+    /// The attempts that it had, or whose results it had, when it last answered a fence.
     pub(crate) fn held(&self) -> impl Iterator<Item = &(RunId, i32)> {
         self.held.iter()
     }
 
-    /// Whether a run in its hands had begun when it last answered a fence.
+    /// Whether this run had begun when the executor last answered a fence.
     pub(crate) fn begin_of(&self, run: &Run) -> Begin {
         self.begins.get(run.id, run.attempt)
     }
 
-    /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other one.
+    /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other executor.
     fn is_fit(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
         self.is_meant(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
@@ -87,12 +87,12 @@ impl Online {
         self.handlers.contains(&job.handler) || (job.pump.is_none() && self.handlers.contains(ANY_HANDLER))
     }
 
-    /// Whether it gets new runs, as soon as it has room: it does not shut down, and is not switched off.
+    /// Whether it gets new runs once it has room: it is not shutting down, and its switch is active.
     pub(crate) fn takes_new(&self) -> bool {
         !self.draining && self.switch == Switch::Active
     }
 
-    /// It shuts down.
+    /// Records that it is shutting down.
     pub(crate) const fn drains(&mut self) {
         self.draining = true;
     }
@@ -137,12 +137,12 @@ impl Online {
 /// Separates a shared name from its distinguishing suffix; no name contains it.
 const SUFFIX: char = '~';
 
-/// Whether an executor with this obstacle could take the run later as it is.
+/// Whether an executor with this obstacle is fit for the run and only cannot take it now.
 pub(crate) const fn is_fit_for_it(kind: ObstacleKind) -> bool {
     matches!(kind, ObstacleKind::Full | ObstacleKind::Busy | ObstacleKind::Silent)
 }
 
-/// The name that an executor gave itself, of the one that is unique here.
+/// The name that an executor gave itself, from the name that is unique within its app.
 #[must_use]
 pub fn given_name(name: &str) -> &str {
     name.split_once(SUFFIX).map_or(name, |(given, _)| given)
@@ -151,33 +151,34 @@ pub fn given_name(name: &str) -> &str {
 /// An executor that no node has heard for too long.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
-    /// When that was found.
+    /// When the loss was found.
     at: Timestamp,
-    /// When it was heard last.
+    /// When it was last heard.
     heard_at: Timestamp,
-    /// Nothing is left that it may be doing: its process has ended, or it has stopped even what goes on in silence.
+    /// Whether it can run nothing any more: its process has ended, or it has stopped even the runs that continue in silence.
     is_over: bool,
 }
 
-/// How long it is remembered that an executor was lost; longer than any run may go on in silence.
+/// How long a lost executor is remembered: longer than any run may continue in silence.
 const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
 
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     online: BTreeMap<ExecutorId, Online>,
-    /// By stable name, the order of the routers; the incarnation distinguishes two with one name.
+    /// By name, the order in which routers see them; the id distinguishes two processes with one name.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
-    /// Who is not connected here, and when some node last heard of it.
+    /// Executors that are not connected here, and when a node last heard them.
     gone: BTreeMap<ExecutorId, Timestamp>,
-    /// Whom no node has heard for too long.
+    /// Executors that no node has heard for too long.
     lost: BTreeMap<ExecutorId, Lost>,
     pub(crate) silences: Silences,
-    /// Up to which change of the switches these are heeded.
+    /// The revision of the switches that was applied last.
     pub(crate) switch_revision: u64,
 }
 
 impl Executors {
-    /// Sets the switch of each executor. It belongs to the name that executors give themselves: those that share one have one switch.
+    /// Sets the switch of each executor. A switch belongs to the name that executors give themselves: executors that share the name share
+    /// the switch.
     pub(crate) fn switch(&mut self, switches: &BTreeMap<(AppId, String), Switch>) {
         for online in self.online.values_mut() {
             let key = (online.app, online.given_name.clone());
@@ -220,8 +221,8 @@ impl Executors {
         self.online.insert(id, online);
     }
 
-    /// The name of this executor on this node. Two with one name get distinct ones: only the journal in a data
-    /// directory proves that one is the other's successor, or that both had the directory of a third one after it.
+    /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory
+    /// proves that one is the other's successor, or that both took over the directory of the same third one.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
         let is_other = |online: &Online| {
             let id = online.session.executor;
@@ -234,7 +235,7 @@ impl Executors {
         }
     }
 
-    /// Its stream ended; `None` where a newer one is open.
+    /// Removes an executor whose stream ended; `None` if a newer stream is open.
     pub(crate) fn leave(&mut self, id: ExecutorId, number: u64, now: Timestamp) -> Option<Online> {
         if self.online.get(&id)?.session.number != number {
             return None;
@@ -272,13 +273,13 @@ impl Executors {
         }
     }
 
-    /// Executors that this node has not heard since `before`: another node may have.
+    /// Executors without a stream here that were last heard earlier than `before`: another node may have heard them since.
     pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
         self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
     }
 
-    /// No node has heard it for too long: since `over_before` even what goes on in silence has stopped. False where it has
-    /// come meanwhile.
+    /// Records that no node has heard it for too long. If it was last heard earlier than `over_before`, it has stopped even the runs that
+    /// continue in silence. False if it has connected meanwhile.
     pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp, over_before: Timestamp) -> bool {
         self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
         let Some(heard_at) = self.gone.remove(&id) else { return false };
@@ -287,13 +288,14 @@ impl Executors {
         true
     }
 
-    /// Its process has ended. False where that is known, and where it is connected.
+    /// Records that its process has ended. False if that is known already, or if it is connected.
     pub(crate) fn end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
         self.lose(id, now, Timestamp::MAX)
             || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.is_over, true))
     }
 
-    /// Watches a lost one again that may have run something on in silence until `before`: some node may have heard it since.
+    /// Watches a lost executor again if it was last heard earlier than `before` and so must have stopped even the runs that continue in
+    /// silence: a node may have heard it since.
     pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
         if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.is_over && lost.heard_at < before) {
             self.lost.remove(&id);
@@ -301,7 +303,7 @@ impl Executors {
         }
     }
 
-    /// Whether nothing is left that it may be doing, not even what goes on in silence.
+    /// Whether it can run nothing any more, not even in silence.
     pub(crate) fn is_over(&self, id: ExecutorId) -> bool {
         self.lost.get(&id).is_some_and(|lost| lost.is_over)
     }
@@ -310,7 +312,7 @@ impl Executors {
         self.lost.contains_key(&id)
     }
 
-    /// An executor answered a fence; false where it was on a stream that is not the newest.
+    /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
     pub(crate) fn fenced(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
         let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == number) else {
             return false;
@@ -322,21 +324,21 @@ impl Executors {
         true
     }
 
-    /// What executors answered about the leases of these nodes does not count any more: they are asked anew.
+    /// Discards the answers of executors about the leases of these nodes: they are asked again.
     pub(crate) fn ask_anew(&mut self, nodes: &BTreeSet<NodeId>) {
         for online in self.online.values_mut() {
             online.fenced.retain(|node, _| !nodes.contains(node));
         }
     }
 
-    /// Every executor of the run's app that has the handler, meets the job's conditions and is the one that its caller named, if any;
-    /// by name: those that a router knows.
+    /// The executors that a router may choose from, by name: those of the run's app that have the handler, meet the job's conditions, and
+    /// bear the name that the caller gave, if any.
     pub(crate) fn fit(&self, ready: &Ready) -> Vec<&Online> {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
-    /// Why each executor of the run's app that is online does not take it now, those that could take it first. Of a run whose caller
-    /// named an executor only that one is of interest.
+    /// Why each online executor of the run's app does not take it now; executors that are fit for it come first. If the caller named an
+    /// executor, only that one is listed.
     pub(crate) fn obstacles(&self, ready: &Ready, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &Online| {
             let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();
@@ -354,7 +356,7 @@ impl Executors {
         obstacles
     }
 
-    /// Of those, the ones who do not go away: what a broadcast goes to.
+    /// The fit executors that take new runs: the targets of a broadcast.
     pub(crate) fn staying(&self, ready: &Ready) -> Vec<&Online> {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
     }

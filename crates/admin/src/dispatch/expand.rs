@@ -1,4 +1,4 @@
-//! Broadcasts, and fires with a fixed number of shards: from one run to its shards.
+//! Expands broadcasts, and fires with a fixed number of shards, into their shards.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::ready::Ready;
 use super::step::Step;
 use super::{flow, place};
 
-/// Stores shards of broadcasts again which the database has not confirmed.
+/// Stores again the shards that the database has not confirmed.
 pub(super) fn expand_again(d: &mut Decision<'_>) {
     for (root, shards) in d.state.runs.expand_again() {
         d.step(Step::Expand(Box::new(root), shards));
     }
 }
 
-/// The shards take their places beside the broadcast's row, and then that gives up its own: nothing of the job comes
-/// between. The standing queries find shards that were written by another node or under another lease.
+/// The shards take their places at the gate before the broadcast's row gives up its own, so that no other run of the job comes between. The
+/// standing queries find shards that another node wrote, or that were written under another lease.
 pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let Shards { asked, open } = shards;
     let root = d.state.runs.take_expanding(row);
     let Some(root) = root.filter(|root| root.token() == d.facts.token) else {
-        // It was taken under a lease that has ended. Its next owner finds its shards; its place here is the new one's.
+        // The broadcast was taken under a lease that has ended. Its next owner finds its shards; its place here belongs to the later lease.
         d.forget_shards(&asked);
         return d.forget_of([(row.id, lease_of(row))]);
     };

@@ -1,4 +1,4 @@
-//! Runs that go on: when their instant comes, when their turn comes, and when an executor has room again.
+//! Starts runs: at their instants, when their turn comes, and when an executor has room again.
 
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::route::question;
@@ -16,7 +16,7 @@ use super::state::Work;
 use super::step::Step;
 use super::{assign, place, shadow, switches, waits};
 
-/// Lets every run go whose instant has come, once it is known what was open before.
+/// Releases every run whose instant has come, once the runs that were open before are known.
 pub(super) fn release(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.knows_open_runs() {
@@ -37,7 +37,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
     if timer.is_outdated(due_at, now, d.facts.uptime) {
-        // It is read anew by the standing queries, if it is still open.
+        // The standing queries read it again if it is still open.
         d.forget_of([(ready.run.id, ready.token())]);
     } else if is_being_adopted(d, &ready) {
         d.state.runs.hold_back(ready, timer);
@@ -51,15 +51,15 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     }
 }
 
-/// Whether runs that are still to be taken over may stand before this one: in the order of its job, or under a limit that jobs share.
+/// Whether runs that are still to be taken over may come before this one, in its job's order or under a limit that jobs share.
 fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
     let recovery = &d.state.recovery;
     let is_of_job = recovery.adopting.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
     is_of_job || recovery.is_adopting && shares_limit(ready)
 }
 
-/// Whether nothing stands in a run's way, so that it can be given to an executor shortly before its instant, marked,
-/// and sent when that comes. What has to wait for others is looked at when it is due.
+/// Whether nothing holds a run back, so that it can be given to an executor and marked shortly before its instant, and sent when that
+/// comes. A run that must wait for others is looked at when it is due.
 fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
     let now = d.now;
     !shadow::is_shadow(ready)
@@ -69,7 +69,7 @@ fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
         && !ready.is_missed(now)
 }
 
-/// A run is due: through the job's gate, then to an executor.
+/// Starts a due run: passes it through the job's gate, then to an executor.
 pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     let is_given = d.facts.departing.has(ready.run.id);
     if is_given || d.state.is_draining || ready.token() != d.facts.token {
@@ -86,14 +86,14 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
         return work_off(d);
     }
     let entry = d.state.gates.enter(ready, &mut d.state.runs);
-    if let Some(ready) = turns::entered(d, run, entry) {
+    if let Some(ready) = turns::apply_gate_decision(d, run, entry) {
         place::place_or_park(d, ready);
     }
     work_off(d);
 }
 
-/// Does what free places mean for the runs behind them, in order. Only called where an event is handled: the methods
-/// that work leads to add to the queue.
+/// Offers freed places to the runs that wait for them, in order. Only event handlers call it: the functions that it calls add to the same
+/// queue.
 pub(super) fn work_off(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
@@ -107,7 +107,7 @@ pub(super) fn work_off(d: &mut Decision<'_>) {
     }
 }
 
-/// The turn of a run has come, at the gate of an executor or of its job.
+/// Starts a run whose turn has come at the gate of an executor, or of its job.
 fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
     let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| online.takes_new());
@@ -120,7 +120,8 @@ fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) 
     }
 }
 
-/// Gives a run back whose turn has come, unless it has been queued for too long by then.
+/// Returns a run whose turn has come, unless its queue timeout has passed. A catch-up fire that an executor can take gets a new queue
+/// timeout.
 fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
     if !ready.is_expired(now) {
@@ -134,10 +135,10 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     None
 }
 
-/// Limits on starts that let the next one go by now, and limits of which it is not known yet which node counts.
+/// Offers rate limits that may admit their next run by now, and asks for the homes of limits that are not known yet.
 pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
-    // Who takes over runs counts for the limits of their node, once it knows the runs.
+    // A node that takes over runs also counts for their node's limits, once it knows the runs.
     if !d.state.recovery.is_adopting {
         let to_ask = d.state.limits.take_to_ask();
         if !to_ask.is_empty() {
@@ -167,7 +168,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     }
 }
 
-/// The same of one that still waits for the job's earlier runs: those are what it waited for, where an executor is there.
+/// Ends a run whose queue timeout passed while it waited for its job's earlier runs: those are the reason, if an executor is there.
 pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
     let is_served = !d.state.executors.staying(&ready).is_empty();
@@ -177,7 +178,7 @@ pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
         // Missed fires before it still run, so its queue time starts with its turn.
         let run = ready.run.id;
         let entry = d.state.gates.enter(Ready { queued_at: Some(now), ..ready }, &mut d.state.runs);
-        let entered = turns::entered(d, run, entry);
+        let entered = turns::apply_gate_decision(d, run, entry);
         entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
         let (run, _) = d.state.gates.ahead_of(&ready);

@@ -1,4 +1,4 @@
-//! Between the dispatcher's words and the wire's.
+//! Converts between the dispatcher's types and the messages on the wire.
 
 use std::time::Duration;
 
@@ -16,23 +16,23 @@ use super::begin::instant;
 use super::event::IncomingResult;
 use super::ready::Ready;
 
-/// Triggers in one message.
+/// Maximum number of triggers in one message.
 pub(crate) const TRIGGER_BATCH: usize = 500;
 
 /// How deeply the result of a run may be nested.
 const RESULT_DEPTH_MAX: usize = 50;
 
-/// Bits of a term that the epoch of the home's lease has.
+/// How many bits of a fence term hold the epoch of the home's lease.
 const EPOCH_BITS: u32 = 24;
 
-/// What a handler gets as the term of its fencing token: it rises when the job's home changes, and when the home takes its
-/// lease anew, whatever its clock and the ids that it makes do then.
+/// The term of the fencing token that a handler gets. It rises when the job's home changes, and when the home takes a new lease, whatever
+/// the home's clock and the ids that it generates do then.
 fn fence_term(ready: &Ready) -> i64 {
     let epoch = ready.run.node_epoch.clamp(0, (1 << EPOCH_BITS) - 1);
     ready.term.saturating_mul(1 << EPOCH_BITS).saturating_add(epoch)
 }
 
-/// A run as an executor gets it. `number` rises with each start of the job's runs within a term.
+/// The trigger of a run. `number` rises with each start of the job's runs within a term.
 pub(crate) fn trigger(
     ready: &Ready,
     number: i64,
@@ -74,7 +74,7 @@ pub(crate) fn trigger(
     }
 }
 
-/// How a group of a pump job works.
+/// The settings of a group of a pump job.
 fn group(limits: Limits, rows: AfterPolicy) -> v1::Pump {
     v1::Pump {
         threads: limits.threads,
@@ -115,12 +115,12 @@ pub(crate) fn cancel(run: RunId, attempt: i32, by: &str) -> v1::server_message::
     v1::server_message::Body::Cancels(v1::Cancels { cancels: vec![cancel] })
 }
 
-/// A lease that is over, as an executor hears of it.
+/// The message that announces an ended lease to an executor.
 pub(crate) fn fence(lease: LeaseToken) -> v1::Fence {
     v1::Fence { node_id: lease.node.get(), node_epoch: lease.epoch }
 }
 
-/// A result from the wire; an unknown status becomes a failure with a message about it.
+/// Converts a result from the wire; an unknown status becomes a failure with a message about it.
 pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
     use v1::result::Status;
     let status = result.status();
@@ -156,7 +156,7 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
     }
 }
 
-/// A result that is nested too deeply for other readers of JSON becomes a text that holds it.
+/// Turns a result that is nested too deeply for other readers of JSON into a JSON string that contains it.
 fn bounded_depth(json: String) -> String {
     if depth(&json) <= RESULT_DEPTH_MAX {
         return json;

@@ -1,9 +1,8 @@
-//! From a run that is due to its verdict: who gets it, in which order, and what comes back.
+//! The path of a due run to its verdict: its order among other runs, its executor, and its result.
 //!
-//! One loop ([`DispatchLoop`]) owns everything that is known of open runs in memory ([`state`]); nothing is shared, nothing is
-//! locked, and it never waits for the database. It receives an [`Event`], has [`transition`] decide what that means, and performs
-//! the [effects](effect). What must be durable before the next step goes through [`persist`], what ends goes through [`results`],
-//! and both answer with an event.
+//! One loop ([`DispatchLoop`]) owns all in-memory state of open runs ([`state`]); nothing is shared, nothing is locked, and it never waits
+//! for the database. It receives an [`Event`], calls [`transition`] to decide, and performs the [effects](effect). Steps that must be
+//! durable before a run continues go through [`persist`], ends of attempts go through [`results`], and both answer with an event.
 
 mod active;
 mod answers;

@@ -1,4 +1,4 @@
-//! From placed to sent: marks, triggers, and what could not be sent.
+//! Sends placed runs: marks, triggers, and runs that could not be sent.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,11 +17,11 @@ use super::{ends, flow, place};
 
 /// How long after its mark an at-most-once run may be sent.
 const MARK_HOLDS: Duration = Duration::from_secs(1);
-/// Jobs whose newest term is remembered.
+/// Maximum number of jobs whose newest term is remembered.
 const TERM_COUNT_MAX: usize = 100_000;
 
-/// Puts what is to be sent on the streams, one message per executor (and per 500). Without a lease nothing is marked or sent: it
-/// waits here until the lease holds again, or is dropped with it.
+/// Stores the marks and sends the triggers, one message per executor (and per 500). Without a lease nothing is marked or sent: it waits
+/// here until the lease holds again, or is dropped with the lease.
 pub(super) fn flush(d: &mut Decision<'_>) {
     if !d.may_send() {
         return;
@@ -36,8 +36,8 @@ pub(super) fn flush(d: &mut Decision<'_>) {
     }
 }
 
-/// Which of these runs may be sent to the executor now, each under the lease that it was taken under, and which may not any
-/// more.
+/// Splits these runs into those that may be sent to the executor now, each under the lease that it was taken under, and those that may not
+/// be sent any more.
 pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
     let (state, token, now) = (&mut *d.state, d.facts.token, d.now);
     if state.terms.len() > TERM_COUNT_MAX {
@@ -48,7 +48,7 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
         let is_placed = |active: &&mut Active| active.executor == executor && active.phase == Phase::Placed;
         let Some(active) = state.runs.active_mut(*run).filter(is_placed) else { continue };
         if active.ready.token() == token && may_be_sent(active, now) {
-            // One that has waited here knows an older term than a run of its job that came by it.
+            // A run that has waited here may carry an older term than a later run of its job that was sent before it.
             let newest = state.terms.entry(active.ready.run.job).or_default();
             *newest = active.ready.term.max(*newest);
             active.ready.term = *newest;
@@ -60,12 +60,12 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     (sendable, unsent)
 }
 
-/// A mark that is older than a second may have been taken for a run that died with this node.
+/// An at-most-once run with a mark older than a second may have been taken for one that died with this node.
 fn may_be_sent(active: &Active, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
 }
 
-/// These runs were put on the stream of this executor, which is to answer.
+/// Records that these runs were put on the stream of this executor, which is to answer.
 pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
     let beats = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
     for (run, number) in runs {
@@ -76,7 +76,7 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
     }
 }
 
-/// Only what was won is sent; at its instant, which may be a little ahead.
+/// Sends only the runs whose marks were won, each at its instant, which may be a little ahead.
 pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
     let now = d.now;
     let won: BTreeSet<RunId> = won.iter().copied().collect();
@@ -90,7 +90,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
-            // Another node's, settled, or not answered: the standing queries find it if it is still open.
+            // It is another node's or settled, or the database did not answer: the standing queries find it if it is still open.
             gone.extend(ends::free_active(d, *run).map(|active| active.ready));
             continue;
         }
@@ -113,12 +113,12 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     let (mut marks, mut gone) = (Vec::new(), Vec::new());
     for run in runs {
         let Some(active) = ends::free_active(d, *run) else { continue };
-        // Another server takes a result only from the executor that the row names: that may be the next one.
+        // Another server takes a result only from the executor that the row names, and the run may go to a different one next.
         let is_named = active.is_named && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
             marks.push((*run, active.ready.run.attempt));
         }
-        // What a leaving server gets back is not tried anew: it goes to another one with its job.
+        // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);
             flow::work_off(d);
@@ -135,7 +135,7 @@ pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
     unmark(d, marks);
 }
 
-/// A mark means that a run may have been sent: where it is known that it was not, the mark is removed.
+/// A mark means that a run may have been sent. It is removed if it is known that the run was not received.
 fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     if !runs.is_empty() {
         d.state.pending.unmarking_count += 1;
@@ -143,7 +143,7 @@ fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     }
 }
 
-/// Forgets what has an executor and was not sent to it. The caller changes gates and limits.
+/// Forgets runs that have an executor and were not sent to it. The caller changes gates and limits.
 pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.triggers.clear();
     d.state.outbox.marks.clear();

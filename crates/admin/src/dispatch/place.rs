@@ -1,4 +1,4 @@
-//! From due to placed: an executor for a run, or a queue that it waits in.
+//! Places due runs: finds an executor for a run, or a queue that it waits in.
 
 use super::decision::Decision;
 use super::effect::Effect;
@@ -18,11 +18,11 @@ pub(super) fn place_or_park(d: &mut Decision<'_>, ready: Ready) {
     }
 }
 
-/// Finds an executor; gives the run back where there is none with room.
+/// Finds an executor; returns the run if none has room.
 pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
     if ready.token() != d.facts.token {
-        // Taken under a lease that has ended: the node that adopts it finds it.
+        // The run was taken under a lease that has ended: the node that adopts it finds it.
         let_go(d, &[ready]);
         return None;
     }
@@ -52,7 +52,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
             let ready = turns::unless_held_back(d, ready)?;
             return expand(d, ready);
         }
-        // It is under way by its shards, and never sent itself.
+        // It runs as its shards, and is never sent itself.
         d.forget([ready.run.id]);
         return None;
     }
@@ -60,8 +60,8 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     routing::route(d, ready)
 }
 
-/// These runs are another node's, or settled, or are found again by the standing queries. Until it is known which, they
-/// keep their places in their jobs' order.
+/// Forgets runs that are another node's, or settled, or that the standing queries find again. Until it is known which, they keep their
+/// places in their jobs' order.
 pub(super) fn let_go(d: &mut Decision<'_>, gone: &[Ready]) {
     for ready in gone {
         forget_unsent(d, ready);
@@ -80,22 +80,22 @@ pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &Ready) {
     turns::release_limit(d, run);
 }
 
-/// Ends a run whose queue time is over: no executor was online for it, or none had a free slot.
+/// Ends a run whose queue timeout has passed: no executor was online for it, or none had a free slot.
 pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
     let (reason, detail) = waits::unserved(d, &ready);
     ready.run.trace = Some(routing::trace_of_none(d, &ready));
     waits::skip(d, &ready, reason, detail);
 }
 
-/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Gives the run back where no
-/// executor is there.
+/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
+/// there.
 fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
     let fit = d.state.executors.staying(&root);
-    // Without room in memory for its shards it waits as for an executor.
+    // Without room in memory for its shards, the run waits as it would for an executor.
     if fit.is_empty() || !d.facts.in_memory.may_be_cut(&root.run) {
         return Some(root);
     }
-    // A shard of a broadcast belongs to one executor; the others are dealt when they are routed.
+    // A shard of a broadcast belongs to one executor; shards of a fixed number get theirs when they are routed.
     let executors = match root.definition.job.shards {
         Some(count) => vec![None; usize::try_from(count).unwrap_or(usize::MAX)],
         None => fit.iter().map(|online| Some(online.name.clone())).collect(),

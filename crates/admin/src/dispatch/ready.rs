@@ -14,7 +14,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::Compiled;
 
-/// A run that comes out of the ring so long after its instant was late before it had to wait for anything.
+/// A run that leaves the ring this long after its instant was late before it had to wait for anything.
 const CAME_LATE: Duration = Duration::from_secs(1);
 
 /// A run with the definition that it runs under.
@@ -24,18 +24,18 @@ pub(crate) struct Ready {
     pub(crate) definition: Arc<Compiled>,
     /// When an executor was first looked for.
     pub(crate) tried_at: Option<Timestamp>,
-    /// When the servers had caught up with it: the misfire policy asks how late it was then. One that a server had queued in time has
-    /// none.
+    /// When the servers had caught up with it, by which the misfire policy judges how late it was. `None` for a run that a server had
+    /// queued in time.
     pub(crate) taken_up_at: Option<Timestamp>,
-    /// How late this server came to it.
+    /// How late this server took it up.
     pub(crate) late: Option<Lateness>,
-    /// Since when its queue time counts, once this server has taken it up.
+    /// When its queue time began, once this server has taken it up.
     pub(crate) queued_at: Option<Timestamp>,
-    /// This attempt was put on a stream before.
+    /// Whether this attempt was put on a stream before.
     pub(crate) was_sent: bool,
-    /// What it waits for is stored, or about to be.
+    /// Whether its wait is stored in its row, or about to be.
     pub(crate) wait_noted: bool,
-    /// The span that asked for its fire, if that was traced.
+    /// The trace parent of its fire, if the request for that was traced.
     pub(crate) trace: Option<TraceParent>,
     /// The term of the job's home, as it was when the run was last looked at.
     pub(crate) term: i64,
@@ -57,23 +57,23 @@ impl Ready {
         }
     }
 
-    /// The same as it comes from the ring; the servers had caught up with it then.
+    /// A run that leaves the ring, with which the servers had caught up at `taken_up_at`.
     pub(crate) fn released(run: Run, definition: Arc<Compiled>, taken_up_at: Timestamp) -> Self {
         let ready = Self::new(run, definition);
         let taken_up_at = (!ready.is_queued_in_time(taken_up_at)).then_some(taken_up_at);
         Self { taken_up_at, ..ready }
     }
 
-    /// Whether a server had it in time and noted what it waits for, before it left or died, and its queue time is not over: it
-    /// was not missed.
+    /// Whether the run was not missed: a server queued it in time and noted its wait, before that server left or died, and its queue
+    /// timeout has not passed.
     fn is_queued_in_time(&self, now: Timestamp) -> bool {
         let has_waited = self.run.waits_for().is_some_and(|what| what != WaitFor::RollCall);
         has_waited && now < self.run.due_at + self.definition.job.queue_timeout
     }
 
-    /// The same as the dispatcher takes it up at its instant. Queue time counts from then on, or from when this server came to it
-    /// where that was late: no executor is to blame for a server that was away. A shard counts with its broadcast, and an attempt
-    /// with those before it that no executor received.
+    /// The run as the dispatcher takes it up. Its queue time counts from its instant, or from now if this server is late: no executor is to
+    /// blame for a server that was away. A shard's queue time includes that of its broadcast, and an attempt's that of earlier attempts
+    /// that no executor received.
     pub(crate) fn taken_up(self, now: Timestamp) -> Self {
         let is_late = self.run.due_at + CAME_LATE < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
@@ -122,7 +122,7 @@ impl Ready {
         job.is_sharded() && job.shards.is_none()
     }
 
-    /// The lease under which this node took the run: what it is sent under.
+    /// The lease under which this node took the run, and under which it is sent.
     pub(crate) const fn token(&self) -> LeaseToken {
         LeaseToken { node: self.run.node, epoch: self.run.node_epoch }
     }
@@ -167,7 +167,7 @@ pub(crate) fn finish_unsent(
     }
 }
 
-/// A number from 0 to 1 that differs between runs and attempts and needs no source of chance.
+/// A number from 0 to 1 that differs between runs and attempts and needs no random source.
 pub(crate) fn jitter(run: RunId, attempt: i32) -> f64 {
     let mixed =
         run.get().unsigned_abs().wrapping_add(u64::from(attempt.unsigned_abs())).wrapping_mul(0x9E37_79B9_7F4A_7C15);
@@ -179,7 +179,7 @@ pub(crate) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
     milliseconds(now.since(ready.queued_at.unwrap_or(ready.run.due_at)))
 }
 
-/// The parameters of the end of an attempt that an executor had, or may have had.
+/// The detail for the end of an attempt that an executor had, or may have had.
 pub(crate) fn lost_detail(executor: Option<&str>) -> Detail {
     let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
     Detail { executor, ..Detail::default() }

@@ -1,4 +1,4 @@
-//! What is looked at each second: long runs, waits that are over, lost executors, the roll call.
+//! The checks of each second: long runs, expired waits, lost executors, the roll call.
 
 use rondel_core::Reason;
 use rondel_store::LeaseToken;
@@ -13,7 +13,7 @@ use super::step::Step;
 use super::waits;
 use super::{expand, flow, place, switches};
 
-/// Runs that are noted in one request.
+/// Maximum number of runs that are noted in one request.
 const NOTE_BATCH: usize = 500;
 
 pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
@@ -47,11 +47,11 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
         flow::unpark(d, app);
     }
     seek::seek_elsewhere(d);
-    // After all that can go has gone: what is noted to wait is marked before it is sent.
+    // Last, when every run that can be sent has been: a run whose wait is noted must be marked before it is sent.
     waits::note_waits(d);
 }
 
-/// Measures how many runs are in executors' hands, and how many are due and wait.
+/// Measures how many runs executors have, and how many due runs wait.
 fn show(d: &mut Decision<'_>) {
     let waiting = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
     let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting };

@@ -1,4 +1,4 @@
-//! Which executor gets a run: what the routers of `core` are asked, and what is done with their choice.
+//! Chooses the executor of a run: asks the routers of `core`, and carries out their choice.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::queue::probes::Probe;
 use super::ready::Ready;
 use super::shadow;
 
-/// An executor that was heard this lately need not be asked whether it is there.
+/// An executor that was heard this recently need not be asked whether it is there.
 const HEARD_LATELY: Duration = Duration::from_secs(1);
 
 /// What a router chose for a run.
 pub(super) enum Chosen {
-    /// This executor; and the trace of the choice.
+    /// This executor, its name, and the trace of the choice.
     Executor(ExecutorId, String, String),
     /// These executors are to be asked, or have not answered yet.
     Wait(Vec<ExecutorId>),
@@ -27,8 +27,7 @@ pub(super) enum Chosen {
     NoExecutor,
 }
 
-/// Routes a run and assigns it; returns it where no executor takes it. Where executors are asked first, their answers route
-/// it again.
+/// Routes a run and assigns it; returns it if no executor takes it. If executors are asked first, their answers route the run again.
 pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);
@@ -62,7 +61,7 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
     }
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
-    // Who left triggers unanswered lately is passed by, where there is another one. A broadcast goes to all.
+    // Executors that left triggers unanswered lately are skipped if another one is available. A broadcast goes to all.
     let is_paused = |online: &Online| d.state.executors.silences.is_paused(online.session.executor, now);
     if job.route != Route::Broadcast && online.iter().any(|one| one.takes_new() && !is_paused(one)) {
         for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_paused(one)) {
@@ -83,13 +82,13 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
     }
 }
 
-/// What executors are asked before the run is routed: nothing where its caller named one.
+/// The question that executors are asked before the run is routed; `None` if the caller named an executor.
 fn asks(ready: &Ready) -> Option<Question> {
     question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
 }
 
-/// The executor that the caller of the run named, if it takes the run now: no router is asked. Executors that share the name are
-/// taken in their order.
+/// The executor that the caller of the run named, if it takes the run now: no router is asked. Of executors that share the name, the first
+/// that takes the run.
 fn only(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
@@ -101,7 +100,7 @@ fn only(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
     }
 }
 
-/// A group of a pump job goes to the executor that has the fewest of its groups.
+/// A group of a pump job goes to the executor that has the fewest groups of that job.
 fn evenly(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> Chosen {
     let now = d.now;
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
@@ -166,7 +165,7 @@ fn ask<'a>(
     }
 }
 
-/// As good as a random number, without a source of chance: the same for all shards of a fire.
+/// A pseudo-random number from the run's id, the same for all shards of a fire.
 fn draw(run: &Run) -> u32 {
     match run.parent.filter(|_| run.shard_total.is_some_and(|total| total > 1)) {
         Some(fire) => spread(fire),
@@ -179,7 +178,7 @@ fn spread(run: RunId) -> u32 {
     u32::try_from(mixed).unwrap_or(0)
 }
 
-/// What is kept of a choice, for users.
+/// The stored trace of a choice, which users read.
 fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usize>, now: Timestamp) -> String {
     let (run, route) = (&ready.run, ready.definition.job.route);
     let before_taken = taken.unwrap_or(usize::MAX);

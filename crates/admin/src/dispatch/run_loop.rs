@@ -1,4 +1,4 @@
-//! The loop that receives events, has [`transition`] decide, and performs the effects.
+//! The loop that receives events, calls [`transition`] to decide, and performs the effects.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::metrics::{FireOutcome, size};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
-/// Events taken before the due runs are looked at again.
+/// How many events are handled before the due runs are looked at again.
 const EVENT_BURST: usize = 64;
 
 pub(crate) struct DispatchLoop {
@@ -38,7 +38,7 @@ pub(crate) struct DispatchLoop {
     settings: Settings,
     began: Instant,
     next_round_at: Timestamp,
-    /// Is answered when nothing is in an executor's hands.
+    /// Answered once the dispatcher is drained.
     drained: Option<Answer<()>>,
 }
 
@@ -65,7 +65,7 @@ impl DispatchLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            // As `Decision::knows_open_runs`: what may not start wakes nothing.
+            // The condition of `Decision::knows_open_runs`: a run that may not start must not wake the loop.
             let may_start = self.shared.membership.holds() && self.shared.switches.is_known();
             let held = may_start.then(|| self.shared.membership.token());
             let wake = self.state.next_instant(held).min(self.next_round_at);
@@ -107,7 +107,7 @@ impl DispatchLoop {
         }
     }
 
-    /// What comes together is decided one by one where a decision reads what the effects of the one before it change.
+    /// Splits an event with several items, and handles each by itself, if a decision reads what the effects of the one before it change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),
@@ -201,7 +201,7 @@ impl DispatchLoop {
             ..(*root).clone()
         });
         let shards: Vec<Run> = shards.collect();
-        // From before they are stored: no standing query takes up shards of which the answer to this is still to come.
+        // Admitted before they are stored, so that no standing query takes them up before the answer to this step comes.
         self.shared.in_memory.admit(shards.clone());
         self.store(Step::Expand(root, shards), token, now);
     }
@@ -235,7 +235,7 @@ impl DispatchLoop {
                 "a run goes to an executor"
             );
             let number = ids.next(now);
-            // Before it can answer: its log may come at once.
+            // Noted before the executor can answer: the run's log may come at once.
             self.shared.sent_runs.note(run, active.ready.run.attempt, executor);
             batch.push(trigger(&active.ready, number, parent, (now, self.settings.silence_max)));
             sent.push((run, number));

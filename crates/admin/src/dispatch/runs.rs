@@ -1,9 +1,9 @@
-//! The open runs of this node. Each attempt has one owner, this table: it waits, with the stage that it is in; or it is in hand:
-//! an executor has it, or may have it and the roll call finds out. The queues beside this (gates, limits, parked, probes, roll
-//! call) are indexes by id and own nothing.
+//! The open runs of this node. This table is the only owner of each attempt. An attempt either waits, in a stage, or is in hand: an
+//! executor has it, or may have it and the roll call finds out. The queues (gates, limits, parked, probes, roll call) are indexes by id and
+//! own nothing.
 //!
-//! While the end of an attempt is being stored, the next one may wait here already: of one run, at most one attempt waits and
-//! one is in hand. Of two attempts in hand the later one counts: the earlier one has ended, since the store has begun the later.
+//! While the end of an attempt is being stored, the next one may already wait here: of one run, at most one attempt waits and one is in
+//! hand. Of two attempts in hand the later one counts: the earlier one has ended, since the store has begun the later.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,18 +16,18 @@ use super::active::Active;
 use super::queue::probes::Answers;
 use super::ready::Ready;
 
-/// How long before its instant an at-most-once run is marked at the earliest: time for the write, so that it starts on
-/// time; and no more, for what dies in between ends as `unknown`.
+/// How long before its instant an at-most-once run is marked at the earliest: long enough for the write, so that the run starts on time,
+/// and no longer, because a run whose node dies in between ends as `unknown`.
 const MARK_LEAD: Duration = Duration::from_millis(200);
-/// How long before its instant a run is read by the tick, at most, and comes here.
+/// How long before its instant, at most, the tick reads a run and sends it here.
 const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 
-/// What an open run waits for that no executor has.
+/// The stage of an open run that no executor has: what it waits for.
 #[derive(Debug)]
 pub(crate) enum Stage {
     /// For its instant.
     Scheduled(Timer),
-    /// Its instant has come; what is open of its job may still be adopted.
+    /// Its instant has come, but open runs of its job may still be adopted.
     HeldBack(Timer),
     /// For its turn at a gate.
     Queued,
@@ -45,12 +45,12 @@ pub(crate) enum Stage {
     Unconfirmed(Vec<Run>),
 }
 
-/// When a run is looked at.
+/// The timer of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
-    /// Its instant, or a little before it where it is to be marked first.
+    /// The run's instant, or a little before it if the run is marked first.
     pub(crate) at: Timestamp,
-    /// When it came here, by how long the process ran.
+    /// When the run came here, as the uptime of the process.
     armed_at: Duration,
 }
 
@@ -61,13 +61,13 @@ impl Timer {
         Self { at, armed_at: uptime }
     }
 
-    /// The same, to go off then.
+    /// The same timer, set to `at`.
     pub(crate) const fn set_to(self, at: Timestamp) -> Self {
         Self { at, ..self }
     }
 
-    /// Whether the run's instant has come later than it can have by the clock that it was read by: that has stepped back since.
-    /// An edit may have found the run far ahead meanwhile, and settled it.
+    /// Whether the run has waited here for longer than is possible by the clock that it was read by: that clock has stepped back since.
+    /// Meanwhile an edit may have seen the run as far ahead, and settled it.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
         let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
         uptime.saturating_sub(self.armed_at) > overdue + READ_AHEAD_MAX
@@ -78,7 +78,7 @@ impl Timer {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) ready: Ready,
-    /// Since when it waits there. Its queue time counts from its instant.
+    /// When its wait in that queue began. Its queue time counts from its instant.
     pub(crate) since: Timestamp,
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct OpenRun {
 }
 
 impl OpenRun {
-    /// Since when it waits in its queue.
+    /// When its wait in its queue began.
     pub(crate) const fn since(&self) -> Timestamp {
         match self.stage {
             Stage::Limited(since) | Stage::Parked(since) => since,
@@ -122,7 +122,7 @@ impl OpenRun {
         }
     }
 
-    /// The lease and the attempt that it stands for: of two of one run the greater is the later.
+    /// The epoch and the attempt: of two versions of one run, the greater is the later.
     const fn version(&self) -> (i64, i32) {
         version(&self.ready)
     }
@@ -132,14 +132,14 @@ const fn version(ready: &Ready) -> (i64, i32) {
     (ready.run.node_epoch, ready.run.attempt)
 }
 
-/// What becomes of a run that comes from the ring while one with its id waits here.
+/// How a run that comes from the ring relates to what waits here of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It is taken in; nothing of it is here.
+    /// Nothing of it waits here: it is taken in.
     New,
-    /// It takes the place of what is left here of an attempt or a lease before.
+    /// It replaces what is left here of an earlier attempt or lease, or the same attempt if that still waits for its timer.
     Replaces,
-    /// It is here already, or a later one is.
+    /// It, or a later attempt, waits here already.
     Known,
 }
 
@@ -148,11 +148,11 @@ pub(crate) enum Arrival {
 #[expect(clippy::large_enum_variant, reason = "nearly all entries are open")]
 enum Entry {
     Open(OpenRun),
-    /// A decision about it is under way and has taken it out. It puts it back, hands it on, or ends it.
+    /// A decision in progress has taken the run out. It puts the run back, hands it on, or ends it.
     Deciding,
 }
 
-/// An attempt that does not wait here.
+/// An attempt in hand.
 #[derive(Debug)]
 enum Hand {
     /// An executor has it, or is about to get it.
@@ -183,7 +183,7 @@ pub(crate) struct OpenRuns {
     active_count: usize,
     /// Runs that came into hand, or left it, since this was [asked](Self::take_moved) last.
     moved: Vec<RunId>,
-    /// Those that are scheduled, by when they are looked at and by their planned instants.
+    /// Scheduled runs, by timer and then by planned instant.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     held_back: Vec<RunId>,
     unconfirmed: Vec<RunId>,
@@ -207,7 +207,7 @@ impl OpenRuns {
         self.take_scheduled(run)
     }
 
-    /// Takes a run out whose timer is set.
+    /// Takes out a run whose timer is set.
     pub(crate) fn take_scheduled(&mut self, run: RunId) -> Option<(Ready, Timer)> {
         let Stage::Scheduled(timer) = self.stage(run)? else { return None };
         let timer = *timer;
@@ -216,13 +216,13 @@ impl OpenRuns {
         Some((ready, timer))
     }
 
-    /// The open runs of its job may not be known yet.
+    /// Holds a run back, because the open runs of its job may not be known yet.
     pub(crate) fn hold_back(&mut self, ready: Ready, timer: Timer) {
         self.held_back.push(ready.run.id);
         self.put(ready, Stage::HeldBack(timer));
     }
 
-    /// All open runs are known: what was held back is looked at again.
+    /// Looks at the held-back runs again: the open runs of their jobs may be known now.
     pub(crate) fn stop_holding_back(&mut self) {
         for run in std::mem::take(&mut self.held_back) {
             if let Some(OpenRun { ready, stage: Stage::HeldBack(timer) }) = self.take(run) {
@@ -244,7 +244,7 @@ impl OpenRuns {
         self.put(root, Stage::Unconfirmed(shards));
     }
 
-    /// All broadcasts whose shards are unconfirmed, which are stored again.
+    /// Takes all broadcasts whose shards are unconfirmed; the caller stores the shards again.
     pub(crate) fn expand_again(&mut self) -> Vec<(Run, Vec<Run>)> {
         let mut again = Vec::new();
         for root in std::mem::take(&mut self.unconfirmed) {
@@ -256,7 +256,7 @@ impl OpenRuns {
         again
     }
 
-    /// Takes out a run that is in none of the queues beside this.
+    /// Takes out a run that is in none of the other queues.
     pub(crate) fn withdraw(&mut self, run: RunId) -> Option<OpenRun> {
         let open = self.take(run)?;
         match &open.stage {
@@ -275,7 +275,7 @@ impl OpenRuns {
 }
 
 impl OpenRuns {
-    /// Takes a run in. The caller has taken out what was here of it.
+    /// Takes a run in. The caller has taken out any earlier entry of it.
     pub(crate) fn put(&mut self, ready: Ready, stage: Stage) {
         let run = ready.run.id;
         let before = self.runs.insert(run, Entry::Open(OpenRun { ready, stage }));
@@ -289,7 +289,7 @@ impl OpenRuns {
         Some(open)
     }
 
-    /// Closes the decisions that were made: answers which runs they have neither put back nor handed on.
+    /// Closes the decisions made since the last call. Returns the runs that they have neither put back nor handed on.
     pub(crate) fn take_decided(&mut self) -> Vec<RunId> {
         let mut taken = std::mem::take(&mut self.taken);
         taken.retain(|run| {
@@ -299,7 +299,7 @@ impl OpenRuns {
         taken
     }
 
-    /// The same of one that waits in a queue that counts how long.
+    /// Like [`take`](Self::take), for a run in a queue that counts how long it waits.
     pub(crate) fn take_waiting(&mut self, run: RunId) -> Option<Waiting> {
         self.take(run).map(|open| Waiting { since: open.since(), ready: open.ready })
     }
@@ -337,7 +337,7 @@ impl OpenRuns {
         }
     }
 
-    /// Takes out all that wait, but for broadcasts whose shards are being stored: the answer to that is still to come.
+    /// Takes out all waiting runs, except broadcasts whose shards are being stored: the answer to that is still to come.
     pub(crate) fn drain_waiting(&mut self) -> Vec<OpenRun> {
         self.scheduled.clear();
         self.held_back.clear();
@@ -354,7 +354,7 @@ impl OpenRuns {
 
 /// Runs that executors have, or may have.
 impl OpenRuns {
-    /// An executor gets an attempt, or has it. An earlier attempt that is called for has ended.
+    /// Puts an attempt in hand that an executor gets or has. An earlier attempt in the roll call has ended.
     pub(crate) fn put_active(&mut self, active: Active) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
@@ -362,7 +362,7 @@ impl OpenRuns {
         self.put_hand(active.ready.run.id, Hand::Active(Box::new(active)));
     }
 
-    /// An executor may have an attempt: the roll call finds out. False where a later one is in hand.
+    /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
     pub(crate) fn put_called(&mut self, ready: Ready) -> bool {
         self.put_hand(ready.run.id, Hand::Called(Box::new(ready)))
     }
@@ -396,7 +396,7 @@ impl OpenRuns {
         Some(hand)
     }
 
-    /// Another executor has the run than the one that it was sent to: its successor.
+    /// Moves a run to the successor of the executor that it was sent to.
     pub(crate) fn move_active(&mut self, run: RunId, executor: ExecutorId) {
         if let Some(mut active) = self.take_active(run) {
             active.executor = executor;

@@ -1,6 +1,6 @@
 //! Runs in shadow mode: routed like any other, and not sent.
 //!
-//! They pass no gate and take no limit: what runs for real is neither delayed nor replaced by them, and no executor is asked.
+//! They pass no gate and take no limit: they neither delay nor replace real runs, and no executor is asked.
 
 use rondel_core::reason::Detail;
 use rondel_core::shadow::compare::name_all;
@@ -19,7 +19,7 @@ pub(super) fn is_shadow(ready: &Ready) -> bool {
     ready.definition.job.mode.is_shadow_run(run.trigger, run.fire_at) && !mutant::on(Mutant::ShadowIsSent)
 }
 
-/// Gives a run back that may be sent; one in shadow mode is skipped, and names the executor that would have had it.
+/// Returns a run that may be sent. A run in shadow mode is skipped, and its detail names the executor that would have got it.
 pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     if !is_shadow(&ready) {
         return Some(ready);
@@ -42,12 +42,12 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
     None
 }
 
-/// Whether it stands for all shards of its fire.
+/// Whether the run stands for all shards of its fire.
 const fn is_whole(run: &Run) -> bool {
     run.is_root() && run.shard_total.is_none()
 }
 
-/// The executors that would have had the shards.
+/// The executors that would have got the shards.
 fn all_of(d: &Decision<'_>, ready: &Ready) -> Option<String> {
     let executors = d.state.executors.staying(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! Executors that leave triggers unanswered while their heartbeats come: for how long routing passes them by.
+//! Executors that leave triggers unanswered while their heartbeats come: how long routing avoids them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rondel_core::{ExecutorId, Timestamp};
 
 use crate::registry::UnansweredTriggers;
 
-/// How long an executor is left alone that left a trigger unanswered: this, twice as long each time that it does so again …
+/// How long routing avoids an executor that left a trigger unanswered: this long, twice as long each further time …
 const PAUSE_MIN: Duration = Duration::from_secs(30);
 /// … and at most this.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
@@ -24,7 +24,7 @@ struct Silence {
 }
 
 impl Silences {
-    /// Its stream is ended for a trigger that it left unanswered since then.
+    /// Records that the executor's stream is ended, because it has left a trigger unanswered since `since`.
     pub(crate) fn left_unanswered(
         &mut self,
         executor: ExecutorId,
@@ -39,7 +39,7 @@ impl Silences {
         triggers
     }
 
-    /// The executor answered, or is lost. Returns whether it had left a trigger unanswered.
+    /// Ends the silence: the executor answered, or is lost. Returns whether it had left a trigger unanswered.
     pub(crate) fn end(&mut self, executor: ExecutorId) -> bool {
         self.0.remove(&executor).is_some()
     }

@@ -1,5 +1,5 @@
-//! All that the dispatcher knows, and that its decisions read and change. Each part has its own type and methods; the decisions are
-//! functions over all of it (see [`transition`](super::transition)).
+//! The dispatcher's whole state, which its decisions read and change. Each part has its own type and methods; the decisions are functions
+//! over all of it (see [`transition`](super::transition)).
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -12,7 +12,7 @@ use super::active::Active;
 use super::executors::Executors;
 use super::queue::limits::{LimitKey, Limits};
 use super::queue::noted::Waits;
-use super::queue::overlap::{Gates, Passed};
+use super::queue::overlap::{Admitted, Gates};
 use super::queue::parked::Parked;
 use super::queue::probes::Probes;
 use super::recovery::deadlines::Deadlines;
@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub(super) parked: Parked,
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
-    /// What free places mean for the runs behind them, still to be done.
+    /// Freed places that are still to be offered to the runs behind them.
     pub(super) work: VecDeque<Work>,
     pub(super) outbox: Outbox,
     pub(super) pending: Pending,
@@ -39,9 +39,9 @@ pub(crate) struct State {
     /// What routers remember.
     pub(super) memories: Memories,
     pub(super) deadlines: Deadlines,
-    /// The newest term of each job under which something was sent.
+    /// The newest term of each job under which a run was sent.
     pub(super) terms: HashMap<JobId, i64>,
-    /// What runs are known to wait for.
+    /// The waits of runs, as stored in their rows.
     pub(super) waits: Waits,
     /// The server stops: nothing is sent any more.
     pub(super) is_draining: bool,
@@ -54,7 +54,7 @@ pub(crate) struct Outbox {
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
     /// At-most-once runs that are marked with the next flush.
     pub(super) marks: Vec<InHand>,
-    /// Marked runs, by their instants, which are ahead.
+    /// Marked runs whose instants are still ahead, by instant.
     pub(super) marked_ahead: BTreeSet<(Timestamp, RunId)>,
 }
 
@@ -63,19 +63,19 @@ pub(crate) struct Outbox {
 pub(crate) struct Pending {
     /// Jobs that are being handed over to another node: none of their runs is started.
     pub(super) handing: BTreeSet<JobId>,
-    /// Runs that are asked to end, since a later one takes their place.
+    /// Runs that are asked to end because a later one takes their place.
     pub(super) covering: BTreeSet<RunId>,
-    /// Requests that take marks off.
+    /// Unanswered requests that remove marks.
     pub(super) unmarking_count: usize,
     pub(super) is_looking_for_lost: bool,
 }
 
-/// What is known of leases that have ended.
+/// The state of the recovery of ended leases.
 #[derive(Debug)]
 pub(crate) struct Recovery {
-    /// Under which lease of this node runs may start, as far as the open runs of their jobs are known.
+    /// The lease of this node under which runs may start, if the open runs of their jobs are known.
     pub(super) begun: Option<LeaseToken>,
-    /// Open runs of leases that have ended are being taken over: what they hold of shared limits is not known yet.
+    /// Whether open runs of ended leases are being taken over: how much of shared limits they hold is not known yet.
     pub(super) is_adopting: bool,
     /// Jobs whose open runs are being taken over: their due runs wait.
     pub(super) adopting: HashSet<JobId>,
@@ -86,7 +86,7 @@ pub(crate) struct Recovery {
     pub(super) relays: Relays,
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,
-    /// The last job that was looked for at other nodes.
+    /// The last job for which executors were sought at other nodes.
     pub(super) sought_to: Option<JobId>,
 }
 
@@ -121,8 +121,7 @@ impl State {
         }
     }
 
-    /// When the next run is to be looked at, or sent. Without the lease, or before all open runs are known, none is, whatever
-    /// their instants.
+    /// When the next run is to be looked at or sent. Without the lease under which runs may start, no run counts, whatever its instant.
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun == lease {
@@ -132,19 +131,19 @@ impl State {
         next
     }
 
-    /// Whether nothing is in an executor's hands, nor is a mark being taken off.
+    /// Whether no executor has a run and no mark is being removed.
     pub(crate) fn is_drained(&self) -> bool {
-        // Groups of pump jobs have no end of their own: the next server goes on with them.
+        // Groups of pump jobs have no end of their own: the next server takes them over.
         let waits_for = |active: &Active| active.ready.definition.job.pump.is_none();
         self.pending.unmarking_count == 0 && !self.runs.actives().any(waits_for)
     }
 }
 
-/// What a free place means for the runs behind it. Whatever frees a place while this is done adds to the same queue.
+/// A freed place, to be offered to the runs behind it. A place that is freed meanwhile is added to the same queue.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The turn of a run has come at a gate.
-    Start(Passed),
+    Start(Admitted),
     /// A limit may have room for the next run.
     Offer(LimitKey),
 }

@@ -1,4 +1,4 @@
-//! What must be durable before a run goes on, or is noted beside it.
+//! Steps: requests to the store that a run waits for before it continues, or that note something about it.
 
 use std::collections::BTreeSet;
 
@@ -16,18 +16,18 @@ pub(crate) struct DecidedStep {
     pub(crate) step: Step,
 }
 
-/// Something to make durable.
+/// A request to the store.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Fix the total of a broadcast and insert its shards.
     Expand(Box<Run>, Vec<Run>),
-    /// Mark at-most-once runs before they are sent.
+    /// Mark runs before they are sent: at-most-once runs, and runs with a noted wait.
     Mark(Vec<InHand>),
-    /// Take the mark off runs that were not received.
+    /// Remove the marks of runs that were not received.
     Unmark(Vec<(RunId, i32)>),
-    /// Note that an executor has ended in order.
+    /// Note that the process of an executor has ended.
     NoteLeft(ExecutorId),
-    /// Note runs that live longer than about a second.
+    /// Note as running the runs that take longer than about a second.
     NoteRunning(Vec<InHand>),
     /// Store what pending runs wait for.
     NoteWaits(Vec<NotedWait>),
@@ -35,13 +35,13 @@ pub(crate) enum Step {
     Cover(Vec<RunId>),
     /// Ask runs to end because their app or their executor is stopped.
     Stop(Vec<RunId>, CancelRequest<'static>),
-    /// Find out who counts for limits.
+    /// Find out which nodes count for limits.
     LimitHomes(Vec<LimitName>),
     /// Give jobs to another node.
     HandOver(BTreeSet<JobId>, NodeId),
     /// Find out when other nodes last heard these executors.
     LastHeard(Vec<ExecutorId>),
-    /// Read what has become of these runs.
+    /// Read the rows of these runs.
     Look(Vec<RunId>),
     /// Give the jobs of these runs to nodes that hear an executor which can run them.
     Seek(Vec<Ready>),
@@ -51,6 +51,6 @@ pub(crate) enum Step {
     AnswerFences(Vec<RelayedAnswer>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),
-    /// End runs that this node does not have in memory, for this reason, where no executor has them.
+    /// End runs that this node does not have in memory, for this reason, if no executor has them.
     DropStray(Vec<(RunId, Reason)>),
 }

@@ -1,4 +1,4 @@
-//! Executors come, go, and answer triggers: what that means for the runs in their hands.
+//! Executors connect, disconnect, and answer triggers: the consequences for their runs.
 
 use std::time::Duration;
 
@@ -17,12 +17,12 @@ use super::{flow, outbox};
 use crate::counters::Count;
 use crate::registry::OnlineExecutor;
 
-/// How long an executor that reported to be full is left alone.
+/// How long an executor that reported itself full gets no new runs.
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
-    // Of two streams one counts. Which of them lives only the executor knows: the other one is ended, so that it comes anew
-    // where it was that one.
+    // Of two streams only the newer one counts. Only the executor knows which of them is alive: the other one is ended, so that the
+    // executor connects again if that was the live one.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.number > session.number => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -37,7 +37,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     reconcile(d, id, &report);
     note_begins(d, id, &report);
     unanswered::await_no_answers(d, id);
-    // The end of its stream before may have taken it off the list after the hello put it there.
+    // The end of its previous stream may have removed it from the list after the hello had put it there.
     let unanswered = d.state.executors.silences.of(id);
     d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
     d.state.executors.join(session, &executor, report);
@@ -52,7 +52,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     flow::unpark(d, executor.app);
 }
 
-/// The same incarnation is back: what it does not know of was lost on the way.
+/// The same incarnation is back: runs that it does not report were lost on the way.
 fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;
@@ -66,7 +66,7 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
 }
 
-/// Takes up what an executor reports in its hello about the runs that it has in hand.
+/// Records the starts that an executor reports in its hello, of the runs that it has.
 fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
     for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
@@ -79,8 +79,8 @@ fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
 }
 
-/// A restarted executor proved its predecessor: the journal's results follow, the remainder died with it. The proof is its
-/// word, so it holds for runs of its own app alone.
+/// A restarted executor proved its predecessor: the results in the journal follow, all other runs died with the predecessor. Only the
+/// executor itself vouches for that proof, so it holds only for runs of its own app.
 fn succeed(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
@@ -109,12 +109,12 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         unanswered::answers(d, executor);
     }
     for (run, attempt, reply) in replies {
-        // Counted first: who lost its lease has dropped the run by now.
+        // Counted first, because a node that lost its lease has dropped the run by now.
         if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced, _)) {
             tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
             d.count(Count::TriggersFenced, 1);
         }
-        // A stream that is registered late may report what was refused before the run was sent again, to the same executor.
+        // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.
         let is_its = |active: &&mut Active| {
             let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier

@@ -1,4 +1,4 @@
-//! Switches: what a draining or stopped app or executor, and a stopped node, mean for runs.
+//! Switches: the effects of a draining or stopped app or executor, and of a stopped node, on runs.
 
 use rondel_core::homes::Switch;
 use rondel_core::outcome::CancelRequest;
@@ -18,13 +18,13 @@ const APP_STOPPED: CancelRequest<'static> =
 /// … and that for the runs of an executor.
 const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the switch of its executor: stopped");
 
-/// What an app's switch means for a run that is to be placed.
+/// The effect of an app's switch on a run that is to be placed.
 pub(super) enum Switched {
-    /// It may go on.
+    /// It may be placed.
     On(Ready),
-    /// The app drains: it waits, as it would for an executor.
+    /// The app drains: the run waits, as it would for an executor.
     Waits(Ready),
-    /// The app is stopped: it has its verdict.
+    /// The app is stopped: the run was skipped.
     Ended,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switche
     }
 }
 
-/// What a run waits for that its app's switch keeps from starting.
+/// The wait of a run that its app's switch keeps from starting; `None` if the app is active.
 pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
     match d.facts.switches.of_app(ready.run.app) {
         Switch::Active => None,
@@ -51,7 +51,7 @@ pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
     }
 }
 
-/// Runs of these apps in executors' hands are to end: durably asked for, so that their owner reads it.
+/// Ends the runs of these apps that executors have. The requests are stored, so that the owner of each run reads them.
 pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     let is_running =
         |active: &&Active| apps.contains(&active.ready.run.app) && matches!(active.phase, Phase::Sent | Phase::Noted);
@@ -62,7 +62,7 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
     }
 }
 
-/// Takes over the switches of executors where they have changed.
+/// Applies the switches of executors if they have changed.
 pub(super) fn heed(d: &mut Decision<'_>) {
     if d.state.executors.switch_revision != d.facts.switches.revision() {
         d.state.executors.switch_revision = d.facts.switches.revision();
@@ -70,7 +70,7 @@ pub(super) fn heed(d: &mut Decision<'_>) {
     }
 }
 
-/// Runs in the hands of executors that are stopped are to end, as those of a stopped app. Groups of pumps go on elsewhere: their loop
+/// Ends the runs of executors that are stopped, as those of a stopped app. Groups of pump jobs continue elsewhere: the loop of the pumps
 /// orders them to leave.
 pub(super) fn stop_executors(d: &mut Decision<'_>) {
     let is_stopped =

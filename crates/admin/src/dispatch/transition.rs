@@ -1,9 +1,9 @@
 //! The dispatcher's decisions: what an event means for the open runs.
 //!
-//! [`on`] changes the [`State`] and answers with [effects](Effect); it knows no clock, no store and no stream. What it must know
-//! of the world is in the [`Facts`], what it wants of it is in the effects. An effect that finds no room comes back as an event.
+//! [`on`] changes the [`State`] and returns [effects](Effect); it knows no clock, no store and no stream. The [`Facts`] hold what it must
+//! know of the world, and the effects hold what it wants done. An effect that finds no room comes back as an event.
 //!
-//! The functions beside this file decide parts of it. All take a [`Decision`], and none of them waits for anything.
+//! The functions in the files of this folder decide parts of it. All take a [`Decision`], and none of them waits for anything.
 
 use rondel_core::RunId;
 use rondel_proto::v1;
@@ -111,7 +111,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
     }
 }
 
-/// What of the open runs is known has changed: which of them have places at their gates, and whether these are all.
+/// Handles the events that change which open runs are known: which of them have places at their gates, and whether these are all.
 fn places_known(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
@@ -146,8 +146,8 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
     }
 }
 
-/// A request to the store found no room. Those that are not named here are made again by the next round, or what they are about
-/// is found by the standing queries.
+/// There was no room for a request to the store. For the steps without an action here, the next round repeats the request, or the standing
+/// queries find what it was about.
 fn step_refused(d: &mut Decision<'_>, step: Step) {
     match step {
         Step::Mark(marks) => {
@@ -183,7 +183,7 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
     }
 }
 
-/// Forgets everything that is not in an executor's hands: it is durable, and the next lease holder finds it.
+/// Forgets every run that no executor has: its row is durable, and the next lease holder finds it.
 fn drop_unsent(d: &mut Decision<'_>) {
     outbox::drop_placed(d);
     let state = &mut *d.state;

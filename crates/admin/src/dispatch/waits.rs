@@ -1,7 +1,7 @@
 //! What runs wait for, and why they end without an executor: the parameters of reasons, from the dispatcher's memory.
 //!
-//! What a run has waited for longer than a moment is stored beside it, in batches and apart from the path of a run: so a
-//! restart, and the API of another server, know it too.
+//! A wait that takes longer than a moment is stored in the run's row, in batches and off the run's path, so that it survives a restart and
+//! the API of another server shows it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -24,13 +24,13 @@ use super::step::Step;
 use super::{ends, switches};
 use crate::metrics::Counted;
 
-/// How long a run has waited before that is stored.
+/// How long a run must have waited before its wait is stored.
 const NOTE_FROM: Duration = Duration::from_secs(1);
-/// How long what is stored stands before it is looked at again.
+/// How long a stored wait is left alone before it is looked at again.
 const NOTE_AGAIN: Duration = Duration::from_secs(5);
-/// Waiting runs that one round looks at, of each kind of wait …
+/// How many waiting runs one round looks at, of each kind of wait …
 const LOOK_COUNT_MAX: usize = 1_000;
-/// … and whose waits it stores.
+/// … and how many waits it stores.
 const NOTE_COUNT_MAX: usize = 200;
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
@@ -39,7 +39,7 @@ pub(crate) fn explained(finish: AttemptEnd, reason: Reason, detail: Detail) -> A
     AttemptEnd { message, detail: Some(Box::new(detail)), ..finish }
 }
 
-/// Why a run is skipped whose queue time is over, by what it waited for.
+/// Why a run whose queue timeout has passed is skipped, by what it waited for.
 const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
     match waits_for {
         Some(WaitFor::App) => Reason::Stopped,
@@ -49,8 +49,8 @@ const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
     }
 }
 
-/// The end of a run that is too late by its job's misfire policy. One that a server had queued in time, and noted so, was not
-/// missed: it waited too long, for what it waited for then.
+/// The end of a run that is too late by its job's misfire policy. A run that a server had queued in time, as its noted wait shows, was not
+/// missed: it waited too long, and that wait is the reason.
 pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
     let is_wait = |what| what != WaitFor::RollCall;
     let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
@@ -64,19 +64,19 @@ pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
     explained(finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
 }
 
-/// A run that no executor has is skipped.
+/// Skips a run that no executor has.
 pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: Detail) {
     let now = d.now;
     let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
     ends::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
 }
 
-/// Why a run ends that found no executor until its queue timeout.
+/// Why a run that found no executor by its queue timeout ends.
 pub(super) fn unserved(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
-        // An executor has room by now: what it waited for is over.
+        // An executor has room by now: the noted wait is what the run waited for.
         let noted = d.state.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
         wait = noted.map_or(wait, |noted| (*noted.detail).clone());
     }
@@ -84,7 +84,7 @@ pub(super) fn unserved(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
     (waited_in_vain(detail.waits_for), detail)
 }
 
-/// What a run waits for that no executor takes now.
+/// The wait of a run that no executor takes now.
 fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
     let now = d.now;
     if let Some(detail) = switches::switched_off(d, ready) {
@@ -110,7 +110,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
     Detail { waits_for, app, handler, only_executor, ..Detail::default() }.with_obstacles(obstacles)
 }
 
-/// Stores of all that waits, before it is left to the next server, what it waits for: it was not missed.
+/// Stores the waits of all waiting runs before the next server takes them over: they were not missed.
 pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut notes = Vec::new();
@@ -130,7 +130,7 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     }
 }
 
-/// Stores what runs have waited for longer than a moment, where that is new.
+/// Stores the waits that take longer than a moment, if they are new or have changed.
 pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut known = std::mem::take(&mut d.state.waits.noted);
@@ -159,8 +159,8 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     }
 }
 
-/// From here on these are marked before they are sent, because their rows may record that no executor holds them; the rows
-/// of those that an executor has accepted name it.
+/// From here on these runs are marked before they are sent, because their rows may record that no executor holds them; the row of a run
+/// that an executor has accepted names that executor.
 fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
@@ -173,8 +173,9 @@ fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// Runs of this lease that wait since `before`, so many of each kind of wait: the first in turn, not all of a long queue. What is
-/// left in memory of a lease before may have been taken over, and its row describes more than is known of it here.
+/// Runs of this lease that have waited since `before` or longer, at most `count` of each kind of wait: the first in turn, not all of a long
+/// queue. Runs that are left in memory from an earlier lease may have been taken over, and their rows describe more than is known of them
+/// here.
 fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
     let is_old = |since: Timestamp| since <= before;
     let queued = d.state.gates.some_queued(count, &d.state.runs).map(|(ready, ahead)| {
@@ -196,7 +197,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     all.filter(|(ready, _)| ready.token() == d.facts.token && is_old(ready.run.due_at)).collect()
 }
 
-/// What a run waits for: known at once, or by asking who is online.
+/// The wait of a run: known at once, or derived from the executors that are online.
 enum Wait {
     Known(Box<Detail>),
     Executor,

@@ -1,38 +1,38 @@
-//! How everything stood when it was last looked at, and what is new by comparison. Pure.
+//! The state of the cluster at the last look, and the changes found by comparison with it. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
-use rondel_store::changes::{RunStand, SavedJob};
+use rondel_store::changes::{RunSnapshot, SavedJob};
 
-/// So long after its id was made a run is looked for: what is made first may be stored last.
+/// How long after its id was created a run may still appear: the order of commits can differ from the order of ids.
 const LATE_MAX: Duration = Duration::from_secs(3);
-/// The same for the instant at which a job was saved.
+/// How long after the instant at which it was saved a job may still appear.
 pub(super) const SAVED_LATE_MAX: Duration = Duration::from_secs(10);
-/// How many runs are kept in mind.
+/// Maximum number of runs that are tracked.
 const RUN_COUNT_MAX: usize = 50_000;
-/// How many of them are read again at once.
+/// Maximum number of runs that are read again in one look.
 const REREAD_COUNT_MAX: usize = 2_000;
-/// How often those are that are not due yet.
+/// How often open runs that are not due yet are read again.
 const REREAD_PERIOD: Duration = Duration::from_secs(10);
 
-/// The rows that one look has read.
+/// The rows that one look read.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     /// Runs, each at most once.
-    pub(super) runs: Vec<RunStand>,
-    /// Those of them that were asked for by their ids: what is not among the runs is gone.
+    pub(super) runs: Vec<RunSnapshot>,
+    /// Runs that were read by their ids; those that are not in `runs` were deleted.
     pub(super) asked: Vec<RunId>,
     pub(super) jobs: Vec<SavedJob>,
     pub(super) executors: BTreeMap<ExecutorId, Heard>,
-    /// By id: name and status.
+    /// Name and status of each node.
     pub(super) nodes: BTreeMap<NodeId, (String, &'static str)>,
-    /// There was more than could be read.
+    /// Whether there were more rows than the limits allow.
     pub(super) is_cut: bool,
 }
 
-/// An executor that some node hears.
+/// An executor that some node has a stream to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Heard {
     pub(super) name: String,
@@ -40,10 +40,10 @@ pub(super) struct Heard {
     pub(super) app: AppId,
 }
 
-/// What is new, before names are put to it.
+/// A change, before names are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum News {
-    Run(RunStand),
+    Run(RunSnapshot),
     Job(SavedJob),
     Executor(ExecutorId, Heard, bool),
     Node(String, &'static str),
@@ -57,8 +57,8 @@ struct RowState {
     attempt: i32,
 }
 
-impl From<&RunStand> for RowState {
-    fn from(run: &RunStand) -> Self {
+impl From<&RunSnapshot> for RowState {
+    fn from(run: &RunSnapshot) -> Self {
         Self { status: run.status, reason: run.reason, attempt: run.attempt }
     }
 }
@@ -72,7 +72,7 @@ struct KnownRun {
 
 #[derive(Debug, Default)]
 pub(super) struct Board {
-    /// When it was last brought up to date; `None` before it ever was.
+    /// When the board was last updated; `None` before the first look.
     pub(super) seen_at: Option<Timestamp>,
     runs: BTreeMap<RunId, KnownRun>,
     jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
@@ -81,18 +81,18 @@ pub(super) struct Board {
 }
 
 impl Board {
-    /// Runs with higher ids are to be read.
+    /// Runs with ids above this are to be read.
     pub(super) fn runs_after(&self, now: Timestamp) -> RunId {
         let from = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
         RunId::new(IdGen::first_at(from - LATE_MAX))
     }
 
-    /// Jobs saved from then on are to be read.
+    /// Jobs saved at or after this instant are to be read.
     pub(super) fn jobs_since(&self, now: Timestamp) -> Timestamp {
         self.seen_at.map_or(now, |seen_at| seen_at.min(now)) - SAVED_LATE_MAX
     }
 
-    /// Open runs, not found by [`runs_after`](Self::runs_after), that are to be read again: the longest unread first.
+    /// Open runs that [`runs_after`](Self::runs_after) does not cover and that are to be read again; those read longest ago come first.
     pub(super) fn to_reread(&self, now: Timestamp) -> Vec<RunId> {
         let after = self.runs_after(now);
         let is_due = |known: &KnownRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
@@ -103,8 +103,8 @@ impl Board {
         ids.into_iter().map(|(_, id)| id).collect()
     }
 
-    /// The executors of whom nothing is known yet.
-    pub(super) fn strangers<'i>(&self, ids: impl Iterator<Item = &'i ExecutorId>) -> Vec<ExecutorId> {
+    /// The executors that are not known yet.
+    pub(super) fn unknown_executors<'i>(&self, ids: impl Iterator<Item = &'i ExecutorId>) -> Vec<ExecutorId> {
         ids.filter(|id| !self.executors.contains_key(id)).copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
@@ -112,7 +112,7 @@ impl Board {
         self.executors.get(&id)
     }
 
-    /// What is new. Before anything was ever seen, nothing is: it was so before.
+    /// The changes since the last look. At the first look there are none.
     pub(super) fn compare(&self, seen: &Snapshot) -> Vec<News> {
         if self.seen_at.is_none() {
             return Vec::new();
@@ -135,9 +135,9 @@ impl Board {
         news.extend(came.map(|(id, heard)| News::Executor(*id, heard.clone(), true)));
         let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
         news.extend(seen.jobs.iter().filter(is_new).cloned().map(News::Job));
-        let mut runs: Vec<&RunStand> = seen.runs.iter().collect();
+        let mut runs: Vec<&RunSnapshot> = seen.runs.iter().collect();
         runs.sort_by_key(|run| run.id);
-        let is_new = |run: &&RunStand| match self.runs.get(&run.id) {
+        let is_new = |run: &&RunSnapshot| match self.runs.get(&run.id) {
             Some(known) => known.stand != RowState::from(*run),
             None => !is_full,
         };
@@ -145,7 +145,7 @@ impl Board {
         news
     }
 
-    /// Keeps in mind how it is now.
+    /// Stores the new state.
     pub(super) fn apply(&mut self, seen: Snapshot, now: Timestamp) {
         for id in &seen.asked {
             self.runs.remove(id);
@@ -176,8 +176,8 @@ mod tests {
         START + Duration::from_secs(seconds)
     }
 
-    fn run(made_at: Timestamp, status: RunStatus) -> RunStand {
-        RunStand {
+    fn run(made_at: Timestamp, status: RunStatus) -> RunSnapshot {
+        RunSnapshot {
             id: RunId::new(IdGen::first_at(made_at) + 1),
             namespace: NamespaceId::new(1),
             app: AppId::new(2),
@@ -192,7 +192,7 @@ mod tests {
         }
     }
 
-    fn runs(runs: impl Into<Vec<RunStand>>) -> Snapshot {
+    fn runs(runs: impl Into<Vec<RunSnapshot>>) -> Snapshot {
         Snapshot { runs: runs.into(), ..Snapshot::default() }
     }
 
@@ -210,13 +210,13 @@ mod tests {
         assert_eq!(look(&mut board, runs([old.clone()]), at(1)), [], "it was so before");
         assert_eq!(look(&mut board, runs([fresh.clone()]), at(2)), [News::Run(fresh.clone())]);
         assert_eq!(look(&mut board, runs([fresh.clone()]), at(3)), []);
-        let waits = RunStand { status: RunStatus::Waiting, attempt: 2, ..fresh.clone() };
+        let waits = RunSnapshot { status: RunStatus::Waiting, attempt: 2, ..fresh.clone() };
         assert_eq!(look(&mut board, runs([waits.clone()]), at(4)), [News::Run(waits)]);
-        let over = RunStand { status: RunStatus::Failed, attempt: 2, ..fresh };
+        let over = RunSnapshot { status: RunStatus::Failed, attempt: 2, ..fresh };
         assert_eq!(look(&mut board, runs([over.clone()]), at(5)), [News::Run(over.clone())]);
         // Made long ago, it is read by its id alone, and is forgotten once it is over.
         assert_eq!(board.to_reread(at(6)), [old.id]);
-        let ended = RunStand { status: RunStatus::Succeeded, ..old.clone() };
+        let ended = RunSnapshot { status: RunStatus::Succeeded, ..old.clone() };
         let seen = Snapshot { asked: vec![ended.id], ..runs([ended.clone()]) };
         assert_eq!(look(&mut board, seen, at(6)), [News::Run(ended)]);
         assert!(board.to_reread(at(7)).is_empty() && !board.runs.contains_key(&old.id));
@@ -225,7 +225,7 @@ mod tests {
     #[test]
     fn open_runs_are_read_again_when_they_are_due_and_now_and_then() {
         let mut board = Board::default();
-        let later = RunStand { due_at: at(600), ..run(at(0), RunStatus::Waiting) };
+        let later = RunSnapshot { due_at: at(600), ..run(at(0), RunStatus::Waiting) };
         look(&mut board, runs([later.clone()]), at(1));
         assert_eq!(board.to_reread(at(2)), [], "it is among the newest");
         look(&mut board, Snapshot::default(), at(8));
@@ -260,9 +260,9 @@ mod tests {
         let heard = Heard { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
         let (id, stranger) = (ExecutorId::new(9), ExecutorId::new(8));
         let with = Snapshot { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
-        assert_eq!(board.strangers([id, stranger, id].iter()), [stranger, id]);
+        assert_eq!(board.unknown_executors([id, stranger, id].iter()), [stranger, id]);
         assert_eq!(look(&mut board, with.clone(), at(1)), [News::Executor(id, heard.clone(), true)]);
-        assert!(board.strangers([id].iter()).is_empty());
+        assert!(board.unknown_executors([id].iter()).is_empty());
         assert_eq!(look(&mut board, with, at(2)), []);
         let expected = [News::Node("a".to_owned(), "dead"), News::Executor(id, heard, false)];
         assert_eq!(look(&mut board, seen("dead"), at(3)), expected);
@@ -292,8 +292,8 @@ mod tests {
     fn what_is_too_much_is_a_gap_and_no_more_memory() {
         let mut board = Board::default();
         look(&mut board, Snapshot::default(), at(0));
-        let many: Vec<RunStand> = (0..i64::try_from(RUN_COUNT_MAX).unwrap() + 10)
-            .map(|number| RunStand {
+        let many: Vec<RunSnapshot> = (0..i64::try_from(RUN_COUNT_MAX).unwrap() + 10)
+            .map(|number| RunSnapshot {
                 id: RunId::new(IdGen::first_at(at(1)) + number),
                 ..run(at(1), RunStatus::Pending)
             })

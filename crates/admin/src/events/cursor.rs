@@ -1,4 +1,4 @@
-//! A place in the stream: which event, of which node's watch, and when that was.
+//! A position in the event stream: the watch of a node, the number of an event, and its time.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,19 +7,19 @@ use rondel_core::Timestamp;
 
 use super::Event;
 
-/// What a listener goes on from.
+/// The position from which a listener continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The watch: one per start of a node.
+    /// The watch's id: one per start of a node.
     pub(super) watch: i64,
-    /// The last event that was had.
+    /// The last event that the listener received.
     pub(super) number: u64,
-    /// When that was seen: what another node can go by.
+    /// When that event was seen: another node finds the position by it.
     pub(super) at: Timestamp,
 }
 
 impl Cursor {
-    /// Behind an event of the same watch.
+    /// The position after an event of the same watch.
     #[must_use]
     pub const fn at_event(self, event: &Event) -> Self {
         Self { watch: self.watch, number: event.number, at: event.at }

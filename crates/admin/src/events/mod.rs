@@ -1,39 +1,38 @@
-//! What happens, as a stream: runs that come to stand elsewhere, jobs that are saved, executors and nodes that come and go.
+//! A stream of events: runs that change their state, jobs that are saved, executors and nodes that come and go.
 //!
-//! Nothing is written for it, and no writer notifies it: while a client listens, the store is read once a second (`watch`), what is
-//! new is found by comparison (`board`), and all listeners of this node share it. While no client does, nothing is read.
-//! A listener that may have missed events receives `gap`.
+//! No writer stores or sends events. While a client listens, the store is read once a second (`watch`), changes are found by comparison
+//! (`board`), and all listeners of this node share them; otherwise nothing is read. A listener that may have missed events receives `gap`.
 
 mod board;
 mod cursor;
 mod watch;
 
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
-use rondel_store::changes::{RunStand, SavedJob};
+use rondel_store::changes::{RunSnapshot, SavedJob};
 
 pub use cursor::Cursor;
 pub use watch::{Events, Listener, Next};
 
-/// Something that happened.
+/// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Its number on this node.
     pub number: u64,
     /// When this node saw it.
     pub at: Timestamp,
-    /// The name of the app that it belongs to.
+    /// The name of the app that it concerns.
     pub app: Option<String>,
-    /// What it is.
+    /// The kind of event, with its data.
     pub what: What,
 }
 
-/// What happened.
+/// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
     /// The state of a run changed.
     Run {
         /// Its new state.
-        stand: RunStand,
+        stand: RunSnapshot,
         /// The name of its job.
         job: String,
     },
@@ -41,30 +40,30 @@ pub enum What {
     Job(SavedJob),
     /// An executor came or went.
     Executor {
-        /// Which.
+        /// Its id.
         id: ExecutorId,
         /// Its name.
         name: String,
-        /// Its tenant.
+        /// Its namespace.
         namespace: NamespaceId,
         /// Its app.
         app: AppId,
-        /// Whether it is there now.
+        /// Whether it is connected now.
         is_online: bool,
     },
-    /// A node of the cluster has another status.
+    /// The status of a node changed.
     Node {
         /// Its name.
         name: String,
-        /// As in the list of nodes; `gone` where it is not there any more.
+        /// As in the list of nodes; `gone` if the node was removed.
         status: &'static str,
     },
-    /// Something may have been missed.
+    /// Events may have been missed.
     Gap,
 }
 
 impl What {
-    /// The word for it.
+    /// The name of the kind.
     #[must_use]
     pub const fn kind(&self) -> &'static str {
         match self {
@@ -76,7 +75,7 @@ impl What {
         }
     }
 
-    /// Where it belongs; what belongs to the cluster belongs nowhere.
+    /// The namespace and app that it concerns; `None` for events of the cluster.
     #[must_use]
     pub const fn place(&self) -> Option<(NamespaceId, AppId)> {
         match self {

@@ -1,15 +1,15 @@
-//! The watch of a node: reads the store while a client listens, and keeps what happened for a while.
+//! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
-//! There is no task: whichever listener finds that the last look is a period old looks, and the others have the same.
-//! Between a look's first statement and what is made of it nothing is changed, so a listener that goes away in the middle
-//! takes nothing with it.
+//! There is no task of its own: a listener that finds the last look a period old makes the next one, and the other listeners share its
+//! events. The state changes only after all of a look's reads, without an await in between, so a listener that is dropped during a look
+//! loses nothing for the others.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
-use rondel_store::changes::RunStand;
+use rondel_store::changes::RunSnapshot;
 use rondel_store::cluster::Session;
 use rondel_store::{Store, StoreError};
 use tokio::sync::Mutex;
@@ -21,24 +21,24 @@ use rondel_core::error_chain::chain;
 
 /// How often the store is read while a client listens.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How often the open runs of every lease are: for those that nothing else has shown.
+/// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// After how long without a look what happened meanwhile is not looked for any more.
+/// After a longer time without a look, the changes made meanwhile are not searched for.
 const CARRY_MAX: Duration = Duration::from_secs(60);
-/// How many events are kept for those who are slow or come back.
+/// How many events are kept for listeners that are slow or come back.
 const KEPT_COUNT: usize = 10_000;
-/// How many of them a listener gets at once.
+/// How many events a listener gets at once.
 const BATCH: usize = 500;
-/// How many runs, and jobs, are read in a look.
+/// Limits of the runs and jobs read in one look.
 const RUN_LIMIT: u32 = 10_000;
 const JOB_LIMIT: u32 = 2_000;
 const SWEEP_LIMIT: u32 = 2_000;
 /// An executor is online if it was heard this recently.
 const HEARD_FOR: Duration = Duration::from_secs(30);
-/// How far apart in time two nodes may see the same event.
+/// Maximum difference between the times at which two nodes see the same event.
 const NODES_APART: Duration = Duration::from_secs(15);
 
-/// What happened of late, for all listeners of a node.
+/// The recent events, for all listeners of a node.
 #[derive(Debug)]
 pub struct Events {
     id: i64,
@@ -50,52 +50,52 @@ struct State {
     board: Board,
     looked_at: Option<Instant>,
     swept_at: Option<Instant>,
-    /// The events that are kept; their numbers follow each other.
+    /// The kept events; their numbers are consecutive.
     kept: VecDeque<Arc<Event>>,
-    /// The number of the last one that there was.
+    /// The number of the newest event.
     last: u64,
-    /// Since when everything is in `kept`, or was.
+    /// Since when no event is missing from `kept`.
     since: Option<Timestamp>,
     apps: HashMap<AppId, String>,
     has_complained: bool,
 }
 
-/// A client that listens.
+/// A client's subscription.
 #[derive(Clone, Debug)]
 pub struct Listener {
     events: Arc<Events>,
-    /// Where a client listened before.
+    /// The position up to which the client listened before.
     cursor: Option<Cursor>,
-    /// The last event that was had; `None` before the beginning.
+    /// The last event that was delivered; `None` before the start.
     had: Option<u64>,
 }
 
-/// What a listener gets.
+/// What a listener receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// It has begun: from now on nothing is missed.
+    /// Listening has started: from now on no event is missed.
     Begun {
-        /// From here.
+        /// The position of the start.
         cursor: Cursor,
-        /// Whether something between the place that was asked for and this one may be missed.
+        /// Whether events between the requested position and this one may be missing.
         is_gap: bool,
     },
-    /// These, in order, and the cursor behind them.
+    /// Events in order, and the position after them.
     Events(Vec<Arc<Event>>, Cursor),
-    /// Nothing for now.
+    /// No new events yet.
     Nothing,
-    /// The listener was so slow that what comes next is not kept any more.
+    /// The listener was so slow that the next events are no longer kept.
     TooSlow,
 }
 
 impl Events {
-    /// The watch of this start of a node; `id` is one of its.
+    /// The watch of a node since its start; `id` is an id that this node generated.
     #[must_use]
     pub fn new(id: i64) -> Self {
         Self { id, state: Mutex::default() }
     }
 
-    /// Listens, from here on or from the place of an earlier cursor.
+    /// Subscribes, from now on or from the position of an earlier cursor.
     #[must_use]
     pub fn listen(self: &Arc<Self>, cursor: Option<Cursor>) -> Listener {
         Listener { events: Arc::clone(self), cursor, had: None }
@@ -103,7 +103,7 @@ impl Events {
 }
 
 impl Listener {
-    /// What comes next; looks again after a while, once, where there is nothing.
+    /// Returns the next events; if there are none, waits until the next look is due and tries once more.
     pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> Next {
         let next = self.take(store, now()).await;
         if next != Next::Nothing {
@@ -120,7 +120,7 @@ impl Listener {
             state.look(store, now).await;
         }
         let Some(had) = self.had else {
-            // Before the store was read once, there is nothing to begin with.
+            // There is no position to start from before the store was read once.
             if state.board.seen_at.is_none() {
                 return Next::Nothing;
             }
@@ -141,7 +141,7 @@ impl Listener {
 }
 
 impl Events {
-    /// How long until it is time for another look.
+    /// Time until the next look is due.
     async fn until_due(&self) -> Duration {
         let looked_at = self.state.lock().await.looked_at;
         looked_at.map_or(PERIOD, |at| PERIOD.saturating_sub(at.elapsed()))
@@ -153,7 +153,7 @@ impl State {
         Cursor { watch, number, at: self.board.seen_at.unwrap_or(Timestamp::EPOCH) }
     }
 
-    /// The number of the last event that the owner of this cursor had; `None` where it is not known.
+    /// The number of the last event that the cursor's owner received; `None` if it cannot be determined.
     fn place(&self, watch: i64, cursor: Cursor) -> Option<u64> {
         let first = self.kept.front().map_or(self.last + 1, |event| event.number);
         if cursor.watch == watch {
@@ -166,14 +166,14 @@ impl State {
         Some(later.map_or(self.last, |event| event.number - 1))
     }
 
-    /// Some of what came after an event; `None` where that is not kept any more.
+    /// The next events after a number; `None` if they are no longer kept.
     fn newer_than(&self, number: u64) -> Option<Vec<Arc<Event>>> {
         let first = self.kept.front().map_or(self.last + 1, |event| event.number);
         let skipped = usize::try_from((number + 1).checked_sub(first)?).ok()?;
         Some(self.kept.iter().skip(skipped).take(BATCH).cloned().collect())
     }
 
-    /// Looks at the store. Where it does not answer, listeners wait.
+    /// Looks at the store. If it does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
         let is_stale = self.board.seen_at.is_some_and(|seen_at| seen_at + CARRY_MAX < now);
         let fresh = Board::default();
@@ -238,10 +238,10 @@ impl State {
     }
 }
 
-/// Reads how everything stands.
+/// Reads the rows of a look.
 async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) -> Result<Snapshot, StoreError> {
     let nodes = store.nodes().await?;
-    let mut runs: BTreeMap<RunId, RunStand> = BTreeMap::new();
+    let mut runs: BTreeMap<RunId, RunSnapshot> = BTreeMap::new();
     let mut is_cut = false;
     if sweeps {
         for node in &nodes {
@@ -263,19 +263,20 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
     Ok(Snapshot { runs: runs.into_values().collect(), asked, jobs, executors, nodes, is_cut })
 }
 
-fn by_id(runs: Vec<RunStand>) -> impl Iterator<Item = (RunId, RunStand)> {
+fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
     runs.into_iter().map(|run| (run.id, run))
 }
 
-/// The executors that some node hears.
+/// The executors that some node has a stream to.
 async fn heard(
     store: &dyn Store,
     board: &Board,
     sessions: &[Session],
 ) -> Result<BTreeMap<rondel_core::ExecutorId, Heard>, StoreError> {
     let open = || sessions.iter().filter(|session| session.is_open());
-    let strangers = board.strangers(open().map(|session| &session.executor));
-    let named = if strangers.is_empty() { Vec::new() } else { store.executor_names(&strangers).await? };
+    let unknown_executors = board.unknown_executors(open().map(|session| &session.executor));
+    let named =
+        if unknown_executors.is_empty() { Vec::new() } else { store.executor_names(&unknown_executors).await? };
     let named: HashMap<_, _> = named.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
     let heard = |session: &Session| {
         let known = board.executor(session.executor).cloned();
@@ -288,7 +289,7 @@ async fn heard(
     Ok(open().filter_map(heard).collect())
 }
 
-/// The names that are sent with news.
+/// The names that are sent with changes.
 struct Named {
     jobs: HashMap<JobId, String>,
     apps: HashMap<AppId, String>,

@@ -1,4 +1,4 @@
-//! Metrics as they are exported: families of samples, and their text in the format that Prometheus reads.
+//! Exported metrics: families of samples, and their text in the format that Prometheus reads.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::metrics::Observed;
 /// All samples of one name.
 #[derive(Debug)]
 pub(crate) struct Family {
-    /// Without the `_total` that counters end in.
+    /// Without the suffix `_total` of counters.
     name: &'static str,
     help: &'static str,
     kind: MetricType,
@@ -35,7 +35,7 @@ enum Value {
 #[derive(Debug)]
 struct Labels(Vec<Label>);
 
-/// Samples of one name, put together.
+/// Name and value of one label.
 pub(crate) type Label = (Cow<'static, str>, String);
 
 pub(crate) fn label(name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Label {
@@ -90,7 +90,7 @@ impl Family {
 /// The media type of [`text_of`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The text of these families, in their order.
+/// Encodes the families as text, in their order.
 pub(crate) fn text_of(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Exported(families)));

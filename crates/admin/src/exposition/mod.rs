@@ -1,5 +1,4 @@
-//! Everything that `/metrics` answers, read at each request: the one list of names, which docs/METRICS.md
-//! describes.
+//! The answer of `/metrics`, gathered at each request. This file is the only list of metric names; docs/METRICS.md describes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,10 +19,10 @@ mod pumps;
 
 pub use self::family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
 
-/// Jobs that one statement looks up.
+/// Jobs looked up per statement.
 const LOOKUP: usize = 500;
 
-/// The text of everything.
+/// Gathers all metrics, as text.
 pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     let now = shared.clock.now();
     let mut families = vec![build_info(shared)];
@@ -85,7 +84,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
     });
     let metrics = &shared.metrics;
     vec![
-        Family::counters("rondel_fires", "What became of fires, as this node decided it", fires),
+        Family::counters("rondel_fires", "Fires by outcome, as this node decided it", fires),
         Family::counters("rondel_missed_fires", "Fires that did not run although they were due", missed),
         Family::histogram(
             "rondel_fire_lateness_seconds",
@@ -93,7 +92,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
             metrics.fire_lateness.read(),
         ),
         Family::counters("rondel_runs", "Runs that got their verdict, shards each for itself", runs),
-        Family::counters("rondel_retries", "Attempts that another one followed", retries),
+        Family::counters("rondel_retries", "Attempts that were followed by a retry", retries),
         Family::histogram(
             "rondel_run_queue_seconds",
             "From the instant at which a run was due to its sending to an executor",
@@ -104,7 +103,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
             "From the start of a handler to its end",
             metrics.run_duration.read(),
         ),
-        Family::gauge("rondel_runs_active", "Runs in executors' hands", to_f64(get(&metrics.runs_active))),
+        Family::gauge("rondel_runs_active", "Runs that executors have", to_f64(get(&metrics.runs_active))),
         Family::gauge(
             "rondel_runs_queued",
             "Runs that are due and wait for an executor, a limit or their turn",
@@ -113,7 +112,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
     ]
 }
 
-/// Verdicts by the labels of jobs that the setting names.
+/// Verdicts by the job labels that the setting names.
 fn labelled_runs(shared: &Shared) -> Family {
     let labelled = &shared.definitions.labelled;
     let names: Vec<String> = labelled.keys().iter().map(|key| label_name(key)).collect();
@@ -130,7 +129,7 @@ fn labelled_runs(shared: &Shared) -> Family {
     Family::counters("rondel_labelled_runs", "Runs that got their verdict, by labels of their jobs", samples)
 }
 
-/// The open runs in memory, all of them and those in each place, with their bound.
+/// The number of open runs in memory and in each place, with their bound.
 fn memory(shared: &Shared) -> Vec<Family> {
     let held = &shared.metrics.held;
     let places = [
@@ -170,12 +169,12 @@ fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let lag = metrics.scanned_at().map_or(0.0, |at| now.since(at).as_secs_f64());
     let replies = [("accepted", &metrics.accepted), ("refused", &metrics.refused)];
     vec![
-        Family::gauge("rondel_scheduler_lag_seconds", "Since the last look for due jobs that came to its end", lag),
+        Family::gauge("rondel_scheduler_lag_seconds", "Time since the last completed scan for due jobs", lag),
         Family::histogram("rondel_scan_duration_seconds", "A look for due jobs", metrics.scan.read()),
         Family::histogram("rondel_tick_duration_seconds", "The check of what is due next", metrics.tick.read()),
         Family::histograms(
             "rondel_dispatch_duration_seconds",
-            "From the sending of a run to the executor's word that it has it, or does not take it",
+            "From the sending of a run to the executor's acceptance or refusal",
             replies.map(|(result, histogram)| (vec![label("result", result)], histogram.read())),
         ),
         Family::histogram(
@@ -186,7 +185,7 @@ fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
-/// What came of each loop's ticks.
+/// The results of each loop's ticks.
 fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let reports = shared.loops.reports();
     let of = |name: &str| vec![label("loop", name)];
@@ -203,7 +202,7 @@ fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
-/// What comes and goes beside runs.
+/// Metrics of requests, logs and alerts.
 fn edges(shared: &Shared) -> Vec<Family> {
     let metrics = &shared.metrics;
     let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(&metrics.requests);
@@ -323,12 +322,12 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
-/// What is to be 0 in a quiet cluster.
+/// Counters that are 0 in a quiet cluster.
 fn rare(shared: &Shared) -> Vec<Family> {
     Count::ALL.iter().map(|what| Family::counter(what.metric(), what.help(), shared.counters.get(*what))).collect()
 }
 
-/// Series of single jobs, of those that still exist. Where the database does not answer, there are none.
+/// Series of single jobs, for jobs that still exist. If the database does not answer, there are none.
 async fn jobs(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let known = shared.definitions.jobs.all();
     let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobState>> = BTreeMap::new();

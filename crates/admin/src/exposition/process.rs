@@ -1,10 +1,10 @@
-//! The process itself, as its host sees it, under the names that every exporter uses.
+//! Metrics of the process itself, as its host reports them, under the names that every exporter uses.
 
 use std::fs;
 
 use super::family::Family;
 
-/// What could be read; nothing where there is no `/proc`.
+/// The values that could be read; empty without `/proc`.
 pub(crate) fn families() -> Vec<Family> {
     let mut families = Vec::new();
     if let Some(usage) = fs::read_to_string("/proc/self/stat").ok().as_deref().and_then(Usage::parse) {
@@ -41,8 +41,8 @@ struct Usage {
 }
 
 impl Usage {
-    /// "id (command) state …": the command may hold anything; counted from the state, the 12th and 13th fields are times on
-    /// a processor, the 20th is the start, the 22nd the memory.
+    /// Parses "id (command) state …"; the command may contain any character. Counted from the state, fields 12 and 13 are processor times,
+    /// field 20 is the start, field 22 the memory.
     fn parse(stat: &str) -> Option<Self> {
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |index: usize| fields.get(index)?.parse::<u64>().ok();

@@ -1,4 +1,4 @@
-//! Pump jobs among those that have series of their own.
+//! Metrics of pump jobs, among the jobs that have series of their own.
 
 use rondel_core::Timestamp;
 use rondel_core::pump::{ItemState, Totals};
@@ -6,7 +6,7 @@ use rondel_core::pump::{ItemState, Totals};
 use super::family::{Family, Label, label};
 use super::to_f64;
 
-/// What the items of jobs add up to, each with the labels of its job.
+/// The totals of each job's items, with the labels of the job.
 pub(super) fn families(pumps: &[(Vec<Label>, Totals)], now: Timestamp) -> Vec<Family> {
     let with = |labels: &[Label], name: &'static str, value: &str| {
         labels.iter().cloned().chain([label(name, value)]).collect::<Vec<_>>()

@@ -32,7 +32,7 @@ enum State {
 }
 
 impl State {
-    /// By its streams to two nodes.
+    /// Combines the states that the executor's streams to two nodes show.
     fn or(self, other: Self) -> Self {
         match (self, other) {
             (Self::Silent(one), Self::Silent(another)) => Self::Silent(one.max(another)),

@@ -8,7 +8,7 @@ use rondel_core::{AppId, ExecutorId, Timestamp, TokenId, name, plain};
 use rondel_proto::v1;
 use tonic::Status;
 
-/// Streams that executors with one token may open within a second.
+/// How many streams executors with one token may open within a second.
 const HELLO_RATE_MAX: u32 = 100;
 const SLOTS_MAX: u32 = 100_000;
 const HANDLER_COUNT_MAX: usize = 1_000;
@@ -18,7 +18,7 @@ const LABEL_NAME_LEN_MAX: usize = 100;
 pub const LABEL_VALUE_LEN_MAX: usize = 200;
 const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
-/// Handlers and labels of one executor together, in bytes.
+/// Total size of the handlers and labels of one executor, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
 /// Total size of the rows of one app's executors with one token, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;

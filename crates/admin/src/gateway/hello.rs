@@ -160,8 +160,8 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
     Ok(Greeted { online, record, report, declared_set, process })
 }
 
-/// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any
-/// executor of the app, or in two, `APP` or `APP.NAMESPACE` beside `NAME`.
+/// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any executor of the app,
+/// or in two, `APP` or `APP.NAMESPACE` together with `NAME`.
 fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> {
     let v1::Hello { namespace, app, name, .. } = hello;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);

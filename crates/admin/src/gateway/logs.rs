@@ -24,11 +24,11 @@ use rondel_core::error_chain::chain;
 const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
 /// Size of one batch, in the same unit.
 const BATCH: usize = 4 * 1024;
-/// Overhead of a line beside its text …
+/// Overhead of a line in addition to its text …
 const LINE_OVERHEAD: usize = 64;
-/// … and a chunk beside its lines.
+/// … and of a chunk in addition to its lines.
 const CHUNK_OVERHEAD: usize = 256;
-/// Runs of one batch whose earlier attempts are read.
+/// For how many runs of one batch the earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
 
 /// The content of one message.

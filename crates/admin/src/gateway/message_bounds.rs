@@ -7,7 +7,7 @@ use rondel_proto::{
 };
 use tonic::{Code, Status};
 
-/// Memory overhead of a message part beside its text.
+/// Memory overhead of a message part in addition to its text.
 pub(super) const PART_OVERHEAD: usize = 128;
 
 /// Rejects a message with too many parts, or with a part that is too large.

@@ -63,11 +63,11 @@ pub type Service = GatewayServer<GatewayService>;
 #[derive(Clone, Copy, Debug)]
 pub struct Peer(pub IpAddr);
 
-/// The names in the client's certificate: stored beside [`Peer`] if the client sent one.
+/// The names in the client's certificate: stored alongside [`Peer`] if the client sent one.
 #[derive(Clone, Debug)]
 pub struct PeerNames(pub Vec<String>);
 
-/// Called once the token of a stream has been verified, if the owner of the port stored it beside [`Peer`]: from then
+/// Called once the token of a stream has been verified, if the owner of the port stored it alongside [`Peer`]: from then
 /// on the connection counts as authenticated.
 #[derive(Clone)]
 pub struct OnAuthenticated(pub Arc<dyn Fn(TokenId) + Send + Sync>);
@@ -144,7 +144,7 @@ pub(crate) struct Pass {
     /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,
     token: Option<TokenId>,
-    /// Its executors do not announce handlers, and take any.
+    /// Whether its executors announce no handlers and take any.
     any_handler: bool,
 }
 

@@ -72,7 +72,7 @@ async fn predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<O
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     Proven,
-    /// It has no secret: an executor of an older SDK is succeeded once it is gone.
+    /// The predecessor has no secret: an executor of an older SDK can be succeeded once it is gone.
     UnlessLiving,
     Unproven,
 }

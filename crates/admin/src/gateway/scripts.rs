@@ -1,7 +1,7 @@
-//! The scripts that runs name, for the executors that have the runs.
+//! Sends the scripts that runs name to the executors that have the runs.
 //!
-//! An executor asks for "the script of this run", and never by a name: the server reads which one that is. So an executor's token
-//! reads no script but those that jobs of its app run.
+//! An executor asks for "the script of this run", never for a name: the server looks up which script that is. So an executor's token can
+//! read only the scripts that jobs of its app run.
 
 use std::sync::Arc;
 
@@ -18,14 +18,14 @@ use super::log_rights::RunFacts;
 use crate::dispatch::SessionHandle;
 use crate::node::Shared;
 
-/// Scripts that are read at the same time.
+/// How many scripts are read at the same time.
 pub(super) const READ_COUNT_MAX: usize = 16;
-/// Requests of one stream that wait for that.
+/// How many requests of one stream may wait for a read.
 pub(super) const WAITING_COUNT_MAX: usize = 256;
 
 const NOT_ITS_RUN: &str = "this executor does not have the run";
 
-/// Reads for one stream.
+/// Answers the script requests of one stream.
 #[derive(Debug)]
 pub(super) struct ScriptReader {
     pub(super) shared: Arc<Shared>,
@@ -35,7 +35,7 @@ pub(super) struct ScriptReader {
 }
 
 impl ScriptReader {
-    /// Where the store fails nothing is answered: the executor asks again, or another server.
+    /// Answers a request. If the store fails, there is no answer: the executor asks again, or asks another server.
     pub(super) async fn answer(&self, request: v1::ScriptRequest) {
         let Ok(_permit) = self.reads.acquire().await else { return };
         match self.read(&request).await {

@@ -55,22 +55,22 @@ pub(super) struct Session {
     app: rondel_core::AppId,
     /// The credential of the stream.
     authorization: Option<String>,
-    /// Its process, if it runs on this host.
+    /// The executor's process, if it runs on this host.
     process: Option<HostProcess>,
-    /// Its part in the row of its executor's session.
+    /// The stream's share in the row of its executor's session.
     row: RowShare,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::Pending,
     /// Requests for scripts that are not answered yet.
     script_places: Arc<Semaphore>,
-    /// Its last log message exceeded the limit.
+    /// Whether its last log message exceeded the limit.
     is_over_share: AtomicBool,
 }
 
 impl Session {
-    /// Stores the session, reads which leases are over, welcomes the executor, and notifies the dispatcher, in this order. A node
-    /// that adopts runs asks the executors whose sessions are stored by then; every later one receives the fence in its welcome, also
-    /// that of this node's own lease.
+    /// Stores the session, reads which leases have ended, welcomes the executor, and notifies the dispatcher, in this order. A node that
+    /// adopts runs asks the executors whose sessions are stored by then; every later one receives the fence in its welcome, also that of
+    /// this node's own lease.
     pub(super) async fn open(
         inner: &Arc<Inner>,
         greeted: Greeted,
@@ -323,7 +323,7 @@ impl Session {
         self.is_over_share.store(!is_taken, Relaxed);
     }
 
-    /// Reads and answers beside the stream. What has no place is not answered, and asked again.
+    /// Reads and answers in a task of its own. A request without a place is not answered, and the executor asks again.
     fn send_script(&self, request: v1::ScriptRequest) {
         let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
         let reader = ScriptReader {
@@ -354,7 +354,8 @@ impl Session {
     }
 }
 
-/// The nodes with their leases, no older than the session: what this node saw in its last beat lacks what another one fenced since.
+/// The nodes with their leases, read after the session was stored: the list of the last beat lacks leases that another node has fenced
+/// since.
 async fn leases(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
     if mutant::on(Mutant::StaleWelcome) {
         return Ok(shared.membership.nodes());

@@ -1,8 +1,8 @@
 //! The streams of one executor to this node share one row in the store. Only the last of them ends it.
 //!
-//! Two hellos of an executor may be on their way to the store at the same time, and it may store the later one first. If
-//! the earlier stream then ended the row, the row would state that nothing is sent to the executor any more, although the later stream lives:
-//! a server that adopts this node's runs would not ask that executor about them.
+//! Two hellos of an executor may be on their way to the store at the same time, and it may store the later one first. If the earlier stream
+//! then ended the row, the row would state that nothing is sent to the executor any more, although the later stream lives: a server that
+//! adopts this node's runs would not ask that executor about them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,11 +17,11 @@ pub(super) struct SessionRows(Mutex<HashMap<ExecutorId, Row>>);
 struct Row {
     /// Streams whose session is being stored, or that are open.
     stream_count: usize,
-    /// The newest opening that the store has answered: the one that the row has.
+    /// The newest opening that the store has confirmed: the one in the row.
     opened_at: Option<Timestamp>,
 }
 
-/// A stream's part in the row, from before its session is stored until after its dispatcher has dropped it.
+/// A stream's share in the row, from before its session is stored until after the dispatcher has dropped the stream.
 #[derive(Debug)]
 pub(super) struct RowShare {
     rows: Arc<SessionRows>,
@@ -38,14 +38,14 @@ impl SessionRows {
 }
 
 impl RowShare {
-    /// The store has answered that the session was opened then.
+    /// Records that the store has confirmed the opening of the session at this time.
     pub(super) fn opened(&self, at: Timestamp) {
         let mut rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = rows.entry(self.executor).or_default();
         row.opened_at = row.opened_at.max(Some(at));
     }
 
-    /// Gives the share back. Answers which opening of the row is to be ended: none while the executor has, or opens, another stream here.
+    /// Ends the share. Returns the opening of the row that is to be ended: `None` while the executor has, or opens, another stream here.
     pub(super) fn end(self) -> Option<Timestamp> {
         let rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
         let row = rows.get(&self.executor)?;

@@ -1,4 +1,4 @@
-//! When a TLS certificate ends.
+//! Reads the expiry of a TLS certificate.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,7 +9,7 @@ use rondel_core::Timestamp;
 const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 const END: &str = "-----END CERTIFICATE-----";
 
-/// When the first of the certificates in a PEM file ends: a chain holds no longer than the shortest of them.
+/// The earliest expiry of the certificates in a PEM file: a chain is valid only as long as all of them are.
 pub(super) fn first_end(pem: &str) -> Result<Timestamp, String> {
     let mut first: Option<Timestamp> = None;
     for block in pem.split(BEGIN).skip(1) {
@@ -22,8 +22,8 @@ pub(super) fn first_end(pem: &str) -> Result<Timestamp, String> {
     first.ok_or_else(|| "no certificate in PEM".to_owned())
 }
 
-/// RFC 5280, section 4.1: `Certificate` begins with `TBSCertificate`: version (if it is not 1), serial number, signature, issuer,
-/// validity …
+/// Reads `notAfter` (RFC 5280, section 4.1). `Certificate` begins with `TBSCertificate`, whose fields are version (if it is not 1), serial
+/// number, signature, issuer, validity …
 fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
     let mut outer = SliceReader::new(certificate)?;
     let certificate = AnyRef::decode(&mut outer)?;

@@ -1,6 +1,6 @@
-//! What the server's host may run short of: room on the disks that it writes to, and time of its TLS certificate.
+//! Measures resources of the server's host that can run out: space on its disks, and the validity of its TLS certificate.
 //!
-//! Every 10 seconds each server measures its own, and its next beat puts that into its row; the rules of alerts look there.
+//! Each server measures its own host every 10 seconds; the next heartbeat writes the result to its row, where alert rules read it.
 
 mod certificate;
 pub(crate) mod watched;
@@ -21,18 +21,18 @@ use crate::background::{Background, TickError};
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long a disk may take to answer, such as one in the network.
+/// Timeout for a disk's answer; a network disk may not answer at all.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// A file with certificates is not larger.
+/// Maximum size of a certificate file, in bytes.
 const CERTIFICATE_LEN_MAX: u64 = 1 << 20;
 
 type Measured = (HostReport, Result<(), String>);
 
-/// Measures.
+/// The loop that measures the host.
 #[derive(Debug)]
 pub(crate) struct HostLoop {
     shared: Arc<Shared>,
-    /// A measurement that a disk holds up: no second one begins beside it.
+    /// A measurement that has not finished because a disk does not answer: no second one is started meanwhile.
     under_way: Option<JoinHandle<Measured>>,
 }
 
@@ -47,7 +47,7 @@ impl Background for HostLoop {
     const WORK: &'static str = "read the free space of the disks and the end of the certificate";
 
     fn period(&self) -> Option<Duration> {
-        // A server that looks at rules more often than usual, as tests do, measures more often too.
+        // A server that evaluates alert rules more often than usual, as in tests, also measures more often.
         Some(PERIOD.min(self.shared.config.alert_rules_period * 5))
     }
 
@@ -64,7 +64,7 @@ impl Background for HostLoop {
     }
 }
 
-/// What can be measured is, whatever else fails.
+/// Measures everything that it can; returns the last error, if any.
 fn measure(host: &WatchedHost) -> Measured {
     let (mut report, mut result) = (HostReport::default(), Ok(()));
     for folder in &host.folders {

@@ -1,11 +1,11 @@
-//! What a server looks at on its host.
+//! The resources that a server measures on its host.
 
 use std::path::PathBuf;
 
-/// What a server looks at on its host.
+/// The resources that a server measures on its host.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedHost {
-    /// Folders that it writes to.
+    /// The folders whose disks the server writes to.
     pub folders: Vec<PathBuf>,
     /// The file with its TLS certificate.
     pub certificate: Option<PathBuf>,

@@ -1,13 +1,13 @@
-//! What housekeeping removes, in the audit log: one entry for a pass that removed something.
+//! Audit entries for housekeeping: one for each pass that removed rows.
 
 use rondel_core::AuditId;
 use rondel_store::StoreError;
-use rondel_store::access::{AuditEntry, Means, Verdict};
+use rondel_store::access::{AuditEntry, AuthMethod, Verdict};
 use serde_json::{Value, json};
 
 use crate::node::Shared;
 
-/// Writes that so many were removed, of what was there up to `up_to`.
+/// Writes an entry for `removed` rows up to `up_to`.
 pub(super) async fn write(
     shared: &Shared,
     action: &str,
@@ -20,7 +20,7 @@ pub(super) async fn write(
         id: AuditId::new(shared.membership.latest().ids.next(now)),
         at: now,
         actor: shared.config.node_name.clone(),
-        means: Means::System,
+        means: AuthMethod::System,
         token: None,
         address: None,
         request_id: None,

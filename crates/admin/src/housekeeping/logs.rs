@@ -1,4 +1,4 @@
-//! Logs that are too old, or more than a namespace may have: the oldest ones of ended runs go, their runs stay.
+//! Removes logs beyond their retention or beyond the size limit of their namespace: the oldest logs of ended runs first. The runs stay.
 
 use rondel_core::time::format_duration;
 use rondel_core::{IdGen, NamespaceId, RunId};
@@ -12,19 +12,19 @@ use tokio_util::sync::CancellationToken;
 use super::pause;
 use crate::node::Shared;
 
-/// Runs whose logs go in one transaction: they can be megabytes each.
+/// Runs whose logs one transaction removes: each can have megabytes.
 const BATCH_MAX: u32 = 50;
 
-/// Goes through the namespaces until nothing is too much, or `end` has come. Answers from how many runs logs were removed.
+/// Goes through the namespaces until no logs are left to remove, or until `end`. Returns the number of runs whose logs were removed.
 pub(super) async fn remove_logs(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<u64, StoreError> {
-    // Ids rise with time: this is what the first run of that instant would have.
+    // Ids increase with time: this is the id that the first run of that instant would have.
     let before = IdGen::first_at(shared.clock.now() - shared.config.log_retention);
     let too_old = RunId::new(before.saturating_sub(1));
     let (mut all, mut failed) = (0, None);
     for namespace in shared.store.namespaces().await? {
         match remove_from(shared, &namespace, too_old, (stop, end)).await {
             Ok(removed) => all += removed,
-            // The others have their turn before this is reported.
+            // The other namespaces are processed before the error is returned.
             Err(error) => failed = failed.or(Some(error)),
         }
     }

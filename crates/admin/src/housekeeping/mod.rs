@@ -1,7 +1,7 @@
-//! Housekeeping: runs and logs beyond the retention go, executors without a stream are forgotten.
+//! Housekeeping: removes runs and logs beyond their retention, and executors without a stream.
 //!
-//! One node per period does it, without a lock: a row has when the last pass began, and a node that finds it recent waits.
-//! Two passes at once would do no harm. Batches are small and have pauses between them, so that firing is not disturbed.
+//! One node per period does it, without a lock: a row stores when the last pass began, and a node that finds it recent waits. Two passes at
+//! once would do no harm. Batches are small, with pauses between them, so that firing is not disturbed.
 
 mod audit;
 mod logs;
@@ -23,25 +23,25 @@ use crate::node::Shared;
 
 const PERIOD_MIN: Duration = Duration::from_secs(1);
 const PERIOD_MAX: Duration = Duration::from_secs(600);
-/// How old the counts per job and hour are at most, where the database keeps up.
+/// Maximum age of the counts per job and hour, if the database keeps up.
 const STATS_PERIOD: Duration = Duration::from_secs(60);
 const BATCH_MAX: u32 = 500;
-/// A batch that fails (logs can be large, statements have a time limit) is tried with fewer runs, down to these.
+/// A batch that fails (logs can be large, and statements have a time limit) is tried again with fewer runs, down to this number.
 const BATCH_MIN: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Executors that were not heard for this long are deleted.
+/// Executors that no server has had a stream to for this long are deleted.
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// A node whose lease ended so long ago, and longer than runs are kept, does not come back.
+/// A node whose lease ended this long ago, and longer ago than runs are kept, is deleted.
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// For how long the same call with a key gets the same answer.
+/// How long a repeated call with a key gets the stored answer.
 const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
-/// How long a token is shown that has ended.
+/// How long an ended token is still shown.
 const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// A server that was off asks the executors that it knows about the runs of back then before it forgets them. Nodes that
-/// are forgotten own nothing: they need not wait for it.
+/// After its start, a server asks the executors that it knows for their earlier runs, so it deletes no executors before this time has
+/// passed. Deleted nodes own nothing and need not wait for it.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// What is to be done. Each is a loop of its own: one that fails, or takes long, does not hold up the others.
+/// A housekeeping task. Each has a loop of its own, so that a slow or failing one does not delay the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
     /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
@@ -58,7 +58,7 @@ pub(crate) enum Duty {
 }
 
 impl Duty {
-    /// Its name in the loops' reports, and in the table of when each was last begun.
+    /// Its name in the loops' reports, and in the table of the last passes.
     const fn task(self) -> &'static str {
         match self {
             Self::Stats => "roll_up",
@@ -74,7 +74,7 @@ impl Duty {
         }
     }
 
-    /// What it cannot do while it fails.
+    /// The work that fails when it fails, for log lines.
     const fn work(self) -> &'static str {
         match self {
             Self::Stats => "count runs per job and hour",
@@ -91,7 +91,7 @@ impl Duty {
     }
 }
 
-/// A duty as a type: each loop has its name and work as constants.
+/// A duty as a type, so that each loop has its name and work as constants.
 pub(crate) trait Chore: Send {
     const DUTY: Duty;
 }
@@ -111,7 +111,7 @@ chores! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes
 
 pub(crate) struct HousekeepingLoop<C> {
     shared: Arc<Shared>,
-    /// How often runs and logs are looked at, which their retention decides.
+    /// Period of the passes over runs and logs; it depends on their retention.
     keep_period: Duration,
     batch: u32,
     started: Instant,
@@ -123,7 +123,7 @@ impl<C: Chore> Background for HousekeepingLoop<C> {
     const WORK: &'static str = C::DUTY.work();
 
     fn period(&self) -> Option<Duration> {
-        // A pass that another node began may be over sooner than that: it is looked for as often as counts are made.
+        // The check is as frequent as the counts, since the last pass, begun by another node, may become outdated earlier.
         Some(self.keep_period.min(STATS_PERIOD))
     }
 
@@ -145,7 +145,7 @@ impl<C: Chore> HousekeepingLoop<C> {
         Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), chore: PhantomData }
     }
 
-    /// Answers how many rows went.
+    /// Runs a pass if one is due. Returns the number of rows removed.
     async fn perform(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
         let period = match C::DUTY {
@@ -172,14 +172,14 @@ impl<C: Chore> HousekeepingLoop<C> {
             Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
             Duty::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
             Duty::Nodes => {
-                // Its runs are gone by then, too.
+                // By then its runs are deleted as well.
                 let dead_for = FORGET_NODE_AFTER.max(retention + FORGET_AFTER);
                 store.forget_nodes(now - dead_for, BATCH_MAX).await
             }
         }
     }
 
-    /// Removes batch after batch until nothing old is left, or the pass is over.
+    /// Removes batch after batch until nothing old is left, or the pass has lasted a period.
     async fn purge(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let retention = self.shared.config.retention;
         let before = self.shared.clock.now() - retention;
@@ -220,7 +220,7 @@ impl<C: Chore> HousekeepingLoop<C> {
     }
 }
 
-/// Removes batch after batch until nothing is left that is to go. Answers how much went.
+/// Removes batch after batch until nothing is left to remove. Returns the number of rows removed.
 async fn in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
     stop: &CancellationToken,
     remove: impl Fn() -> F + Send,
@@ -238,12 +238,12 @@ async fn in_batches<F: Future<Output = Result<u64, StoreError>> + Send>(
     Ok(removed)
 }
 
-/// Passes are ten to a retention, but at most one a second and at least one in ten minutes.
+/// A tenth of the retention, but at least one second and at most ten minutes.
 fn period(retention: Duration) -> Duration {
     (retention / 10).clamp(PERIOD_MIN, PERIOD_MAX)
 }
 
-/// Twice what the batch took: two thirds of the time belong to the others.
+/// Pauses for twice the duration of the batch: two thirds of the time are left to others.
 async fn pause(batch_took: Duration, stop: &CancellationToken) {
     tokio::select! {
         biased;

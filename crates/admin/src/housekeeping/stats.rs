@@ -1,4 +1,4 @@
-//! Counts per job and hour, made from the ledger, and removed when they are old themselves.
+//! Counts runs per job and hour from the ledger, and removes old counts.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tokio_util::sync::CancellationToken;
 use super::pause;
 use crate::node::Shared;
 
-/// Rows that one transaction looks at.
+/// Rows read per transaction.
 const BATCH: u32 = 1_000;
-/// A transaction that began with an earlier id may still commit.
+/// A transaction that began with an earlier id may still commit within this time.
 const LAG: Duration = Duration::from_secs(30);
 /// How long counts are kept.
 const KEPT: Duration = Duration::from_secs(400 * DAY_SECS);
 const DAY_SECS: u64 = 24 * 3600;
 
-/// Counts batch after batch until everything is counted, or the pass is over.
+/// Counts batch after batch until everything is counted, or until `end`.
 pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
     let before = shared.clock.now() - LAG;
     while !stop.is_cancelled() && Instant::now() < end {
@@ -32,7 +32,7 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
     Ok(())
 }
 
-/// Removes counts that are too old. Answers how many.
+/// Removes counts that are too old. Returns the number removed.
 pub(super) async fn forget_old(shared: &Shared) -> Result<u64, StoreError> {
     let now = shared.clock.now();
     let mut count = shared.store.forget_stats(now - KEPT, BATCH).await?;
@@ -45,7 +45,7 @@ pub(super) async fn forget_old(shared: &Shared) -> Result<u64, StoreError> {
     Ok(count)
 }
 
-/// How long points are kept: short steps are for charts of the last hours. Those of jobs are many.
+/// How long points are kept: short steps only serve charts of the last hours, and points of jobs are numerous.
 const fn kept(kind: PointKind, step: Step) -> Duration {
     match (kind, step) {
         (_, Step::Minute) => Duration::from_secs(DAY_SECS),

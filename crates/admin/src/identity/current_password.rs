@@ -5,34 +5,34 @@ use std::time::Duration;
 
 use rondel_core::{SessionId, Timestamp};
 use rondel_store::Store;
-use rondel_store::access::{Account, Attempt};
+use rondel_store::access::{Account, AttemptDecision};
 
 use crate::identity::passwords::Passwords;
 use crate::identity::sign_in::{Buckets, SignInError};
 
-/// How many attempts a sign-in has within [`WINDOW`].
+/// Maximum number of attempts per sign-in within [`WINDOW`].
 const ATTEMPTS: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(15 * 60);
-/// How many counts there are for all sign-ins. Two that share one by chance share its attempts.
+/// Number of counters for all sign-ins. Two sign-ins that share a counter by chance share its attempts.
 const BUCKETS: u64 = 1 << 20;
-/// The numbers below which the counts stand, apart from those of signing in.
+/// The counters use numbers below this one, apart from those of signing in.
 const FIRST_BUCKET: i64 = -1_000_000_000;
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proof {
-    /// It is the password.
+    /// The password is right.
     Right,
-    /// It is not.
+    /// The password is wrong.
     Wrong,
-    /// There were too many attempts; from then on there may be another.
+    /// There were too many attempts; the next is allowed at this instant.
     Blocked(Timestamp),
 }
 
-/// Whether this is the password of the account, asked by one of its sign-ins.
+/// Checks the password of an account on behalf of one of its sign-ins.
 ///
 /// # Errors
-/// The store's, or no randomness for the password's sake.
+/// The store's, or the system has no randomness to hash the password.
 pub async fn prove(
     store: &dyn Store,
     passwords: &Passwords,
@@ -41,7 +41,7 @@ pub async fn prove(
     now: Timestamp,
 ) -> Result<Proof, SignInError> {
     let bucket = FIRST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
-    if let Attempt::Blocked(until) = store.count_attempt(bucket, ATTEMPTS, WINDOW, now).await? {
+    if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPTS, WINDOW, now).await? {
         return Ok(Proof::Blocked(until));
     }
     if !passwords.verify(password, account.password.as_ref()).await? {

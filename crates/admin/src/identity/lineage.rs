@@ -1,14 +1,14 @@
-//! Which tokens made one another: what a token makes ends with it, so it must be known who made what.
+//! Descent of tokens: a token ends with the token that created it, so each token records its creator.
 
 use rondel_core::access::{Grant, Role};
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
 use rondel_store::{Store, StoreError};
 
-/// How many tokens may have made one another in a row. Each rotation of a token reads the row that it descends from.
+/// Maximum length of a chain of tokens that created one another. Each rotation of a token reads the row of its creator.
 pub const GENERATION_MAX: usize = 16;
 
-/// A token and those that it descends from, the nearest first; at most one more than [`GENERATION_MAX`].
+/// A token and its ancestors, the nearest first; at most one more than [`GENERATION_MAX`].
 ///
 /// # Errors
 /// The store's.
@@ -22,30 +22,31 @@ pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRec
     Ok(line)
 }
 
-/// The line that a token made by this one goes on with; none where it begins a line of its own. Who may do everything makes
-/// accounts too, each a caller of its own: the tokens that such a token makes are counted each by itself.
+/// The line of a token that `maker` creates; `None` if the new token starts a line of its own. A token with all rights can also create
+/// accounts, each of which counts as a caller of its own, so the tokens that it creates are counted separately.
 #[must_use]
 pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
     let may_all = maker.owner.is_none() && maker.grants.contains(&Grant::everywhere(Role::Admin));
     (!may_all).then_some(maker.line)
 }
 
-/// Which token the replacement of a token descends from.
+/// The parent of a token's replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descent {
-    /// This one; none where no token had a part in it.
+    /// The replacement descends from this token; `None` if no token was involved.
     From(Option<TokenId>),
-    /// From the one that made the replaced token, as the next token of its series.
+    /// The replacement is the next token of the series, and descends from the creator of the replaced token.
     SameSeries,
-    /// The caller's token was made by the one that it wants to replace, and would outlive it.
+    /// The caller's token descends from the one that it wants to replace, and would outlive it.
     Reversed,
-    /// There are more than [`GENERATION_MAX`] in a row already.
+    /// The chain already has more than [`GENERATION_MAX`] tokens.
     TooLong,
 }
 
-/// Which token the replacement of `old` descends from when the token `caller` asks for it. What replaces a token by its own
-/// secret, or by one of its series, goes on with the series: revoking one of its tokens ends the replacement too. An account, and
-/// a token that made the old one, leave the descent as it was, apart from makers that are over. Else the replacement is as good as
+/// Decides the descent of the replacement of `old` that the token `caller` requests. If the caller's token belongs to the series of `old`,
+/// the replacement continues the series: revoking one of its tokens ends the replacement too. An account, or a token from which `old`
+/// descends, leaves the descent as it was, except that ended ancestors are skipped. Any other caller counts as the creator: the replacement
+/// ends with it.
 /// made by the caller, and ends with it.
 ///
 /// # Errors
@@ -57,7 +58,7 @@ pub async fn of_replacement(
     now: Timestamp,
 ) -> Result<Descent, StoreError> {
     let of_old = ancestors(store, old.id).await?;
-    // A maker that is over has rotated itself under an older server: what works still is its successor.
+    // An ended ancestor has rotated itself under an older server: its successor is the one that still works.
     let maker = of_old.iter().skip(1).find(|token| token.is_good(now)).map(|token| token.id);
     let Some(caller) = caller else { return Ok(Descent::From(maker)) };
     let of_caller = ancestors(store, caller).await?;

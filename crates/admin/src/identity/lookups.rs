@@ -1,5 +1,5 @@
-//! Looking credentials up in the database: few at the same time, and few of one address, so that a flood of made-up ones
-//! does not hold up the lease, probes and other callers. Tokens that were unknown a moment ago are not looked up again.
+//! Bounds the look-ups of credentials in the database, in total and per address, so that a flood of invented ones does not delay the lease,
+//! probes and other callers. A token that was unknown a moment ago is not looked up again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -15,22 +15,22 @@ use tokio::time::{Instant, timeout_at};
 use super::sign_in::{self, SignedIn};
 use super::tokens::{self, Principal};
 
-/// Credentials that are looked up at the same time: these wait for a connection to the database, beside what else needs one.
+/// Maximum number of concurrent look-ups: these wait for a database connection, as do the other users of the database.
 const AT_ONCE_MAX: usize = 32;
-/// The same of one address.
+/// Maximum number of concurrent look-ups per address.
 const AT_ONCE_PER_ADDRESS: usize = 8;
-/// How long a request waits for its turn.
+/// How long a request waits for a permit.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Addresses that are kept before unused ones are removed.
+/// Number of stored addresses at which unused ones are removed.
 const ADDRESS_COUNT_MAX: usize = 1_000;
-/// For how long an unknown token stays one without a look. A token that is made meanwhile was never sent before.
+/// How long an unknown token is refused without a look-up. A token created meanwhile has never been sent before.
 const UNKNOWN_PERIOD: Duration = Duration::from_secs(3);
 const UNKNOWN_COUNT_MAX: usize = 10_000;
 
-/// Why nothing was found out about credentials.
+/// Why credentials could not be looked up.
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
-    /// Too many are being looked up.
+    /// Too many look-ups are in progress.
     #[error("too many credentials are being checked at the same time")]
     Busy,
     /// The store failed.
@@ -38,7 +38,7 @@ pub enum LookupError {
     Store(#[from] StoreError),
 }
 
-/// The turns of all who want credentials looked up.
+/// The permits of look-ups, and the tokens known not to exist.
 #[derive(Debug)]
 pub(crate) struct Lookups {
     all: Arc<Semaphore>,
@@ -46,14 +46,14 @@ pub(crate) struct Lookups {
     unknown: Mutex<Unknown>,
 }
 
-/// Hashes of tokens that do not exist, the oldest first.
+/// Hashes of tokens that do not exist; `order` has the oldest first.
 #[derive(Debug, Default)]
 struct Unknown {
     until: HashMap<String, Instant>,
     order: VecDeque<String>,
 }
 
-/// A place among the look-ups, held while the database is asked.
+/// The permits of one look-up, held while the database is queried.
 type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Default for Lookups {
@@ -64,7 +64,7 @@ impl Default for Lookups {
 }
 
 impl Lookups {
-    /// Who has the token in an `Authorization` header: see [`tokens::authenticate`].
+    /// Authenticates the token in an `Authorization` header: see [`tokens::authenticate`].
     pub(crate) async fn bearer(
         &self,
         store: &dyn Store,
@@ -83,7 +83,7 @@ impl Lookups {
         Ok(tokens::admit(store, record, now).await?)
     }
 
-    /// Who signed in with this cookie: see [`sign_in::by_cookie`].
+    /// Authenticates a sign-in by its cookie: see [`sign_in::by_cookie`].
     pub(crate) async fn cookie(
         &self,
         store: &dyn Store,
@@ -94,7 +94,7 @@ impl Lookups {
         Ok(sign_in::by_cookie(store, cookie, now).await?)
     }
 
-    /// Waits for a place of the address first, so that those who wait for one of all are few.
+    /// Waits for the permit of the address first, so that one address has few requests waiting for the shared permits.
     async fn turn(&self, client: Option<IpAddr>) -> Result<Turn, LookupError> {
         let end = Instant::now() + TURN_TIMEOUT;
         let own = timeout_at(end, self.places_of(client.map(network_of)).acquire_owned()).await;

@@ -1,4 +1,4 @@
-//! Passwords: what is taken for one, how it is kept, and the slow question whether one is right.
+//! Passwords: which are allowed, how they are stored, and the slow check of a password.
 
 use argon2::password_hash::phc;
 use argon2::{Algorithm, Argon2, Block, Params, Version};
@@ -8,17 +8,17 @@ use tokio::sync::{OnceCell, Semaphore};
 
 /// The shortest password, in characters.
 pub const PASSWORD_LEN_MIN: usize = 10;
-/// The longest one, in bytes.
+/// The longest password, in bytes.
 pub const PASSWORD_LEN_MAX: usize = 256;
 
-/// How much memory one question takes, in KiB, and how often it is gone over: 20 to 60 ms of one core of today.
+/// Memory of one hash computation, in KiB, and the number of passes over it: 20 to 60 ms on one current core.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
-/// What is allocated at least for a question, in KiB, though less is touched: allocators give memory back at its end only where
-/// it was asked for in a large piece (glibc from 32 MiB on), and would else keep 19 MiB for each thread that ever worked on one.
+/// Minimum allocation for a hash computation, in KiB, although less is touched: allocators return memory to the system at once only if it
+/// was allocated in a large piece (glibc from 32 MiB on). Otherwise they would keep 19 MiB for each thread that ever computed a hash.
 const ALLOCATED_KIB: usize = 33 * 1024;
 const SALT_BYTES: usize = 16;
-/// How many questions are worked on at the same time: they take memory, and the cores belong to the jobs.
+/// Maximum number of concurrent hash computations: they take memory, and the cores are needed for jobs.
 const COUNT_MAX: usize = 2;
 
 /// Why a password could not be hashed.
@@ -26,11 +26,11 @@ const COUNT_MAX: usize = 2;
 #[error("the password could not be hashed: {0}")]
 pub struct PasswordError(String);
 
-/// Asks about passwords, a few at a time, away from the threads that serve.
+/// Hashes and checks passwords, a few at a time, on threads that do not serve requests.
 #[derive(Debug)]
 pub struct Passwords {
     permits: Semaphore,
-    /// What the password for an unknown name is compared with: it takes as long as for a known one.
+    /// The hash with which the password for an unknown name is compared, so that it takes as long as for a known one.
     decoy: OnceCell<PasswordHash>,
 }
 
@@ -40,10 +40,10 @@ impl Default for Passwords {
     }
 }
 
-/// Checks whether this may become a password; `Err` holds the sentence for the user.
+/// Checks whether a new password is allowed; `Err` holds the sentence for the user.
 ///
 /// # Errors
-/// A sentence about what is allowed.
+/// A sentence about the requirement that is not met.
 pub fn check(password: &str, account: &str) -> Result<(), String> {
     if password.chars().count() < PASSWORD_LEN_MIN {
         return Err(format!("a password has at least {PASSWORD_LEN_MIN} characters"));
@@ -59,7 +59,7 @@ pub fn check(password: &str, account: &str) -> Result<(), String> {
 }
 
 impl Passwords {
-    /// What is kept of a password.
+    /// Hashes a password for storage.
     ///
     /// # Errors
     /// The system has no randomness, or no memory.
@@ -70,21 +70,21 @@ impl Passwords {
         hashed.map_err(|error| PasswordError(error.to_string()))?
     }
 
-    /// Whether a password is the one of which this was kept; never, where nothing was, but after as long a time.
+    /// Checks a password against its stored hash. Without a stored hash the answer is false, after the same time.
     ///
     /// # Errors
     /// As those of [`Self::hash`].
     pub async fn verify(&self, password: &str, kept: Option<&PasswordHash>) -> Result<bool, PasswordError> {
         let decoy = self.decoy.get_or_try_init(|| self.hash("the password of no account")).await?;
-        let (is_somebody, kept) = (kept.is_some(), kept.unwrap_or(decoy).clone());
-        // A text that could not have become a password costs nothing to refuse, whichever name is given.
+        let (has_stored_hash, kept) = (kept.is_some(), kept.unwrap_or(decoy).clone());
+        // A text that is too long to be a password is refused without a hash computation, whatever the name.
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }
         let _permit = self.permits.acquire().await;
         let password = password.to_owned();
         let right = tokio::task::spawn_blocking(move || verify(&password, &kept)).await;
-        Ok(right.map_err(|error| PasswordError(error.to_string()))? && is_somebody)
+        Ok(right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
     }
 }
 

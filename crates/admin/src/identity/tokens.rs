@@ -1,4 +1,4 @@
-//! API tokens: made here, kept as hashes.
+//! API tokens: generated here, stored as hashes.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ const SECRET_BYTES: usize = 32;
 /// How precisely the last use of a token is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
 
-/// A token in the clear: shown once, never kept.
+/// A token in plain text: shown once, never stored.
 #[derive(Clone)]
 pub struct Token(String);
 
 impl Token {
-    /// A new one: 256 random bits.
+    /// Generates a token of 256 random bits.
     #[must_use]
     pub fn generate() -> Self {
         let secret: [u8; SECRET_BYTES] = rand::rng().random();
         Self(format!("{TOKEN_PREFIX}{}", hex(&secret)))
     }
 
-    /// A new one, whose prefix is that of its kind.
+    /// Generates a token with the prefix of its kind.
     #[must_use]
     pub fn generate_for(kind: TokenKind) -> Self {
         let secret: [u8; SECRET_BYTES] = rand::rng().random();
@@ -39,7 +39,7 @@ impl Token {
         Self(format!("{TOKEN_PREFIX}{word}_{}", hex(&secret)))
     }
 
-    /// What is kept of it, without a name, an owner or a right.
+    /// The row that is stored of it, without a name, an owner or rights.
     #[must_use]
     pub fn record(&self, id: i64, kind: TokenKind, now: Timestamp) -> TokenRecord {
         TokenRecord {
@@ -62,7 +62,7 @@ impl Token {
         }
     }
 
-    /// One that was read from a file or a header.
+    /// A token that was read from a file or a header.
     #[must_use]
     pub fn from_text(text: &str) -> Self {
         Self(text.trim().to_owned())
@@ -74,7 +74,7 @@ impl Token {
         &self.0
     }
 
-    /// What is kept of it.
+    /// The hash that is stored of it.
     #[must_use]
     pub fn hash(&self) -> String {
         hex(&Sha256::digest(self.0.as_bytes()))
@@ -87,18 +87,18 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// A caller whose token is good.
+/// A caller with a valid token.
 #[derive(Clone, Debug)]
 pub struct Principal {
     /// The token.
     pub token: TokenRecord,
     /// The account that it belongs to.
     pub owner: Option<Account>,
-    /// What it may do, within what its owner may.
+    /// Its rights, limited to those of its owner.
     pub rights: Rights,
 }
 
-/// Who has the token in an `Authorization` header; `None` for none, and for a token that is unknown, over, or an account's
+/// Authenticates the token in an `Authorization` header; `None` if there is no token, or if it is unknown, ended, or belongs to an account
 /// that is locked out.
 ///
 /// # Errors
@@ -113,7 +113,7 @@ pub async fn authenticate(
     admit(store, record, now).await
 }
 
-/// What is kept of the token in an `Authorization` header.
+/// The stored hash of the token in an `Authorization` header.
 pub(super) fn bearer_hash(authorization: &str) -> Option<String> {
     bearer(authorization).map(|text| Token::from_text(text).hash())
 }
@@ -139,7 +139,7 @@ pub fn has_secret(authorization: Option<&str>, secret: &Token) -> bool {
     Sha256::digest(text.as_bytes()).ct_eq(&Sha256::digest(secret.0.as_bytes())).into()
 }
 
-/// Who stands behind a token, if it is good.
+/// The principal of a token, if the token is valid.
 ///
 /// # Errors
 /// The store's.
@@ -157,17 +157,17 @@ pub async fn principal_of(
     Ok(owner.map(|owner| Principal { rights: rights.within(owner.grants.clone()), token, owner: Some(owner) }))
 }
 
-/// What stands before the name of a token wherever a caller is shown. No account has a colon in its name.
+/// Prefix of a token's name wherever a caller is shown. No account has a colon in its name.
 pub const TOKEN_MARK: &str = "token:";
 
-/// What changes by a token are signed with: the account that it belongs to, else the token's own name, marked so that it is not
-/// taken for an account, none of which has a colon in its name.
+/// The name under which changes by a token are recorded: its account, otherwise the token's own name with a prefix, so that it is not taken
+/// for an account, none of which has a colon in its name.
 #[must_use]
 pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
     owner.map_or_else(|| format!("{TOKEN_MARK}{}", token.name), |owner| owner.name.clone())
 }
 
-/// Remembers a token that may do everything, and belongs to the server.
+/// Stores a token that has all rights and belongs to the server.
 ///
 /// # Errors
 /// The store's.

@@ -1,4 +1,5 @@
-//! What only the server can check of a definition: its instants against the present, and the calendar that it names.
+//! Checks of a definition that only the server can make: of its instants against the present, and of the calendar, channels and scripts
+//! that it names.
 
 use crate::jobs::overrides;
 use crate::jobs::params;
@@ -17,10 +18,10 @@ use super::JobError;
 use super::scripts::{self, FoundScripts};
 use crate::node::Node;
 
-/// How long an executor lets a handler end that it stops: the SDK's default.
+/// How long an executor waits for a handler that it stops: the SDK's default.
 const EXECUTOR_GRACE: Duration = Duration::from_secs(10);
 
-/// A definition as it is saved.
+/// A definition as it will be saved.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) spec: JobSpec,
@@ -31,8 +32,8 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The same as it is saved at `now`. An `at` that is to run at once does so from here on, not from the check: a long list
-    /// takes longer to save than a fire may be late.
+    /// The definition as saved at `now`. A past `at` that is to run at once is moved to this instant, not to that of the check: saving a
+    /// long list takes longer than a fire may be late.
     pub(super) fn at(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
         spec.run_past_at(just_after(now), before);
@@ -51,15 +52,15 @@ impl Checked {
     }
 }
 
-/// The first fire lies after the instant of saving.
+/// The first fire must be after the instant of saving.
 fn just_after(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_millis() + 1)
 }
 
-/// A calendar as it stands, and which version of it that is.
+/// A calendar, with its current version.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
-/// A calendar of a namespace as it stands, and the version of it that this is; `None` where there is none.
+/// The current version of a calendar; `None` if it does not exist.
 ///
 /// # Errors
 /// The store's.
@@ -68,7 +69,7 @@ pub async fn calendar(
     namespace: NamespaceId,
     wanted: &str,
 ) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
-    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
     let Some(record) = found else { return Ok(None) };
@@ -81,7 +82,7 @@ pub async fn calendar(
     Ok(Some((PinnedCalendar { id: record.id, version: record.version }, Arc::new(calendar))))
 }
 
-/// Checks a definition that is to be saved in the place of `before`.
+/// Checks a definition that is to replace `before`.
 pub(super) async fn check(
     node: &Node,
     namespace: NamespaceId,
@@ -98,7 +99,7 @@ pub(super) async fn check(
     check_with(node, namespace, spec, now, before, (found, &channels, &scripts))
 }
 
-/// The channels of the namespace, where a definition names any.
+/// The channels of the namespace; empty if no definition names any.
 pub(super) async fn channels_named(
     node: &Node,
     namespace: NamespaceId,
@@ -110,7 +111,7 @@ pub(super) async fn channels_named(
     Ok(node.store().channels(namespace).await?.into_iter().map(|channel| channel.name).collect())
 }
 
-/// The same with the calendar that the definition names, if there is one, and the names of channels.
+/// Like [`check`], with the named calendar, channels and scripts already read.
 pub(super) fn check_with(
     node: &Node,
     namespace: NamespaceId,
@@ -143,7 +144,7 @@ pub(super) fn check_with(
     }
 }
 
-/// A job's newest definition, compiled; without its calendar where it cannot be had, so that it can be mended.
+/// Compiles a job's newest definition; without its calendar if that cannot be read, so that the definition can still be corrected.
 pub(super) async fn compiled(node: &Node, record: &JobRecord) -> Result<Job, JobError> {
     let key = (record.id, record.version);
     let found = node.definitions_once(vec![key]).await?;
@@ -153,19 +154,19 @@ pub(super) async fn compiled(node: &Node, record: &JobRecord) -> Result<Job, Job
     }
 }
 
-/// The complaint about a calendar that is not there.
+/// The error for a calendar that does not exist.
 pub(super) fn no_calendar(name: &str) -> FieldError {
     FieldError::new("/calendar/name", format!("there is no calendar {name:?} in this namespace"))
 }
 
-/// The complaint about a channel that does not exist.
+/// The error for a channel that does not exist.
 pub(crate) fn no_channel<'n>(pointer: String, name: &str, known: impl Iterator<Item = &'n str>) -> FieldError {
     let known: Vec<&str> = known.collect();
     let there = if known.is_empty() { "there is none".to_owned() } else { format!("there are {}", known.join(", ")) };
     FieldError::new(pointer, format!("there is no channel {name:?}; {there}"))
 }
 
-/// The complaint about a channel of a definition that was deleted while the definition was checked.
+/// The error for a channel that was deleted while the definition was checked.
 pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldError {
     let index = expect.and_then(|expect| expect.channels.iter().position(|one| one == name));
     FieldError::new(
@@ -174,8 +175,8 @@ pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldErro
     )
 }
 
-/// A group that hears no server stops after the silence, and has ended after the grace: an item that goes to another group before that has
-/// two groups that execute its rows. A value that `before` has stays as it is, so that the job can still be paused.
+/// A group that hears no server stops after `silence`, and has ended after the executor's grace. If an item went to another group earlier,
+/// two groups would execute its rows. A value that `before` already has is accepted, so that the job can still be paused.
 fn hand_over(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
     let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
     let (given, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);
@@ -192,7 +193,7 @@ fn hand_over(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Opt
     is_wrong.then(|| FieldError::new("/pump/hand_over", message()))
 }
 
-/// Instants that are past when they are set. Those that `before` has are history and stay as they are.
+/// Errors for instants that are in the past when they are set. Instants that `before` already has are accepted.
 fn past(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
     let once = before.map(JobSpec::once_instants).unwrap_or_default();
     let ends = before.map(JobSpec::end_instants).unwrap_or_default();

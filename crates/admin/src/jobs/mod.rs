@@ -1,4 +1,4 @@
-//! The life of a job's definition: created, changed, paused, deleted; and runs that are requested.
+//! Changes of a job's definition: creating, changing, pausing and deleting it; and requests for runs.
 
 mod apply;
 mod checks;
@@ -37,7 +37,7 @@ pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob
 /// Why a change of a job was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum JobError {
-    /// The definition is wrong.
+    /// The definition is invalid.
     #[error("the definition has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another job of the namespace has the name.
@@ -46,10 +46,10 @@ pub enum JobError {
     /// Another caller changed it first.
     #[error("the job was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its version now.
+        /// Its current version.
         version: i64,
     },
-    /// Other jobs follow from it by its name.
+    /// Other jobs follow from it.
     #[error("the job is the parent of {}", counted(.children.len(), "job"))]
     IsParent {
         /// Their names.
@@ -69,34 +69,34 @@ pub enum JobError {
     Store(#[from] StoreError),
 }
 
-/// A run that is requested.
+/// A request for a run.
 #[derive(Clone, Debug)]
 pub struct RunRequest {
-    /// Parameters of this run alone.
+    /// Parameters of this run only.
     pub params: Option<RunParams>,
-    /// Who asks: a person, a program.
+    /// Who requests it: a user or a program.
     pub trigger: Trigger,
     /// The run that this one repeats.
     pub parent: Option<RunId>,
-    /// The span of the request: the run goes on in its trace.
+    /// The span of the request: the run continues its trace.
     pub trace: Option<TraceParent>,
-    /// The stable name of the only executor that may have it.
+    /// The stable name of the only executor that may run it.
     pub executor: Option<String>,
-    /// Its key, and what becomes of the request while an open run of the job has that.
+    /// Its key, and how the request is handled while an open run of the job has that key.
     pub key: Option<(String, IfOpen)>,
-    /// When it is to run; now where left out.
+    /// When it is to run; `None` for now.
     pub at: Option<Timestamp>,
 }
 
 impl RunRequest {
-    /// For a run as the job's definition has it.
+    /// A request for a run with the parameters of the job's definition.
     #[must_use]
     pub const fn by(trigger: Trigger) -> Self {
         Self { params: None, trigger, parent: None, trace: None, executor: None, key: None, at: None }
     }
 }
 
-/// Creates a job; its app comes into being with it.
+/// Creates a job, and its app if there is none.
 ///
 /// # Errors
 /// [`JobError::Invalid`], [`JobError::NameTaken`], the store's.
@@ -148,7 +148,7 @@ fn new_job(
     }
 }
 
-/// Gives a job another definition. Where that pauses it, runs that its schedule made and no executor has are skipped.
+/// Changes the definition of a job. If that pauses it, runs of its schedule that no executor has are skipped.
 ///
 /// # Errors
 /// Each variant of [`JobError`].
@@ -164,7 +164,7 @@ pub async fn change(
     Ok(saved)
 }
 
-/// Skips runs that the job's schedule made and no executor has, where a change has paused it.
+/// If a change has paused the job, skips the runs of its schedule that no executor has.
 async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
     if before.spec.enabled && !saved.spec.enabled {
         queued::settle(node, saved, (Reason::Paused, None), author).await?;
@@ -172,7 +172,7 @@ async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, au
     Ok(())
 }
 
-/// The same, without what follows for queued runs.
+/// Like [`change`], but leaves queued runs alone.
 async fn change_definition(
     node: &Node,
     record: &JobRecord,
@@ -186,7 +186,7 @@ async fn change_definition(
     catch_up(node, saved).await
 }
 
-/// Gives a job the newest version of its calendar, which was found like this, and no other definition.
+/// Moves a job to the newest version of its calendar, which the caller has read, without any other change.
 pub(crate) async fn follow_calendar(
     node: &Node,
     record: &JobRecord,
@@ -250,7 +250,7 @@ async fn save(
     }
 }
 
-/// A job that was saved while its calendar was: the save of the calendar did not see it.
+/// Catches up with its calendar if a job was saved while its calendar was: the save of the calendar did not see it.
 async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
     let found = calendar(node, record.namespace, &used.name).await?;
@@ -258,14 +258,14 @@ async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError>
         return Ok(record);
     }
     match follow_calendar(node, &record, found, &format!("calendar {}", used.name)).await {
-        // Another caller changed it, and catches up.
+        // Another caller changed the job, and catches up itself.
         Ok(()) | Err(JobError::Conflict { .. }) => {}
         Err(error) => return Err(error),
     }
     Ok(node.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
 }
 
-/// Switches a job's schedules on or off; does nothing where they are.
+/// Enables or disables a job's schedules; does nothing if they are already so.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
@@ -277,7 +277,7 @@ pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author:
     change(node, record, spec, Some(record.version), author).await
 }
 
-/// Pauses a job, and skips or keeps its queued runs; by default those are skipped that its schedule made.
+/// Pauses a job, and skips or keeps its queued runs; by default, those of its schedule are skipped.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
@@ -296,7 +296,7 @@ pub async fn pause(
     Ok((paused, runs))
 }
 
-/// Deletes a job; its runs stay, and those that no executor has are skipped or kept. With `leaves_followers` it goes although other
+/// Deletes a job; its runs stay, and those that no executor has are skipped or kept. With `leaves_followers` it is deleted even if other
 /// jobs follow from it.
 ///
 /// # Errors
@@ -324,8 +324,8 @@ pub async fn delete(
     }
 }
 
-/// When these jobs fire next, claimed already or not; `None` for one that does not fire any more, and for one whose
-/// next fire follows from a run that is not over.
+/// When these jobs fire next, whether that fire is already claimed or not; `None` for a job that does not fire any more, and for one whose
+/// next fire depends on a run that has not ended.
 ///
 /// # Errors
 /// The store's.
@@ -354,7 +354,7 @@ fn no_calendar(spec: &JobSpec) -> FieldError {
     checks::no_calendar(spec.calendar.as_ref().map_or("", |used| &used.name))
 }
 
-/// Code knows its jobs by their names: one with another name would be made anew beside it.
+/// Code refers to its jobs by name: if a declared job were renamed, its code would create a second one.
 fn check_name(record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let is_declared = record.declared.as_ref().is_some_and(|declared| declared.undeclared_at.is_none());
     if !is_declared || spec.name == record.spec.name {

@@ -1,4 +1,4 @@
-//! Parameters of one run: held against what the job lets callers replace, and against its handler's schema.
+//! Parameters of one run: checked against the parameters that the job lets callers replace, and against its handler's schema.
 
 use crate::jobs::{self, params};
 use rondel_core::job::check_params_size;
@@ -11,13 +11,13 @@ use serde_json::{Map, Value};
 use super::JobError;
 use crate::node::Node;
 
-/// What the server adds to the parameters of a run that follows from others.
+/// The field that the server adds to the parameters of a run that follows from others.
 const PARENTS: &str = "parents";
-/// Where it puts a job's parameters that are no object.
+/// The field for a job's parameters that are not an object.
 const WRAPPED: &str = "params";
 
-/// Parameters of one run that the job allows. Only [`run_params`] and [`params_again`] make them, so that no
-/// way to request a run can leave the check out.
+/// Parameters of one run, checked against the job. Only [`run_params`] and [`params_again`] create them, so that no way of requesting a run
+/// can omit the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunParams(String);
 
@@ -27,11 +27,11 @@ impl RunParams {
     }
 }
 
-/// The parameters of one run, where a caller gave some: those of the job, with what it lets callers replace. `None` where
-/// they are the job's.
+/// The parameters of one run for which a caller gave some: the job's parameters, with those replaced that callers may replace. `None` if
+/// the result equals the job's.
 ///
 /// # Errors
-/// [`JobError::Invalid`] with a complaint for each parameter that may not be replaced or that the handler would refuse.
+/// [`JobError::Invalid`] with an error for each parameter that may not be replaced or that the handler would refuse.
 pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Option<RunParams>, JobError> {
     if let Err(message) = check_params_size(given) {
         return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
@@ -47,8 +47,8 @@ pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Opti
     }
 }
 
-/// The parameters of a run that repeats this one. They are not held against the handler's schema, but against the job's
-/// overrides as they are now: what a caller replaced in the first run may be code that no caller may give any more.
+/// The parameters of a run that repeats this one. They are not checked against the handler's schema, but against the job's current
+/// overrides: a parameter replaced in the first run may be code, which callers may no longer be allowed to give.
 ///
 /// # Errors
 /// [`JobError::Invalid`], and the store's.
@@ -68,7 +68,7 @@ pub async fn params_again(node: &Node, record: &JobRecord, run: &Run) -> Result<
     Ok(Some(RunParams(again.to_string())))
 }
 
-/// The definition that a run was made of.
+/// The definition from which a run was created.
 async fn spec_of(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<JobSpec>, StoreError> {
     if run.job_version == record.version {
         return Ok(Some(record.spec.clone()));
@@ -76,7 +76,7 @@ async fn spec_of(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<Jo
     Ok(node.store().definitions(&[(run.job, run.job_version)]).await?.pop().map(|found| found.spec))
 }
 
-/// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were saved once stay valid.
+/// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were already saved stay valid.
 pub(super) fn overrides_complaints(
     node: &Node,
     namespace: NamespaceId,
@@ -98,7 +98,7 @@ fn applied(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobErro
     spec.effective_overrides().apply(&spec.handler, base, given).map_err(JobError::Invalid)
 }
 
-/// The parameters of a run again. What the server had put beside them is not held against the job.
+/// The parameters of a repeated run. The field that the server had added is not checked against the job.
 fn repeated(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
     let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS));
     let base = match base {
@@ -118,7 +118,7 @@ fn repeated(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobE
     Ok(again)
 }
 
-/// Pointers whose first part is no field of a schema that knows all of its fields.
+/// Errors for pointers whose first part is not a field of the schema, if the schema allows no other fields.
 fn unknown_pointers(schema: &Value, pointers: &[String]) -> Vec<FieldError> {
     let is_closed = schema["additionalProperties"] == false && schema.get("patternProperties").is_none();
     let Some(known) = schema["properties"].as_object().filter(|_| is_closed) else { return Vec::new() };

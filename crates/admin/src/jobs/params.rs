@@ -1,4 +1,4 @@
-//! A job's parameters against the schema of its handler, as far as executors that have it are connected to this node.
+//! Checks a job's parameters against the schema of its handler, if executors with the handler are connected to this node.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::node::Node;
 use crate::registry::{Handler, ParamsSchema};
 
-/// What the author of a definition should know although it is right.
+/// A warning about a valid definition, for its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobWarning {
     /// Its runs wait, and are skipped after its `queue_timeout`.
@@ -21,7 +21,7 @@ pub enum JobWarning {
         /// The handler.
         handler: String,
     },
-    /// Its definition was in shadow mode, and is no more: the other scheduler may still fire it.
+    /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
     LeavesShadow,
 }
 
@@ -38,30 +38,30 @@ impl std::fmt::Display for JobWarning {
     }
 }
 
-/// The handlers that executors online have in an app, by name.
+/// The handlers that connected executors of an app have, sorted by name.
 #[must_use]
 pub fn handlers(node: &Node, app: AppId) -> Vec<Handler> {
     node.shared().registry.handlers(app)
 }
 
-/// The schema of a handler's parameters, where all executors online that have it agree.
+/// The schema of a handler's parameters, if all connected executors with the handler agree on it.
 #[must_use]
 pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &str) -> Option<Arc<ParamsSchema>> {
     node.shared().registry.params_schema(namespace, app, handler).flatten()
 }
 
-/// What the handler of a job would refuse of these parameters.
+/// The errors for which the handler of a job would refuse these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     let is_follower = !spec.parents().is_empty();
     match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
         Some(schema) => schema.map_or_else(Vec::new, |schema| schema.complaints(params, is_follower)),
-        // No executor with the handler is connected. The schemas of the agent's handlers are known.
+        // No executor with the handler is connected, but the schemas of the agent's handlers are known.
         None => agent_handlers::params_schema(&spec.handler)
             .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).complaints(params, is_follower)),
     }
 }
 
-/// What the author of a definition should know although it is right.
+/// The warnings for the author of a valid definition.
 #[must_use]
 pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
     let (app, handler) = (&spec.app, &spec.handler);
@@ -71,14 +71,14 @@ pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobW
     }
 }
 
-/// Whether an executor that this node hears offers a handler.
+/// Whether an executor connected to this node offers a handler.
 #[must_use]
 pub fn is_offered(node: &Node, namespace: NamespaceId, app: &str, handler: &str) -> bool {
     node.shared().registry.params_schema(namespace, app, handler).is_some()
 }
 
-/// What is wrong with the parameters of a definition in the place of `before`. What was saved once stays as it is:
-/// a job whose handler has learned other parameters since can still be paused.
+/// The errors in the parameters of a definition that replaces `before`. Parameters that were already saved are accepted: a job whose
+/// handler has since changed its parameters can still be paused.
 pub(super) fn params_complaints(
     node: &Node,
     namespace: NamespaceId,
@@ -91,9 +91,9 @@ pub(super) fn params_complaints(
     };
     // A job without a schedule may get its parameters when it is triggered, unless no caller may give any.
     let takes_params = *spec.effective_overrides() != Overrides::None;
-    let is_told_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
-    // What is too long was refused with the rest of the definition.
-    if !is_judged || is_told_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
+    let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
+    // Parameters that are too long were refused with the rest of the definition.
+    if !is_judged || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
         return Vec::new();
     }
     if let Err(message) = check_params_size(&spec.params) {
@@ -103,7 +103,8 @@ pub(super) fn params_complaints(
     if named.iter().all(|shard| shard.params.is_null()) {
         return complaints_about(node, namespace, spec, &spec.params);
     }
-    // What the handler gets is what counts: a shard may add what the job leaves out. The first one that is wrong is named.
+    // The parameters that the handler receives are checked: a shard may add those that the job omits. Only the first wrong shard is
+    // reported.
     let of_shard = |(index, shard): (usize, &ItemSpec)| {
         let params = with_params_of_shard(spec.params.clone(), &shard.params);
         let complaints = match check_params_size(&params) {
@@ -125,7 +126,7 @@ fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params:
     check_params(node, namespace, spec, params)
 }
 
-/// What the verdict on a definition's parameters hangs on.
+/// The fields on which the verdict on a definition's parameters depends.
 fn judged_by(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());

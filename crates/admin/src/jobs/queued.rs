@@ -12,22 +12,22 @@ use rondel_store::catalog::JobRecord;
 
 use crate::node::Node;
 
-/// How often it is looked whether the owners of runs have ended them.
+/// How often the runs are checked until their owners have ended them.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
-/// What became of the open runs of a job that was paused or deleted.
+/// Counts of the open runs of a job that was paused or deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuedRuns {
-    /// Were queued and are skipped.
+    /// Queued runs that are skipped.
     pub dropped: u64,
-    /// Are queued, and run when their turn comes.
+    /// Queued runs that are kept, and run in their turn.
     pub kept: u64,
-    /// Are with executors, and go on.
+    /// Runs that executors have, and that continue.
     pub running: u64,
 }
 
-/// Skips the queued runs of a job that are not to be kept, and waits until their owners have done so, or for the bound of
-/// the configuration: an owner that is away does it later, or its successor.
+/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, but no longer than the configured
+/// bound: an owner that is down, or its successor, does it later.
 pub(super) async fn settle(
     node: &Node,
     record: &JobRecord,
@@ -53,13 +53,13 @@ pub(super) async fn settle(
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
-        // A fire whose instant was still ahead is not waited for: it ends, or is sent, when that has come.
+        // A fire that was still in the future is not waited for: it is skipped or sent at its instant.
         let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
         let over: Vec<&Run> = now.iter().filter(|run| run.status.is_terminal()).collect();
         let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
         let taken = open.iter().copied().filter(is_taken).count();
         if open.len() <= taken || looks == 0 {
-            // One that an executor had by then is not queued any more; one that its owner has not ended yet will be.
+            // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
             let ended = over.iter().filter(|run| run.reason == Some(reason)).count();
             runs.running += count(taken);
             runs.dropped = count(ended + open.len() - taken);

@@ -1,4 +1,4 @@
-//! Runs that callers ask for: now or at a later instant, with a key or without.
+//! Runs that callers request: now or at a later instant, with or without a key.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use rondel_store::ledger::KeyedRun;
 use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
 
-/// A run that is due further ahead waits in the store until the scan of the job's home takes it up; an earlier one goes to the
-/// ring at once.
+/// A run due later than this waits in the store until the scan of the job's home takes it; an earlier one enters the ring at once.
 const WAITS_FROM: Duration = Duration::from_secs(2);
 
-/// Makes a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
+/// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
 ///
 /// # Errors
-/// [`JobError::Invalid`] where the request replaces and the job discards what overlaps; [`JobError::KeyInUse`] where an open run of the job has the key and the request does not replace that; the store's.
+/// [`JobError::Invalid`] if the request replaces an open run and the job's overlap policy is discard; [`JobError::KeyInUse`] if an open run
+/// of the job has the key and the request does not replace it; the store's.
 pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -> Result<Run, JobError> {
     let (key, trace) = (request.key.clone(), request.trace);
     if let Some((_, IfOpen::Replace)) = &key
@@ -30,7 +30,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
                        refuse or keep, or give the job another policy";
         return Err(JobError::Invalid(vec![FieldError::new("/if_open", message)]));
     }
-    let run = requested(node, record, request);
+    let run = new_requested_run(node, record, request);
     if let Some(trace) = trace {
         node.store().note_trace(run.id, trace).await?;
     }
@@ -41,7 +41,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             match node.store().request_keyed_run(node.token(), keyed, if_open, node.now()).await? {
                 KeyedRun::Made(run) => run,
                 KeyedRun::Replaced(run, _) => {
-                    // The owner of the earlier one may be this node.
+                    // This node may own the earlier run.
                     node.poke_cancels(&run);
                     run
                 }
@@ -50,7 +50,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         }
     };
     if let Some(failed) = run.parent {
-        // The failure that is run again needs no look any more.
+        // The failure that is run again needs no more attention.
         node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
     }
     if run.status == RunStatus::Pending {
@@ -59,7 +59,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     Ok(run)
 }
 
-fn requested(node: &Node, record: &JobRecord, request: RunRequest) -> Run {
+fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Run {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
     let fire_at: Timestamp = request.at.map_or(now, |at| at.max(now));
     let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };

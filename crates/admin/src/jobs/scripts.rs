@@ -1,4 +1,4 @@
-//! The scripts of the server that definitions name.
+//! The server's scripts that definitions refer to.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use crate::node::Node;
 
 const POINTER: &str = "/params/script";
 
-/// What each script that exists is written in, by what names it.
+/// The language of each script that exists, by reference.
 pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
 
-/// Those of the scripts that definitions name that exist.
+/// The scripts that the definitions name, as far as they exist.
 pub(super) async fn named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<FoundScripts, StoreError> {
     let mut found = FoundScripts::new();
     for named in specs.iter().filter_map(JobSpec::script) {
@@ -33,7 +33,7 @@ pub(super) async fn named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]
     Ok(found)
 }
 
-/// What is wrong with the script that a definition names in the place of `before`.
+/// The error of the script that a definition names, if the definition replaces `before`.
 pub(super) fn complaint(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Option<FieldError> {
     let of = |spec: &JobSpec| (spec.handler.clone(), spec.params.get("script").cloned());
     if before.is_some_and(|before| of(before) == of(spec)) {
@@ -56,7 +56,7 @@ pub(super) fn complaint(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundS
     }
 }
 
-/// The complaint about a script of a definition that was deleted while the definition was checked.
+/// The error for a script that was deleted while the definition was checked.
 pub(super) fn lost(named: &ScriptRef) -> FieldError {
     FieldError::new(POINTER, format!("there is no script {named}: it was deleted meanwhile"))
 }

@@ -1,4 +1,4 @@
-//! Some shards of a fire run again: a fire of its own, which is cut into these shards from the beginning.
+//! Runs the failed shards of a fire again: as a new fire that is cut into these shards from the start.
 
 use rondel_core::run::{BROADCAST, RunOf};
 use rondel_core::{Reason, Route, Run, RunId, RunStatus};
@@ -9,21 +9,21 @@ use rondel_store::ledger::RunQuery;
 use super::RunRequest;
 use crate::node::Node;
 
-/// Shards that are read at once.
+/// Shards read per page.
 const PAGE_LEN: u32 = 500;
-/// The most shards of a fire that are looked at.
+/// Maximum number of shards of a fire that are read.
 const SHARD_COUNT_MAX: usize = 10_000;
 
-/// Why shards do not run again.
+/// Why shards cannot run again.
 #[derive(Debug, thiserror::Error)]
 pub enum ShardsError {
     /// The run has no shards.
     #[error("the run has no shards; run it again as a whole")]
     NoShards,
-    /// The job has none any more.
+    /// The job is no longer cut into shards.
     #[error("the job is not cut into shards any more; run it again as a whole")]
     JobNotSharded,
-    /// The shards of its fire were not those that the job has now.
+    /// The fire had other shards than the job has now.
     #[error(
         "the job names {now} shards, and this fire had {then}: a shard's index would stand for another one; run it again as a whole"
     )]
@@ -33,10 +33,10 @@ pub enum ShardsError {
         /// How many the fire had.
         then: i32,
     },
-    /// Groups have no work of their own that could be left.
+    /// Groups of a pump job have no work of their own that could be left.
     #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
     IsPump,
-    /// Nothing is left to do.
+    /// No shard failed.
     #[error("each of its shards succeeded")]
     NoneFailed,
     /// The store failed.
@@ -44,14 +44,14 @@ pub enum ShardsError {
     Store(#[from] StoreError),
 }
 
-/// Whether a shard is one to run again: it is over and did not succeed, and its handler did not skip it.
+/// Whether a shard can be run again: it has ended without success, and its handler did not skip it.
 #[must_use]
 pub fn is_unsuccessful(shard: &Run) -> bool {
     let is_good = shard.status == RunStatus::Succeeded || shard.reason == Some(Reason::Handler);
     shard.status.is_terminal() && !is_good
 }
 
-/// The shards of a run that did not succeed, in their order.
+/// The shards of a run that did not succeed, by index.
 async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
     let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
     let (mut shards, mut read_count) = (Vec::new(), 0);
@@ -60,7 +60,7 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         read_count += page.len();
         query.after = page.last().map(|run| run.id);
-        // What repeats the whole names it as its parent, too, and has a cause of its own.
+        // A repetition of the whole run also has it as its parent, but has a cause of its own.
         shards.extend(page.into_iter().filter(|shard| shard.cause == whole.cause && is_unsuccessful(shard)));
         if is_last {
             break;
@@ -70,9 +70,8 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
     Ok(shards)
 }
 
-/// Makes a fire of the shards of this one that did not succeed, with their numbers and the total as they were; those of a broadcast go
-/// to the executors that had them. The whole and its shards are stored together: there is no moment at which another server could
-/// cut the fire anew.
+/// Creates a fire of those shards of this one that did not succeed, with the same indexes and total; shards of a broadcast go to the
+/// executors that had them. The whole run and its shards are stored together, so that no other server can cut the fire meanwhile.
 ///
 /// # Errors
 /// [`ShardsError`].

@@ -1,17 +1,17 @@
-//! How long things took, in buckets: two additions for each observation, and no lock.
+//! Histograms of durations: two atomic additions per observation, and no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Upper ends of buckets, in milliseconds: from what is on time to what is an outage.
+/// Upper ends of buckets for lateness, in milliseconds: from on time to an outage.
 pub(crate) const LATENESS: &[u64] =
     &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000];
-/// The same for the work of handlers, up to a day.
+/// Upper ends of buckets for the duration of handlers, in milliseconds: up to a day.
 pub(crate) const WORK: &[u64] = &[
     1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 14_400_000,
     86_400_000,
 ];
-/// The same for steps of the engine and answers of the API.
+/// Upper ends of buckets for steps of the engine and answers of the API, in milliseconds.
 pub(crate) const STEP: &[u64] = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
 
 /// A histogram of durations.
@@ -23,10 +23,10 @@ pub(crate) struct Histogram {
     sum_us: AtomicU64,
 }
 
-/// What a histogram holds at a moment.
+/// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Observed {
-    /// Upper ends in seconds, with how many fell into each bucket alone; the last end is infinite.
+    /// Upper ends in seconds, with the number in each bucket alone (not cumulative); the last end is infinite.
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) sum_seconds: f64,
     pub(crate) count: u64,
@@ -45,12 +45,12 @@ impl Histogram {
         self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// The upper ends of the buckets but for the last, which has none.
+    /// The upper ends of the buckets, except the last, which has none.
     pub(crate) const fn ends_ms(&self) -> &'static [u64] {
         self.ends_ms
     }
 
-    /// How many fell into each bucket.
+    /// The number in each bucket.
     pub(crate) fn counts(&self) -> Vec<u64> {
         self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
     }

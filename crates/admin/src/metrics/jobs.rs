@@ -1,4 +1,4 @@
-//! Series of single jobs: off unless a setting allows a number of them.
+//! Metric series of single jobs, up to a configured number of jobs; off by default.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rondel_core::{JobId, NamespaceId, RunStatus, Timestamp};
 
-/// Stands for "not known" where an instant is.
+/// Stored for an unknown instant.
 const NEVER: i64 = i64::MIN;
-/// The same where a status is.
+/// Stored for an unknown status.
 const NONE: u8 = u8::MAX;
 
-/// What this node knows of a job's runs.
+/// The results of a job's runs, as far as this node has seen them.
 #[derive(Debug)]
 pub(crate) struct JobSeries {
     namespace: NamespaceId,
@@ -22,7 +22,7 @@ pub(crate) struct JobSeries {
     failures: AtomicU64,
 }
 
-/// The same at a moment.
+/// A snapshot of a job's series.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct JobState {
     pub(crate) job: JobId,
@@ -46,7 +46,7 @@ impl JobSeries {
         }
     }
 
-    /// A run of the job has its verdict.
+    /// Records the verdict of a run of the job.
     pub(crate) fn ended(&self, status: RunStatus, at: Timestamp) {
         self.last_status.store(status as u8, Ordering::Relaxed);
         match status {
@@ -79,7 +79,7 @@ impl JobSeries {
     }
 }
 
-/// The jobs that have series: the first ones that this node met, up to the setting.
+/// The jobs that have series: the first ones that this node read, up to the setting.
 #[derive(Debug, Default)]
 pub(crate) struct Jobs {
     count_max: usize,
@@ -91,7 +91,7 @@ impl Jobs {
         Self { count_max, known: Mutex::default() }
     }
 
-    /// The series of a job, with the name that it has now; `None` where there is no room for more.
+    /// The series of a job, under its current name; `None` if the maximum is reached.
     pub(crate) fn of(&self, job: JobId, namespace: (NamespaceId, &str), name: &str) -> Option<Arc<JobSeries>> {
         if self.count_max == 0 {
             return None;
@@ -117,7 +117,7 @@ impl Jobs {
         known.iter().map(|(job, series)| series.read(*job)).collect()
     }
 
-    /// A deleted job has no series any more.
+    /// Removes the series of a deleted job.
     pub(crate) fn forget(&self, job: JobId) {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&job);
     }

@@ -1,7 +1,7 @@
-//! Runs counted apart by labels of their jobs: off unless a setting names the keys.
+//! Counts runs by labels of their jobs; off unless a setting names the keys.
 //!
-//! A definition carries the counts of its labels, so that counting a run looks nothing up. Values and their combinations are bounded:
-//! what comes later is counted as `_other`.
+//! A definition refers to the counts of its labels, so that counting a run needs no look-up. The number of values and of their combinations
+//! is bounded: later ones are counted as `_other`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use rondel_core::labels::Labels;
 
 use super::namespaces::OTHERS;
 
-/// The values of one key that are counted apart.
+/// Maximum number of values per key that are counted separately.
 const VALUE_COUNT_MAX: usize = 100;
-/// Namespaces, apps and values together that are counted apart: each has a series for each verdict.
+/// Maximum number of groups that are counted separately: each has a series for each verdict.
 const SET_COUNT_MAX: usize = 1_000;
 
-/// What runs are counted by: namespace, app, and a value for each key.
+/// A group of counted runs: namespace, app, and a value for each key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Group {
     namespace: String,
@@ -54,7 +54,7 @@ impl LabelledCounts {
         &self.group.values
     }
 
-    /// The verdicts that came, each with its count.
+    /// The verdicts that occurred, each with its count.
     pub(crate) fn read(&self) -> impl Iterator<Item = (RunStatus, u64)> {
         let counted = RunStatus::ALL.iter().zip(&self.runs);
         counted.map(|(status, count)| (*status, count.load(Ordering::Relaxed))).filter(|(_, count)| *count > 0)
@@ -63,12 +63,12 @@ impl LabelledCounts {
 
 #[derive(Debug, Default)]
 struct LabelGroups {
-    /// For each key.
+    /// The values seen of each key.
     values: Vec<BTreeSet<String>>,
     groups: BTreeMap<Group, Arc<LabelledCounts>>,
 }
 
-/// The keys, and the groups that this node has met.
+/// The keys, and the groups that this node has seen.
 #[derive(Debug, Default)]
 pub(crate) struct LabelledRuns {
     keys: Vec<String>,
@@ -85,7 +85,7 @@ impl LabelledRuns {
         &self.keys
     }
 
-    /// Where the runs of a job with these labels are counted; `None` where no key is set.
+    /// The counts for runs of a job with these labels; `None` if no key is configured.
     pub(crate) fn of(&self, namespace: &str, app: &str, labels: &Labels) -> Option<Arc<LabelledCounts>> {
         if self.keys.is_empty() {
             return None;
@@ -114,7 +114,7 @@ impl LabelledRuns {
     }
 }
 
-/// The name of a metric's label for a key of jobs' labels: what Prometheus cannot write becomes `_`.
+/// The name of a metric's label for a job label key: characters that Prometheus does not allow become `_`.
 #[must_use]
 pub fn label_name(key: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };

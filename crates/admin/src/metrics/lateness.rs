@@ -1,4 +1,4 @@
-//! How late the newest fires of this node were released: what a histogram has gained in the last minutes.
+//! Lateness of this node's recent fires: the growth of a histogram in the last minutes.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,22 +7,22 @@ use rondel_core::Timestamp;
 
 use super::Histogram;
 
-/// How far back fires count.
+/// The age up to which fires count.
 const SPAN: Duration = Duration::from_secs(5 * 60);
-/// How often the counts are kept to compare with.
+/// How often the counts are stored for comparison.
 const STEP: Duration = Duration::from_secs(15);
 
-/// Counts of a histogram at instants of the last minutes, the oldest first.
+/// Counts of a histogram at instants in the last minutes, the oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct RecentLateness(VecDeque<(Timestamp, Vec<u64>)>);
 
 impl RecentLateness {
-    /// The end of the bucket that 99 of 100 of the newest fires reach at most, in milliseconds; none without a fire. Beyond the last
-    /// bucket, it is the last end and one.
+    /// The 99th percentile of the lateness of recent fires, as the upper end of its bucket in milliseconds; `None` if there was no fire. If
+    /// it lies beyond the last bucket end, the result is that end plus one.
     pub(crate) fn p99_ms(&mut self, histogram: &Histogram, now: Timestamp) -> Option<u64> {
         let counts = histogram.counts();
         let Self(kept) = self;
-        // A clock that was set back makes the kept instants meaningless.
+        // After the clock was set back, the stored instants are meaningless.
         if kept.back().is_some_and(|(at, _)| *at > now) {
             kept.clear();
         }

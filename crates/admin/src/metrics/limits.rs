@@ -1,4 +1,4 @@
-//! How often each limit of the port turned a client away: counted always, logged within bounds.
+//! Counts how often each limit of the port turned a client away; each limit is logged at most once a minute.
 
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,37 +7,37 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How long one limit stays silent after a line about it.
+/// How long log lines about a limit are suppressed after one was written.
 const LOG_PERIOD: Duration = Duration::from_secs(60);
 
-/// A bound of the port that one client reached.
+/// A limit of the port that a client reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// Connections of the whole server.
     Connections,
     /// Connections of one address without an authenticated request.
     ConnectionsPerAddress,
-    /// Requests that the server works on.
+    /// Requests in progress.
     Requests,
     /// Unauthenticated requests of one address.
     RequestsPerAddress,
     /// Requests of one caller.
     RequestsPerCaller,
-    /// Unauthenticated requests of one address whose bodies have not arrived.
+    /// Unauthenticated requests of one address whose bodies have not arrived yet.
     BodiesPerAddress,
     /// Bytes of bodies in memory.
     BodySize,
-    /// Bytes of answers that clients have not read.
+    /// Bytes of answers that clients have not read yet.
     AnswerSize,
-    /// Requests of one caller that read at the same time.
+    /// Concurrent requests of one caller that read.
     ReadsPerCaller,
     /// Exports of the whole server.
     Exports,
     /// Exports of one caller.
     ExportsPerCaller,
-    /// Lists of jobs that the whole server applies.
+    /// Lists of jobs being applied in the whole server.
     Applies,
-    /// Lists of jobs that are applied for one caller.
+    /// Lists of jobs being applied for one caller.
     AppliesPerCaller,
     /// Event and log streams of the whole server.
     LiveStreams,
@@ -49,11 +49,11 @@ pub enum Limit {
     ExecutorStreamsPerAddress,
     /// Requests per second of one caller.
     ApiRate,
-    /// The time for a TLS handshake or the head of a request.
+    /// Time for a TLS handshake or the head of a request.
     HeaderTimeout,
-    /// The time for a body.
+    /// Time for a body.
     BodyTimeout,
-    /// The time for a client to take more of an answer.
+    /// Time for a client to accept more of an answer.
     WriteTimeout,
 }
 
@@ -133,7 +133,7 @@ impl Limits {
         }
     }
 
-    /// How many cases the next line stands for; `None` while the limit is silent.
+    /// The number of cases for a line to be written now; `None` while lines about the limit are suppressed.
     fn line(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);

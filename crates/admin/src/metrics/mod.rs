@@ -1,7 +1,6 @@
-//! What operators watch: counted where it happens by additions to numbers in memory, and put into words only when
-//! they are read, by `exposition`.
+//! Metrics for operators: counted in memory where the events occur, and formatted only when they are read, by `exposition`.
 //!
-//! Rare things that are to be 0 in a quiet cluster are counted by [`crate::Counters`] alone, and read from there.
+//! Rare events, whose counts are 0 in a quiet cluster, are counted by [`crate::Counters`] alone, and read from there.
 
 mod histogram;
 mod jobs;
@@ -33,29 +32,29 @@ pub(crate) use namespaces::{FireOutcome, NamespaceCounts, Namespaces};
 pub(crate) use xxl::XxlCalls;
 pub use xxl::{XxlCall, XxlOutcome};
 
-/// The numbers of one node since its start.
+/// The metrics of one node since its start.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// From the instant at which a fire of the schedule was due to its release.
+    /// From the due instant of a scheduled fire to its release.
     pub(crate) fire_lateness: Histogram,
-    /// From the instant at which a run was due to its sending.
+    /// From the due instant of a run to its sending.
     pub(crate) run_queue: Histogram,
-    /// What handlers took.
+    /// Duration of handlers.
     pub(crate) run_duration: Histogram,
-    /// From the sending of a run to the word that the executor has it.
+    /// From the sending of a run to the executor's acceptance.
     pub(crate) accepted: Histogram,
-    /// The same to the word that it does not take it.
+    /// From the sending of a run to the executor's refusal.
     pub(crate) refused: Histogram,
     pub(crate) tick: Histogram,
     pub(crate) scan: Histogram,
-    /// A batch of results, until it is durable.
+    /// Time until a batch of results is durable.
     pub(crate) results_written: Histogram,
     /// Answers of the API and the console, by the first digit of their status.
     pub(crate) requests: [AtomicU64; 5],
     pub(crate) request_duration: Histogram,
-    /// How often the port turned a client away, or ended it.
+    /// How often the port turned a client away or disconnected it.
     pub(crate) limits: Limits,
-    /// What executors of XXL-JOB called.
+    /// Calls by XXL-JOB executors.
     pub(crate) xxl: XxlCalls,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) log_lines_dropped: AtomicU64,
@@ -65,11 +64,11 @@ pub(crate) struct Metrics {
     pub(crate) runs_active: AtomicU64,
     pub(crate) runs_queued: AtomicU64,
     pub(crate) held: HeldRuns,
-    /// When the last scan came to its end; 0 before the first.
+    /// When the last scan completed; 0 before the first.
     scanned_at_ms: AtomicI64,
 }
 
-/// How many open runs each place of the node's memory holds.
+/// The number of open runs in each place of the node's memory.
 #[derive(Debug, Default)]
 pub(crate) struct HeldRuns {
     pub(crate) ring: AtomicU64,
@@ -107,7 +106,7 @@ impl Default for Metrics {
     }
 }
 
-/// So many more, or so many now.
+/// Converts a count.
 pub(crate) fn size(count: usize) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
@@ -116,20 +115,20 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
     counter.fetch_add(more, Ordering::Relaxed);
 }
 
-/// What is counted of the end of an attempt beside what its [`AttemptEnd`] has.
+/// Data about an ended attempt that the metrics need in addition to its [`AttemptEnd`].
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     definition: Arc<Compiled>,
-    /// It stands for a whole fire, and nothing of that was ever sent.
+    /// The run stands for a whole fire, no part of which was ever sent.
     is_unsent_fire: bool,
     trigger: rondel_core::Trigger,
     fire_at: Timestamp,
-    /// It is no shard of a larger fire.
+    /// The run is not a shard of a larger fire.
     is_whole_fire: bool,
 }
 
 impl Counted {
-    /// Of a run that was never sent, as far as this node knows.
+    /// For a run that was never sent, as far as this node knows.
     pub(crate) fn of(run: &Run, definition: &Arc<Compiled>) -> Self {
         let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run));
         let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
@@ -137,7 +136,7 @@ impl Counted {
         Self { definition: Arc::clone(definition), is_unsent_fire, trigger, fire_at, is_whole_fire }
     }
 
-    /// The job and the planned instant of a fire that succeeded, where the job expects something.
+    /// The job and the planned instant of a fire that succeeded, if the job has expectations.
     pub(crate) fn expected_success(&self, finished: &Finished) -> Option<(NamespaceId, JobId, Timestamp)> {
         let has_succeeded =
             matches!(finished, Finished::Stored(After::Verdict { status: RunStatus::Succeeded, .. }, _));
@@ -157,13 +156,13 @@ impl Counted {
     }
 }
 
-/// Whether the run is all of its fire.
+/// Whether the run is the only one of its fire.
 fn is_whole(run: &Run) -> bool {
     run.shard_index == 0 && run.shard_total == Some(1)
 }
 
 impl Metrics {
-    /// How many runs are in executors' hands, and how many are due and wait.
+    /// Sets the number of runs that executors have, and of those that are due and wait.
     pub(crate) fn show_runs(&self, active: u64, queued: u64) {
         self.runs_active.store(active, Ordering::Relaxed);
         self.runs_queued.store(queued, Ordering::Relaxed);
@@ -185,7 +184,7 @@ impl Metrics {
         self.request_duration.observe(took);
     }
 
-    /// A run goes to an executor.
+    /// Counts a run that is sent to an executor.
     pub(crate) fn sent(&self, ready: &Ready, now: Timestamp) {
         let run = &ready.run;
         self.run_queue.observe(now.since(run.due_at));
@@ -194,7 +193,7 @@ impl Metrics {
         }
     }
 
-    /// An end is durable.
+    /// Counts an end that is durable.
     pub(crate) fn ended(&self, finish: &AttemptEnd, counted: &Counted, finished: &Finished) {
         let Finished::Stored(after, _) = finished else { return };
         let counts = &counted.definition.counts;
@@ -216,7 +215,7 @@ impl Metrics {
         {
             counts.fires(counted.trigger, outcome, 1);
         }
-        // One that was lost is known to have lasted until it was given up, and no longer.
+        // The real end of a lost run is unknown, so its duration is not observed.
         if let Some(started_at) = finish.started_at.filter(|_| !matches!(finish.outcome, Outcome::Lost(_))) {
             self.run_duration.observe(finish.finished_at.since(started_at));
         }

@@ -1,7 +1,7 @@
-//! What is counted of fires and runs, apart for each namespace.
+//! Counts fires and runs per namespace.
 //!
-//! A definition carries the counts of its namespace, so that counting a run looks nothing up. There are never more than
-//! a bounded number: who comes later shares one.
+//! A definition refers to the counts of its namespace, so that counting a run needs no look-up. The number of namespaces is bounded: later
+//! ones share one set of counts.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::outcome::Outcome;
 use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 
-/// Namespaces that have counts of their own.
+/// Maximum number of namespaces with counts of their own.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
-/// What the others are called together. No namespace can be called so.
+/// The common name of the others; it is not a valid name of a namespace.
 pub(super) const OTHERS: &str = "_other";
 
-/// What became of a fire that is counted as missed or not.
+/// The outcome of a fire, as it is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FireOutcome {
     Dispatched,
@@ -60,12 +60,12 @@ impl FireOutcome {
         }
     }
 
-    /// Whether the fire was wanted, and not skipped on purpose.
+    /// Whether the fire should have run and was not skipped on purpose.
     pub(crate) const fn is_missed(self) -> bool {
         matches!(self, Self::Missed | Self::NoExecutor | Self::Expired)
     }
 
-    /// What the end of a run that no executor had means for its fire.
+    /// The outcome of a fire whose run ended before any executor had it; `None` if it is not counted.
     pub(crate) const fn of_unsent(outcome: Outcome) -> Option<Self> {
         match outcome {
             Outcome::Skipped(reason) => Some(match reason {
@@ -154,7 +154,7 @@ impl NamespaceCounts {
     }
 }
 
-/// Those of all namespaces that this process has met.
+/// The counts of all namespaces that this process has seen.
 #[derive(Debug, Default)]
 pub(crate) struct Namespaces(Mutex<BTreeMap<NamespaceId, Arc<NamespaceCounts>>>);
 
@@ -168,7 +168,7 @@ impl Namespaces {
         Arc::clone(known.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
     }
 
-    /// How they are called.
+    /// The ids and names of these namespaces.
     pub(crate) fn names(&self) -> Vec<(NamespaceId, String)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()

@@ -1,17 +1,17 @@
-//! Calls of executors that speak XXL-JOB's protocol, by what came of them.
+//! Counts calls of XXL-JOB executors by their outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A call of such an executor.
+/// A call of an XXL-JOB executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XxlCall {
-    /// It registers.
+    /// The executor registers.
     Registry,
-    /// It signs off.
+    /// The executor signs off.
     RegistryRemove,
-    /// It reports the ends of runs, each of which counts for itself.
+    /// The executor reports the ends of runs, each of which is counted.
     Callback,
-    /// A name that no call has.
+    /// An unknown call.
     Other,
 }
 
@@ -30,30 +30,30 @@ impl XxlCall {
     }
 }
 
-/// What came of a call.
+/// The outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XxlOutcome {
-    /// It is stored.
+    /// The call was accepted and stored.
     Accepted,
-    /// The end of the run was known already.
+    /// The end of the run was already known.
     Repeated,
-    /// No run has this number, or not any more.
+    /// No run has this number, or the run is no longer kept.
     UnknownRun,
-    /// The run is one of another app.
+    /// The run belongs to another app.
     ForeignRun,
-    /// No token, or none that is good here.
+    /// The token is missing or not valid here.
     WrongToken,
-    /// The app is not the one of the token.
+    /// The app is not the token's.
     WrongApp,
-    /// The address is outside of the allowed networks, or is none.
+    /// The address is outside the allowed networks, or is not an address.
     ForbiddenAddress,
-    /// The body is not what the call has.
+    /// The body does not have the form of the call.
     Unreadable,
     /// The body is too long.
     TooLong,
-    /// The method of HTTP, or the name of the call, is none that is served.
+    /// The HTTP method or the name of the call is not served.
     UnknownCall,
-    /// It could not be stored, and is to come again.
+    /// The call could not be stored, and must be repeated.
     Unavailable,
 }
 

@@ -1,4 +1,4 @@
-//! What executors report about groups of pump jobs, until the loop takes it; and the streams on which orders go out.
+//! Executors' reports about groups of pump jobs, until the loop takes them; and the streams on which orders go out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -11,22 +11,22 @@ use tokio::sync::Notify;
 
 use crate::dispatch::SessionHandle;
 
-/// Items of reports that wait for the loop; what exceeds that is dropped, for reports are repeated.
+/// How many items of reports may wait for the loop. Further ones are dropped, because reports are repeated.
 const WAITING_MAX: usize = 50_000;
 
-/// The newest report of a group, as far as it was not taken.
+/// The newest report of a group that the loop has not taken yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
     /// The last order that the group has taken.
     pub(super) taken: (i64, i64),
     /// Its items, by name.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
-    /// A look took it before the group was known.
+    /// Whether a look took it before the group was known.
     pub(super) waited: bool,
 }
 
 impl Report {
-    /// Adds another report of the group, whichever is newer, and answers how many items are in it more than before.
+    /// Merges another report of the group, newer or older, and returns how many items were added.
     fn add(&mut self, other: Self) -> usize {
         let before = self.items.len();
         self.taken = self.taken.max(other.taken);
@@ -41,7 +41,7 @@ impl Report {
     }
 }
 
-/// By job, executor and attempt.
+/// Reports by job, executor and attempt.
 pub(super) type Reports = BTreeMap<JobId, BTreeMap<(ExecutorId, Owner), Report>>;
 
 #[derive(Debug, Default)]
@@ -61,7 +61,7 @@ pub(crate) struct PumpBoard {
 }
 
 impl PumpBoard {
-    /// A stream of an executor is open.
+    /// Adds a stream of an executor.
     pub(crate) fn join(&self, session: SessionHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = streams.entry(session.executor).or_insert_with(|| session.clone());
@@ -70,7 +70,7 @@ impl PumpBoard {
         }
     }
 
-    /// A stream of an executor has ended.
+    /// Removes a stream of an executor that has ended.
     pub(crate) fn leave(&self, executor: ExecutorId, number: u64) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if streams.get(&executor).is_some_and(|session| session.number == number) {
@@ -82,7 +82,7 @@ impl PumpBoard {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).get(&executor).cloned()
     }
 
-    /// An executor reports. Of each item the newest state counts; that it was released is not forgotten.
+    /// Takes the reports of an executor. For each item the newest state counts; that it was released is not forgotten.
     pub(crate) fn take(&self, executor: ExecutorId, reports: Vec<v1::PumpReport>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports {
@@ -101,20 +101,20 @@ impl PumpBoard {
         self.news.notify_one();
     }
 
-    /// An attempt of a group, or a root run, has ended, and that is stored.
+    /// Notes that the end of an attempt of a group, or of a root run, is stored.
     pub(crate) fn note_ended(&self, job: JobId) {
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner).ended.insert(job);
         self.news.notify_one();
     }
 
-    /// All that was reported since the last call, and the jobs of which an attempt has ended since.
+    /// All reports since the last call, and the jobs of which an attempt has ended since.
     pub(super) fn take_news(&self) -> (Reports, BTreeSet<JobId>) {
         let Inbox { reports, ended, .. } =
             std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         (reports, ended)
     }
 
-    /// Reports that could not be written come with the next look, behind what was reported since.
+    /// Puts back reports that could not be written: they come with the next look, and newer reports count more.
     pub(super) fn put_back(&self, reports: Reports) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, groups) in reports {
@@ -130,7 +130,7 @@ impl PumpBoard {
         }
     }
 
-    /// What the items of the jobs add up to whose home this node is, for metrics.
+    /// The totals of the items of jobs whose home is this node, for metrics.
     pub(crate) fn totals(&self) -> BTreeMap<JobId, Totals> {
         self.totals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

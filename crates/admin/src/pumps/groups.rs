@@ -1,4 +1,4 @@
-//! The groups of pump jobs: where they run, which of them leaves its executor, and what they were ordered to do.
+//! The groups of pump jobs: where they run, which of them leaves its executor, and their last orders.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::dispatch::given_name;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
 
-/// How long an attempt is remembered that is over: its last report may come after its result.
+/// How long an attempt that has ended is remembered: its last report may come after its result.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// A group as it was seen last.
@@ -25,7 +25,7 @@ struct Seen {
     executor: ExecutorId,
     mode: GroupMode,
     seen_at: Timestamp,
-    /// It leaves its executor for another one.
+    /// Whether it is to leave its executor for another one.
     leaves: bool,
     ordered: Option<Ordered>,
     /// The last order that it has taken.
@@ -40,12 +40,12 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Forgets the groups of jobs that are no pump jobs any more.
+    /// Forgets the groups of jobs that are no longer pump jobs.
     pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
         self.by_job.retain(|job, _| jobs.contains(job));
     }
 
-    /// The changes that executors report, of groups that were theirs.
+    /// The changes that executors report, for the groups that they had.
     pub(super) fn reported(
         &mut self,
         job: JobId,
@@ -79,7 +79,7 @@ impl Groups {
         seen.is_some_and(|seen| seen.root == Some(root))
     }
 
-    /// The groups of a job that deserve items, or have some.
+    /// The groups of a job that may get items, or have some.
     pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
         let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
         let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, mode: seen.mode }).collect();
@@ -115,7 +115,7 @@ impl Groups {
                 taken: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
-            // What a pause has found in the queue, and what began all the same, is not asked to end.
+            // A group that a pause found in the queue and that began all the same has no request of its own to end: its root run has.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
             seen.mode = if ends || seen.leaves {
                 GroupMode::Leaves
@@ -130,7 +130,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Whether so many groups of a job work, none of them is about to leave, and each has taken its last order.
+    /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
         let seen: Vec<&Seen> = groups.filter(|seen| seen.seen_at == now).collect();
@@ -141,7 +141,7 @@ impl Groups {
         seen.len() == count && seen.iter().all(is_settled)
     }
 
-    /// Sends each group what it has to do, where that is news or may have been lost.
+    /// Sends each group its order, if that is new or may have been lost.
     pub(super) fn order(&mut self, shared: &Shared, look: &Look<'_>, pump: &Pump, items: &BTreeMap<String, Item>) {
         let now = look.now;
         let Some(groups) = self.by_job.get_mut(&look.record.job) else { return };
@@ -158,14 +158,14 @@ impl Groups {
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {
-                // What does not fit is sent again.
+                // A message that does not fit is sent again.
                 stream.send(message(shared.membership.token(), orders));
             }
         }
     }
 }
 
-/// Lets groups leave where an executor takes none any more, and one at a time where another executor has fewer.
+/// Lets groups leave executors that take none any more, and one group at a time if another executor has fewer.
 fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
     let now = look.now;
     let online = online(shared, look);
@@ -176,12 +176,12 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
     let mut loads: Vec<Load> =
         online.iter().map(|(one, room)| Load { groups: count(groups, one.id, false), room: *room }).collect();
     for (executor, _) in online.iter().filter(|(one, _)| is_stopped(shared, look, one)) {
-        // Whether or not another one takes them.
+        // Its groups leave whether or not another executor takes them.
         for seen in groups.values_mut().filter(|seen| seen.seen_at == now && seen.executor == executor.id) {
             (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
         }
     }
-    // Those that are on their way to the executors with the fewest.
+    // Whether groups are on their way to the executors with the fewest.
     let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.leaves);
     while let Some(from) = surplus(&loads, pump.per_executor) {
         if is_moving && loads[from].room != Room::Off {
@@ -198,7 +198,7 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
     }
 }
 
-/// The executors that have the job's handler, by id, as far as they matter for where its groups are.
+/// The executors that have the job's handler, by id: their room, whether they are stopped, and the number of their stream.
 pub(super) fn executors(shared: &Shared, look: &Look<'_>) -> Vec<(ExecutorId, Room, bool, Option<u64>)> {
     let one = |(one, room): (OnlineExecutor, Room)| {
         let stream = shared.pumps.stream(one.id).map(|stream| stream.number);

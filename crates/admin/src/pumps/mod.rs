@@ -1,9 +1,9 @@
-//! Pump jobs: their root runs begin and end, their groups move between executors, their items change hands.
+//! Pump jobs: begins and ends their root runs, moves their groups between executors, and deals their items.
 //!
 //! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
-//! whose home this node is, decides with [`rondel_core::pump`], writes what items change, and then orders executors what to do. It remembers
-//! nothing that it could not read again: an order that is lost, or a server that dies, is made up for by the next look. A job of which nothing is
-//! on its way [rests](rest) until something is noticed.
+//! whose home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors. It
+//! remembers nothing that it could not read again: if an order is lost, or a server dies, the next look makes up for it. A job with nothing
+//! in progress [rests](rest) until something is noticed.
 
 mod board;
 mod groups;
@@ -34,18 +34,18 @@ use crate::node::Node;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Reports that come close together are written at once.
 const GATHER: Duration = Duration::from_millis(200);
-/// Root runs of a job that are looked at: an open one, one that waits behind it, and some that are over.
+/// How many root runs of a job are looked at: an open one, one that waits behind it, and some that have ended.
 const ROOT_COUNT: u32 = 8;
 
 pub(crate) struct PumpLoop {
     node: Node,
     groups: Groups,
     rests: Rests,
-    /// What the items add up to of the jobs that this look has worked on.
+    /// The totals of the items of each job that this look has handled.
     totals: BTreeMap<JobId, Totals>,
 }
 
-/// What is known of a pump job in one look.
+/// A pump job in one look.
 struct Look<'a> {
     record: PumpJob,
     compiled: &'a Arc<Compiled>,
@@ -86,14 +86,14 @@ impl PumpLoop {
         Self { node, groups: Groups::default(), rests: Rests::default(), totals: BTreeMap::new() }
     }
 
-    /// Looks at all pump jobs, and answers how many changes were made. What fails for one job does not keep the others waiting.
+    /// Looks at all pump jobs, and returns how many changes were made. A failure of one job does not keep the others waiting.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         if !shared.membership.holds() || !shared.has_adopted() {
             drop(shared.pumps.take_news());
             return Ok(0);
         }
-        // Groups report a change once: reports are taken when it is known that there is something to do with them.
+        // Groups report a change once, so reports are taken only when the jobs are known that they may change.
         let records = shared.store.pump_jobs().await?;
         let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
         self.groups.keep(&jobs);
@@ -140,7 +140,7 @@ impl PumpLoop {
         Noticed { record: look.record, lease: self.node.token(), executors }
     }
 
-    /// Whether a job goes on resting.
+    /// Whether a job continues to rest.
     fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
         let Some(pump) = &look.job().pump else { return false };
         // A pump that is dry was so when its rest began, or has reported it.
@@ -150,7 +150,7 @@ impl PumpLoop {
         true
     }
 
-    /// A job whose home this node is.
+    /// Handles a job whose home is this node.
     async fn work(
         &mut self,
         look: &Look<'_>,
@@ -202,7 +202,7 @@ impl PumpLoop {
         count.is_some_and(|count| self.groups.are_settled(job, count, now))
     }
 
-    /// Reads the items of a job, with what groups have reported of them written.
+    /// Writes what groups have reported about the items of a job, and returns the items.
     async fn write_reports(
         &mut self,
         look: &Look<'_>,
@@ -215,7 +215,7 @@ impl PumpLoop {
         Ok((items, count))
     }
 
-    /// Writes changes of items, and makes those of them that were made in `items` too.
+    /// Writes changes of items, and applies those that were made to `items` as well.
     async fn change(
         &self,
         look: &Look<'_>,
@@ -223,7 +223,7 @@ impl PumpLoop {
         changes: Vec<(String, Change)>,
     ) -> Result<u64, StoreError> {
         let mut after = items.clone();
-        // What changes nothing is not written: reports repeat.
+        // A change without effect is not written: reports repeat.
         let changes: Vec<_> =
             changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, look.now)).collect();
         if changes.is_empty() {
@@ -235,7 +235,7 @@ impl PumpLoop {
         *items = if is_all {
             after
         } else {
-            // Another one was faster: the rows have what holds.
+            // Another writer was faster: the rows have the current state.
             let items = store.pump_items(look.record.job).await?;
             items.into_iter().map(|item| (item.name.clone(), item)).collect()
         };
@@ -256,8 +256,8 @@ fn weakened(changes: Vec<(String, Change)>, items: &BTreeMap<String, Item>) -> V
     changes.into_iter().filter_map(weaken).collect()
 }
 
-/// Whether each item of the definition is with a group of the root run that has found no rows for it. Of the root run before, an item may still
-/// be dry, and have its owner.
+/// Whether each item of the definition is owned by a group of this root run that has found no rows for it. An item may still be dry, and
+/// have its owner, from the root run before.
 fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_below: impl Fn(Owner) -> bool) -> bool {
     let has_owner = |item: &Item| item.owner.is_some_and(&is_below) || mutant::on(Mutant::DryWithoutOwner);
     let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;

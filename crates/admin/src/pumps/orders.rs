@@ -9,15 +9,15 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 
-/// An order that the group has not reported to have taken is sent again after this.
+/// How long after it was sent an order that the group has not reported to have taken is sent again.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
-/// What an order is about: one with the same content need not be sent again.
+/// The content of an order: another order with the same content need not be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
     /// Items with their epochs, and whether they are asked back.
     items: Vec<(String, i64, bool)>,
-    /// The group leaves its executor.
+    /// Whether the group leaves its executor.
     leaves: bool,
 }
 
@@ -53,7 +53,7 @@ impl Content {
     }
 }
 
-/// What a group was ordered last, under which number, and when.
+/// The last order to a group: its content, its number, and when it was sent.
 #[derive(Debug)]
 pub(super) struct Ordered {
     content: Content,
@@ -71,16 +71,16 @@ impl Ordered {
         taken == self.number
     }
 
-    /// Whether this need not be sent (again): it is what was sent last, and the group has taken that, or may be about to. A higher number
-    /// that the group has taken is of an order of before, when the clock was ahead: it has not taken this one.
+    /// Whether this content need not be sent (again): it is what was sent last, and the group has taken that, or may be about to. If the
+    /// group has taken a higher number, that was of an earlier order, when the clock was ahead: it has not taken this one.
     pub(super) fn stands_for(&self, content: &Content, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
     }
 }
 
-/// The number of the next order to a group: above `last`, which is this server's, and above what the group has taken under this term, be it from
-/// before a restart and by a clock that was ahead; and never behind the clock, so that it rises beyond a restart.
+/// The number of the next order to a group: above `last`, which is this server's, and above the number that the group has taken under this
+/// term, which may be from before a restart and by a clock that was ahead. It is never behind the clock, so that it rises beyond a restart.
 pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
     let known = if taken.0 == term { last.max(taken.1) } else { last };
     now.as_millis().max(known + 1)

@@ -1,10 +1,10 @@
-//! Reports of executors, as changes of items.
+//! Converts reports of executors to changes of items.
 
 use rondel_core::Timestamp;
 use rondel_core::pump::{Change, Counts, Owner, Progress};
 use rondel_proto::v1;
 
-/// A report of one item. Numbers that no executor of ours sends count as 0.
+/// The change by a report of one item. Counts that exceed the range of `i64` become its maximum.
 pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, Change) {
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let progress = Progress {

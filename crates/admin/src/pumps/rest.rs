@@ -1,9 +1,9 @@
-//! Jobs of which nothing is on its way. Their rows are read again when something was noticed that they may have to do with, and else after a
-//! while: an idle pump costs nearly nothing.
+//! Rests of jobs with nothing in progress. The rows of such a job are read again when something is noticed that may concern it, and
+//! otherwise after a while: an idle pump costs nearly nothing.
 //!
-//! What is noticed: a report of a group, which each group sends when it begins; the end of an attempt; another definition, home or lease;
-//! executors that come, go, fill up or are switched; and the instant at which the root run begins or ends. What else changes rows, another
-//! server's hand or a person's in the database, is found when the rest is over.
+//! Noticed are a report of a group, which each group sends when it begins; the end of an attempt; another definition, home or lease;
+//! executors that come, go, fill up or are switched; and the instant at which the root run begins or ends. Other changes of rows, by
+//! another server or by hand in the database, are found when the rest is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::pumps::PumpJob;
 
-/// How long a job rests. As long as an idle group's pause between reports, with which a rest begins anew.
+/// How long a job rests: as long as an idle group pauses between reports, each of which ends the rest and lets a new one begin.
 const LENGTH: Duration = Duration::from_secs(10);
 
-/// What a look knows of a job without reading its rows.
+/// The part of a job's state that a look knows without reading its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Noticed {
     pub(super) record: PumpJob,
@@ -31,7 +31,7 @@ pub(super) struct Noticed {
 pub(super) struct Rest {
     pub(super) since: Timestamp,
     pub(super) noticed: Noticed,
-    /// The root run that is open, or else the newest one.
+    /// The open root run, or else the newest one.
     pub(super) root: Option<Root>,
     pub(super) totals: Totals,
 }
@@ -49,12 +49,12 @@ impl Rest {
 pub(super) struct Rests(BTreeMap<JobId, Rest>);
 
 impl Rests {
-    /// Forgets jobs that are no pump jobs any more.
+    /// Forgets jobs that are no longer pump jobs.
     pub(super) fn keep(&mut self, jobs: &BTreeSet<JobId>) {
         self.0.retain(|job, _| jobs.contains(job));
     }
 
-    /// What the items of a job add up to that goes on resting; `None` for one that is to be looked at, whose rest is over.
+    /// The totals of the items of a job that continues to rest; `None` for a job that is to be looked at, whose rest is over.
     pub(super) fn go_on(
         &mut self,
         noticed: &Noticed,
@@ -112,7 +112,7 @@ mod tests {
             other
         };
         let stay = RootStep::Stay;
-        for (what, noticed, now, step, goes_on) in [
+        for (what, noticed, now, step, interrupted_window_start) in [
             ("nothing", noticed(), 109, stay, true),
             ("it rested for long", noticed(), 110, stay, false),
             ("the clock was set back", noticed(), 99, stay, false),
@@ -128,8 +128,12 @@ mod tests {
         ] {
             let mut rests = rests();
             let totals = rests.go_on(&noticed, at(now), |_| step);
-            assert_eq!(totals.map(|totals| totals.dealt), goes_on.then_some(4), "{what}");
-            assert_eq!(rests.go_on(&noticed, at(now), |_| stay).is_some(), goes_on, "{what}: it is over once");
+            assert_eq!(totals.map(|totals| totals.dealt), interrupted_window_start.then_some(4), "{what}");
+            assert_eq!(
+                rests.go_on(&noticed, at(now), |_| stay).is_some(),
+                interrupted_window_start,
+                "{what}: it is over once"
+            );
         }
     }
 

@@ -11,11 +11,11 @@ use rondel_store::pumps::PumpJob;
 
 use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
 
-/// Who ends a root run whose time is over.
+/// The requester that ends a root run.
 const BY: &str = "the end of the pump";
 
 impl PumpLoop {
-    /// Ends the open root runs that are to end, or begins one where none is open.
+    /// Ends the open root runs that are to end, or begins one if none is open.
     pub(super) async fn step_roots(
         &self,
         look: &Look<'_>,
@@ -33,7 +33,7 @@ impl PumpLoop {
         }
         let mut count = 0;
         for run in open {
-            // One that waits behind another has no items yet.
+            // A root run that waits behind another has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_below(look.record.job, owner, run.id))
                 && run.shard_total.is_some();
             if let RootStep::End(reason) = step(Some(root(run)), is_dry) {
@@ -48,7 +48,7 @@ impl PumpLoop {
         let Some(pump) = look.job().pump.clone() else { return Ok(0) };
         let roots = self.node.store().pump_roots(look.record.job, ROOT_COUNT).await?;
         if roots.iter().any(|run| !run.status.is_terminal()) {
-            // It is taken over with its runs.
+            // The job is taken over with its runs.
             return Ok(0);
         }
         self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
@@ -66,7 +66,7 @@ impl PumpLoop {
         Ok(u64::from(is_new))
     }
 
-    /// Asks a root run and its groups to end. They work off what they have fetched.
+    /// Asks a root run and its groups to end. The groups finish the rows that they have fetched.
     async fn end(&self, root: &Run, reason: Reason) -> Result<u64, StoreError> {
         let (store, now) = (self.node.store(), self.node.now());
         let request = CancelRequest { by: BY, reason };
@@ -78,7 +78,7 @@ impl PumpLoop {
         Ok(1)
     }
 
-    /// Ends what is open of a deleted job, and forgets that it was a pump job.
+    /// Ends the open root runs of a deleted job, and forgets that it was a pump job.
     pub(super) async fn end_deleted(&self, record: PumpJob) -> Result<u64, StoreError> {
         let roots = self.node.store().pump_roots(record.job, ROOT_COUNT).await?;
         let count = self.end_all(&roots, Reason::Deleted).await?;
@@ -88,14 +88,14 @@ impl PumpLoop {
         Ok(count)
     }
 
-    /// The same of a job that is no pump job any more.
+    /// Ends the open root runs of a job that is no longer a pump job, and forgets that it was one.
     pub(super) async fn end_as_no_pump(
         &self,
         look: &Look<'_>,
         roots: &[Run],
         items: &BTreeMap<String, Item>,
     ) -> Result<u64, StoreError> {
-        // Its later runs may have shards too.
+        // Later versions of the job may have shards too: their runs stay.
         let is_older = |run: &&Run| run.job_version < look.record.version;
         let roots: Vec<Run> = roots.iter().filter(is_older).cloned().collect();
         let count = self.end_all(&roots, Reason::Changed).await?;

@@ -1,5 +1,5 @@
-//! Who is online: a stream is a fact, so the registry is in memory, one per node. The other nodes
-//! read the store's session rows.
+//! The executors that are online. An open stream is a fact, so the registry is in memory, one per node; the other nodes read the store's
+//! session rows.
 
 mod schema_cost;
 mod schemas;
@@ -30,15 +30,15 @@ pub struct OnlineExecutor {
     pub name: String,
     /// Its labels.
     pub labels: BTreeMap<String, String>,
-    /// For the weight router.
+    /// Its weight, for the weight router.
     pub weight: u32,
     /// How many runs it takes at the same time.
     pub slots: u32,
-    /// How many it has, by its last heartbeat.
+    /// How many runs it has, by its last heartbeat.
     pub running: u32,
-    /// What it can run.
+    /// The handlers that it has.
     pub handlers: Vec<String>,
-    /// What its handlers declare of their parameters.
+    /// The schemas that its handlers declare for their parameters.
     pub(crate) params_schemas: Schemas,
     /// Version of its SDK.
     pub sdk_version: String,
@@ -52,16 +52,16 @@ pub struct OnlineExecutor {
     pub unanswered: Option<UnansweredTriggers>,
 }
 
-/// Triggers that an executor left unanswered while its heartbeats went on.
+/// Triggers that an executor left unanswered while it kept sending heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredTriggers {
     /// How often in a row its stream was ended for that.
     pub count: u32,
-    /// When the first of them was sent.
+    /// When the first of these triggers was sent.
     pub since: Timestamp,
 }
 
-/// Which executor is online, in no order.
+/// The names of an online executor.
 #[derive(Clone, Debug)]
 pub struct OnlineName {
     /// Its incarnation.
@@ -89,14 +89,14 @@ impl OnlineExecutor {
     }
 }
 
-/// A handler that some executor online has.
+/// A handler of executors that are online.
 #[derive(Clone, Debug)]
 pub struct Handler {
     /// Its name.
     pub name: String,
-    /// Who has it, by name.
+    /// The names of the executors that have it.
     pub executors: Vec<String>,
-    /// What it declares of its parameters, where all of them declare the same.
+    /// The schema that it declares for its parameters, if all of these executors declare the same.
     pub params_schema: Option<Arc<ParamsSchema>>,
 }
 
@@ -151,8 +151,8 @@ impl Registry {
         heard
     }
 
-    /// Who has a handler in an app and takes runs, and the schema of its parameters where all of them declare the same;
-    /// `None` where no executor has it.
+    /// The schema of a handler's parameters, if all executors of the app that have the handler and take runs declare the same. The outer
+    /// `None` means that there is no such executor.
     pub(crate) fn params_schema(
         &self,
         namespace: NamespaceId,
@@ -166,8 +166,8 @@ impl Registry {
         Some(agreed(takers.map(|one| one.params_schemas.get(handler))))
     }
 
-    /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] where executors announce none and take all. Executors may
-    /// have very many handlers, so each of their lists is read once.
+    /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none and take all. Executors
+    /// may have very many handlers, so each of their lists is read once.
     pub(crate) fn handlers(&self, app: AppId) -> Vec<Handler> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut takers: Vec<_> = online.values().filter(|one| one.app == app && !one.draining).collect();
@@ -186,7 +186,7 @@ impl Registry {
         by_handler.into_iter().map(handler).collect()
     }
 
-    /// The names of everyone online, without the rest of their hellos.
+    /// The names of all online executors, without the rest of their hellos.
     pub(crate) fn names(&self) -> Vec<OnlineName> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let name = |one: &OnlineExecutor| OnlineName {
@@ -199,7 +199,7 @@ impl Registry {
         online.values().map(name).collect()
     }
 
-    /// Everyone online, by app and name.
+    /// All online executors, by app and name.
     pub(crate) fn all(&self) -> Vec<OnlineExecutor> {
         let online = self.online.read().unwrap_or_else(PoisonError::into_inner);
         let mut all: Vec<_> = online.values().cloned().collect();

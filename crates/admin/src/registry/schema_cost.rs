@@ -1,4 +1,4 @@
-//! What a check of parameters against a schema costs at most: counted before the check, along every path that it may take.
+//! The maximum cost of a check of parameters against a schema: counted before the check, along every path that it may take.
 //!
 //! The crate `jsonschema` has no budget of its own. Choices (`anyOf`, `oneOf`) may visit one value once per branch, and a
 //! choice that leads back to itself multiplies that per level of the parameters.
@@ -16,10 +16,10 @@ const TEXT_PER_STEP: usize = 64;
 /// How deep a schema itself may nest.
 const SCHEMA_DEPTH_MAX: usize = 64;
 
-/// What may be done within the budget.
+/// What the budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Affordable {
-    /// A verdict, and everything that is wrong.
+    /// A verdict, and all errors.
     Details,
     /// A verdict alone.
     Verdict,
@@ -27,7 +27,7 @@ pub(super) enum Affordable {
     Nothing,
 }
 
-/// What a check of `params` may do.
+/// What the budget allows for a check of `params`.
 pub(super) fn affordable(schema: &Value, params: &Value) -> Affordable {
     let mut walk = Walk { root: schema, step_count: 0, copy_count: 0 };
     match walk.visit(schema, params, Place { is_in_choice: false, depth: 0 }) {
@@ -37,7 +37,7 @@ pub(super) fn affordable(schema: &Value, params: &Value) -> Affordable {
     }
 }
 
-/// Why a schema cannot be used although it may be a correct one: its cost could not be counted.
+/// Why a schema cannot be used although it may be valid: its cost could not be counted.
 pub(super) fn unsupported(schema: &Value) -> Option<String> {
     let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
     let mut left = vec![(schema, 0)];
@@ -69,7 +69,7 @@ struct Exceeded;
 
 #[derive(Clone, Copy)]
 struct Place {
-    /// Whether what is wrong here is copied into the error of a choice.
+    /// Whether errors here are copied into the error of a choice.
     is_in_choice: bool,
     depth: usize,
 }
@@ -116,7 +116,7 @@ impl<'a> Walk<'a> {
         if self.step_count > STEP_COUNT_MAX { Err(Exceeded) } else { Ok(()) }
     }
 
-    /// The schemas that the same value is held against.
+    /// Visits the schemas that the same value is checked against.
     fn in_place(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
         for (schema, is_choice) in self.applied(keywords, instance)? {
             self.visit(schema, instance, if is_choice { place.in_choice() } else { place })?;
@@ -124,7 +124,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `unevaluated…` holds the value against these once more, to see which of them count; level by level.
+    /// `unevaluated…` checks the value against these once more, level by level, to see which of them count.
     fn marks(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
         let place = Place { depth: place.depth + 1, ..place };
         if place.depth > DEPTH_MAX {
@@ -210,7 +210,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many comparisons a schema makes by itself, without those that it leads to.
+/// How many comparisons a schema makes by itself, without its subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
     let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,

@@ -1,4 +1,4 @@
-//! What handlers declare of their parameters in JSON schemas, and parameters held against them.
+//! The JSON schemas that handlers declare for their parameters, and the check of parameters against them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
@@ -10,37 +10,37 @@ use serde_json::{Map, Value};
 
 use super::schema_cost::{Affordable, affordable, unsupported};
 
-/// The longest schema that is kept.
+/// Maximum length of a schema that is kept, in bytes.
 const SCHEMA_LEN_MAX: usize = 64 * 1024;
-/// How much of schemas is kept of one executor.
+/// Maximum total length of the schemas of one executor.
 const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
-/// How many complaints one check gives.
+/// Maximum number of complaints from one check.
 const COMPLAINT_COUNT_MAX: usize = 50;
 /// How much of a value a complaint shows, in characters.
 const SHOWN_LEN_MAX: usize = 100;
-/// How much is kept of the executors of one app that are connected to this server; a schema that several declare counts once.
+/// Maximum total length for the executors of one app that are connected to this server; a schema that several declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The longest complaint, in characters: one about a choice repeats those about its branches.
 const MESSAGE_LEN_MAX: usize = 1_000;
-/// What is wrong is collected by one check at a time: each may take [`super::schema_cost`]'s memory.
+/// Only one check at a time collects errors: each may take as much memory as [`super::schema_cost`] allows.
 static COLLECTING: Mutex<()> = Mutex::new(());
-/// What the executor fills in: the server does not know the value.
+/// The start of a placeholder that the executor fills in: the server does not know the value.
 const SECRET: &str = "{{secret.";
-/// What the server adds to the parameters of a run that follows from others.
+/// The field that the server adds to the parameters of a run that follows from others.
 const PARENTS: &str = "parents";
 
 /// The schemas of an executor's handlers, by handler.
 pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 
-/// What a handler declares of its parameters.
+/// The JSON schema that a handler declares for its parameters.
 #[derive(Debug)]
 pub struct ParamsSchema {
     document: Value,
     pattern_count: usize,
-    /// Compiled at the first use; `None` for one that cannot be. Patterns take much memory: a schema with patterns is
-    /// compiled for each check.
+    /// Compiled at the first use; `None` if it cannot be compiled. Patterns take much memory: a schema with patterns is compiled for each
+    /// check.
     validator: OnceLock<Option<Validator>>,
 }
 
@@ -56,8 +56,8 @@ impl ParamsSchema {
         &self.document
     }
 
-    /// What is wrong with `params`; nothing for a schema that is itself wrong. `is_follower` for a job that follows from
-    /// others: what it receives of them under `parents` is not in its definition.
+    /// The errors in `params`; none if the schema itself is wrong. `is_follower` is set for a job that follows from others: what it
+    /// receives from them under `parents` is not in its definition.
     pub(crate) fn complaints(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
         let made;
         let validator = if self.pattern_count == 0 {
@@ -67,7 +67,7 @@ impl ParamsSchema {
             &made
         };
         let Some(validator) = validator else { return Vec::new() };
-        // What is no object is wrapped in one for a run that follows.
+        // For a run that follows, parameters that are not an object are wrapped in one.
         if is_follower && !(params.is_object() || params.is_null()) {
             return Vec::new();
         }
@@ -76,14 +76,14 @@ impl ParamsSchema {
             fields.remove(PARENTS);
         }
         let mut allowed = affordable(&self.document, &params);
-        // The SDK reads no parameters as an empty object where the handler wants fields.
+        // If the handler wants fields, the SDK reads no parameters as an empty object.
         if params.is_null() && allowed != Affordable::Nothing && !validator.is_valid(&params) {
             params = Value::Object(Map::new());
             allowed = affordable(&self.document, &params);
         }
         match allowed {
             Affordable::Details => self.details(validator, &params, is_follower),
-            // Whether the verdict hangs on what is filled in later is not known without the details.
+            // Without the details it is not known whether the verdict depends on values that are filled in later.
             Affordable::Verdict if is_follower || has_secret(&params) || validator.is_valid(&params) => Vec::new(),
             Affordable::Verdict => vec![FieldError::new(
                 "/params",
@@ -139,7 +139,7 @@ impl ParamsSchema {
         }
     }
 
-    /// A choice of which nothing fits. Where all but one of the choices are for another type, that one is meant.
+    /// The complaints about a choice of which no branch fits. If all other branches are for `null`, the remaining one is meant.
     fn none_of(
         &self,
         error: &ValidationError<'_>,
@@ -164,7 +164,7 @@ impl ParamsSchema {
         vec![FieldError::new(place, cut(&message, MESSAGE_LEN_MAX))]
     }
 
-    /// The fields that there are beside an unknown one.
+    /// The known fields next to an unknown one, for a complaint.
     fn siblings(&self, error: &ValidationError<'_>) -> String {
         let keyword = error.schema_path().as_str();
         let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
@@ -182,11 +182,11 @@ impl ParamsSchema {
 #[derive(Debug, Default)]
 pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 
-/// Of one app, by text.
+/// The schemas of one app, by text.
 type Pool = HashMap<String, Weak<ParamsSchema>>;
 
 impl SchemaPool {
-    /// The schemas of an executor, by handler and text. What is too long or no schema is left out, with a line in the log.
+    /// The schemas of an executor, from its handlers and texts. A text that is too long or no schema is left out, with a line in the log.
     pub(crate) fn of_executor(
         &self,
         app: AppId,
@@ -259,11 +259,11 @@ pub(crate) fn agreed<'a>(
     schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first))
 }
 
-/// Whether the complaint hangs on a text that the executor fills in.
+/// Whether the complaint depends on a text that the executor fills in.
 fn is_of_secrets(error: &ValidationError<'_>) -> bool {
     let instance: &Value = error.instance();
     match error.kind() {
-        // These look at a value's kind and at its fields' names and number only.
+        // These depend only on a value's type, and on the names and the number of its fields.
         Kind::Required { .. }
         | Kind::AdditionalProperties { .. }
         | Kind::AdditionalItems { .. }
@@ -286,7 +286,7 @@ fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Whether the complaint hangs on what a run that follows receives of its parents: it is there only when it runs.
+/// Whether the complaint depends on what a following run receives from its parents, which is there only when it runs.
 fn is_of_parents(error: &ValidationError<'_>) -> bool {
     error.instance_path().as_str().is_empty() && misses_parents(error)
 }
@@ -301,7 +301,7 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
     }
 }
 
-/// The library's sentence, with the value cut: what would be right stands behind it.
+/// The library's message, with the value shortened, because the expected value comes after it.
 fn sentence(error: &ValidationError<'_>) -> String {
     cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }

@@ -1,7 +1,7 @@
-//! Reports: how the runs of a namespace, of apps, jobs and labels went over days and months, and which messages failed runs had.
+//! Reports on the runs of a namespace, of apps, jobs and labels over days and months, and on the messages of failed runs.
 //!
-//! Everything is read from the counts that `roll_up` makes; no report reads the ledger. [`rows`] adds counts up, [`failures`] joins the
-//! same message of many jobs. The weekly report is written by the loop of [`weekly`].
+//! Reports read only the counts that `roll_up` makes, never the ledger. [`rows`] sums counts, [`failures`] joins equal messages of several
+//! jobs. The loop in [`weekly`] writes the weekly report.
 
 mod texts;
 mod weekly;
@@ -21,19 +21,19 @@ pub(crate) use self::weekly::ReportLoop;
 pub use self::weekly::{ScheduleError, SentNow, save_schedule, send_now};
 use crate::node::Node;
 
-/// The longest stretch of time of a report: counts are kept this long.
+/// The longest range of a report: counts are kept this long.
 pub const LENGTH_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
-/// Counts that one report adds up. The caller asks about fewer groups where that would not do.
+/// Maximum number of counts that one report sums. The caller must ask for fewer groups if there would be more.
 pub const POINT_COUNT_MAX: u64 = 200_000;
-/// Counts that one read of the store answers.
+/// Maximum number of counts per read of the store.
 const READ_COUNT: u32 = 200_000;
-/// Owners that are read at once.
+/// Owners read at once.
 const OWNER_COUNT: usize = 50;
 
-/// In which stretches a report counts.
+/// The periods into which a report divides its range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Period {
-    /// All of it together.
+    /// The whole range as one.
     #[default]
     Total,
     /// Each day, in UTC.
@@ -43,16 +43,16 @@ pub enum Period {
 }
 
 impl Period {
-    /// The words for them.
+    /// The names of the periods.
     pub const WORDS: [&'static str; 3] = ["total", "day", "month"];
 
-    /// By its word.
+    /// Finds a period by its name.
     #[must_use]
     pub fn from_word(word: &str) -> Option<Self> {
         [Self::Total, Self::Day, Self::Month].into_iter().find(|period| period.as_str() == word)
     }
 
-    /// Its word.
+    /// The name of the period.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -62,7 +62,7 @@ impl Period {
         }
     }
 
-    /// The beginning of the stretch that an instant lies in.
+    /// The start of the period that contains an instant.
     fn floor(self, at: Timestamp, from: Timestamp) -> Timestamp {
         match self {
             Self::Total => from,
@@ -77,21 +77,21 @@ fn month_of(at: Timestamp) -> Timestamp {
     first.map_or(at, |day| Timestamp::from(day.and_time(chrono::NaiveTime::MIN).and_utc()))
 }
 
-/// Which stretch of time, and how it is counted.
+/// The range of a report, and how it is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stretch {
     /// Its beginning.
     pub from: Timestamp,
     /// Its end.
     pub to: Timestamp,
-    /// In which parts.
+    /// How it is divided.
     pub period: Period,
-    /// A fire that begins no later than this is on time.
+    /// A fire that starts at most this late is on time.
     pub on_time: Duration,
 }
 
 impl Stretch {
-    /// How many counts are read for one owner.
+    /// The number of counts that are read for one owner.
     #[must_use]
     pub fn point_count(&self, kind: PointKind) -> u64 {
         let length = u64::try_from(self.to.since(self.from).as_millis()).unwrap_or(u64::MAX);
@@ -99,33 +99,33 @@ impl Stretch {
     }
 }
 
-/// What is counted together, with a name for it.
+/// Owners that are counted together, with a name for the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// The app, the job, or the value of the label.
+    /// The app, the job, or the label's value.
     pub name: String,
     /// The app of a job.
     pub app: Option<String>,
-    /// The namespaces, apps or jobs, each with the instant from which on it counts.
+    /// The namespaces, apps or jobs, each with the instant from which it counts.
     pub owners: Vec<(i64, Timestamp)>,
 }
 
-/// What became of the runs of a group in one stretch.
+/// The results of a group's runs in one period.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     /// The group.
     pub name: String,
     /// The app of a job.
     pub app: Option<String>,
-    /// When the stretch begins.
+    /// Start of the period.
     pub at: Timestamp,
-    /// How the runs ended.
+    /// The number of runs by verdict.
     pub verdicts: Verdicts,
-    /// How long they took.
+    /// The durations of the runs.
     pub durations: Sketch,
-    /// How much later than planned they began.
+    /// How much later than planned the runs started.
     pub lateness: Sketch,
-    /// How many of a thousand succeeded, and began on time.
+    /// The permille of runs that succeeded and of runs that started on time.
     pub kept: Kept,
 }
 
@@ -155,22 +155,22 @@ impl Row {
     }
 }
 
-/// A message of failed runs.
+/// A message of failed runs, with its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// Folded; empty for the messages that are counted together.
+    /// The folded message; empty for the messages that are counted together.
     pub message: String,
-    /// How many runs.
+    /// The number of runs.
     pub count: u64,
-    /// Of how many jobs.
+    /// The number of jobs.
     pub job_count: u64,
-    /// The jobs with the most of them.
+    /// The jobs with the most of these runs.
     pub jobs: Vec<String>,
     /// The newest of the runs.
     pub newest: Option<RunId>,
 }
 
-/// The counts are read by the longest step that there is of them.
+/// The longest step of the counts of a kind: it is the one that is read.
 const fn step(kind: PointKind) -> Step {
     match kind {
         PointKind::Namespace | PointKind::App => Step::Hour,
@@ -178,7 +178,7 @@ const fn step(kind: PointKind) -> Step {
     }
 }
 
-/// The rows of these groups, by group and time. Of a stretch in parts those without runs are left out; of a whole one they are there.
+/// The rows of these groups, by group and time. Empty periods are omitted, but a total has a row for each group.
 ///
 /// # Errors
 /// The store's.
@@ -216,7 +216,7 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], stretch: Stret
     Ok(made.into_values().map(|row| row.finish(stretch.on_time)).collect())
 }
 
-/// The most frequent messages of failed runs, the same one of many jobs joined.
+/// The most frequent messages of failed runs; equal messages of several jobs are joined.
 ///
 /// # Errors
 /// The store's.

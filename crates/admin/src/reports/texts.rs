@@ -1,13 +1,13 @@
-//! The words of the weekly report, in both languages.
+//! The text of the weekly report, in both languages.
 
 use rondel_core::words::Lang;
 
 use super::{Failure, Row};
 
-/// What the report is about.
+/// The data of the report.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Week<'a> {
-    /// These seven days.
+    /// The seven days of the report.
     pub(super) this: Option<&'a Row>,
     /// The seven days before.
     pub(super) before: Option<&'a Row>,
@@ -15,7 +15,7 @@ pub(super) struct Week<'a> {
     pub(super) failures: &'a [Failure],
 }
 
-/// A few lines: how many runs, how many of them succeeded and began on time, and the same of the week before.
+/// A few lines: the number of runs, the shares that succeeded and that started on time, and the same for the week before.
 pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
     let ran = week.this.filter(|row| row.verdicts.total() > 0);
     let Some(row) = ran else {
@@ -57,7 +57,7 @@ fn kept(row: &Row, lang: Lang) -> String {
     }
 }
 
-/// A share as a percentage with one digit; `–` where nothing was counted.
+/// A share as a percentage with one decimal; `–` if nothing was counted.
 fn percent(per_mille: Option<u32>) -> String {
     per_mille.map_or_else(|| "–".to_owned(), |share| format!("{}.{} %", share / 10, share % 10))
 }

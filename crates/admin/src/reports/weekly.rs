@@ -1,7 +1,7 @@
-//! The weekly report: written once by whichever server looks first, in the transaction that moves its schedule on.
+//! The weekly report: written once, by the first server that finds it due, in the transaction that advances its schedule.
 //!
-//! The message is made before that transaction and is no part of the race: a server that loses it drops its message. A report that was
-//! due while no server ran is sent when one runs again, once, and covers the seven days before the day on which it was due.
+//! The message is built before that transaction; a server that loses the race drops its message. A report that became due while no server
+//! ran is sent once when one runs again, and covers the seven days before the day on which it was due.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use crate::background::{Background, TickError};
 use crate::jobs::no_channel;
 use crate::node::Node;
 
-/// Reports that one tick writes.
+/// Maximum number of reports written per tick.
 const DUE_COUNT: u32 = 50;
-/// Failures that a message names.
+/// Maximum number of failures in a message.
 const NAMED_COUNT: u32 = 5;
 /// The longest time between two looks: a report is not urgent.
 const PERIOD_MAX: Duration = Duration::from_secs(15);
@@ -31,7 +31,7 @@ const PERIOD_MAX: Duration = Duration::from_secs(15);
 /// Why a schedule was not saved.
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
-    /// The document is wrong.
+    /// The document is invalid.
     #[error("the schedule is wrong, the first error is {}", .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// The store failed.
@@ -39,7 +39,7 @@ pub enum ScheduleError {
     Store(#[from] StoreError),
 }
 
-/// Saves when the report of a namespace is sent. Answers it, and whether there was none before.
+/// Saves the schedule of a namespace's report. Returns it, and whether it is new.
 ///
 /// # Errors
 /// [`ScheduleError`].
@@ -67,7 +67,7 @@ pub async fn save_schedule(
         }
     };
     let saved = store.report_schedule(namespace).await?;
-    // Another caller may have deleted it meanwhile: what was saved is answered.
+    // If another caller deleted it meanwhile, the schedule as it was saved is returned.
     let made = ScheduledReport {
         namespace,
         version: 1,
@@ -80,18 +80,18 @@ pub async fn save_schedule(
     Ok((saved.unwrap_or(made), is_new))
 }
 
-/// What sending the report now did.
+/// Result of sending the report now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SentNow {
-    /// It goes to this channel.
+    /// The report is sent to this channel.
     Written(String),
-    /// No weekly report is sent.
+    /// The namespace has no schedule for a weekly report.
     NoSchedule,
     /// The channel of this name does not exist.
     NoChannel(String),
 }
 
-/// Sends the report of the seven days before today now, by the channel of its schedule, which stays as it is.
+/// Sends the report of the seven days before today, through the channel of its schedule. The schedule does not change.
 ///
 /// # Errors
 /// The store's.
@@ -106,7 +106,7 @@ pub async fn send_now(node: &Node, namespace: NamespaceId) -> Result<SentNow, St
     Ok(if written == 1 { SentNow::Written(channel) } else { SentNow::NoChannel(channel) })
 }
 
-/// Writes the reports that are due.
+/// The loop that writes due reports.
 #[derive(Debug)]
 pub(crate) struct ReportLoop {
     node: Node,
@@ -123,7 +123,7 @@ impl Background for ReportLoop {
     const WORK: &'static str = "write weekly reports";
 
     fn period(&self) -> Option<Duration> {
-        // A server that looks at rules more often than usual, as tests do, looks at these more often too.
+        // A server that evaluates alert rules more often than usual, as in tests, also looks more often here.
         Some((self.node.shared().config.alert_rules_period * 5).min(PERIOD_MAX))
     }
 
@@ -157,7 +157,7 @@ async fn send(node: &Node, schedule: &ScheduledReport, now: Timestamp) -> Result
     node.store().write_report(&write).await
 }
 
-/// The message of a report that is due at an instant; nothing where its channel is gone.
+/// The message of a report that was due at an instant; `None` if its channel was deleted.
 async fn message(
     node: &Node,
     schedule: &ScheduledReport,
@@ -171,7 +171,7 @@ async fn message(
         id: MessageId::new(node.new_id()),
         namespace,
         channel: channel.id,
-        // Of no incident: an id that is used once keeps messages apart.
+        // The message has no incident; a new id keeps messages apart.
         incident: IncidentId::new(node.new_id()),
         number: 1,
         notice: notice(node, (namespace, &name), schedule.spec.days_before(due_at)).await?,
@@ -179,7 +179,7 @@ async fn message(
     }))
 }
 
-/// The report of these days.
+/// Builds the report of these days.
 async fn notice(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
@@ -214,7 +214,7 @@ async fn notice(
     Ok(notice.bounded())
 }
 
-/// The newest run of each of these failures, where it is still kept.
+/// The newest run of each of these failures, if it is still kept.
 async fn samples(node: &Node, failed: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
     let ids: Vec<_> = failed.iter().filter_map(|one| one.newest).collect();
     let runs = node.store().runs(&ids).await?;

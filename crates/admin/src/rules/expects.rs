@@ -1,4 +1,4 @@
-//! Expectations of jobs: those whose instant has come, and those that open runs are compared with.
+//! Evaluates expectations of jobs: those that are due, and those about open runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -9,14 +9,14 @@ use rondel_core::{AlertRuleId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertWrite, ExpectLook, IncidentRecord, OpenLook, RuleRecord, WatchedJob};
 
-use super::look::{Findings, Space, clear, is_full, unwatched};
+use super::look::{Findings, LookContext, clear, is_full, unwatched};
 use super::{facts, states};
 use crate::node::Node;
 
-/// Expectations that one look takes.
+/// Maximum number of due expectations per look.
 const LOOK_COUNT: u32 = 500;
 
-/// The rules that expectations amount to, with what was seen of them.
+/// The rules that correspond to expectations, with their observations.
 #[derive(Default)]
 struct SeenRules(BTreeMap<AlertRuleId, SeenRule>);
 
@@ -26,8 +26,8 @@ struct SeenRule {
     due: Vec<IncidentRecord>,
 }
 
-impl Space<'_> {
-    /// Looks at the expectations of the namespace's jobs that are due.
+impl LookContext<'_> {
+    /// Evaluates the due expectations of the namespace's jobs.
     pub(super) async fn look_at_expects(&self, findings: &mut Findings) -> Result<(), StoreError> {
         let store = self.node.store();
         let looks = store.due_expects(self.namespace, self.now, LOOK_COUNT).await?;
@@ -56,7 +56,7 @@ impl Space<'_> {
         Ok(())
     }
 
-    /// Those whose instant has come. What came true is looked at again at its next instant, and leaves nothing else.
+    /// Evaluates expectations that are due. One that was met is scheduled for its next instant, and writes nothing else.
     async fn look_at_due(
         &self,
         looks: &[ExpectLook],
@@ -93,7 +93,7 @@ impl Space<'_> {
         Ok(())
     }
 
-    /// The newest successes by the ledger of the jobs whose counts do not show one that is new enough.
+    /// The newest successes in the ledger, for jobs whose counts do not include a recent enough one.
     async fn newest_successes(
         &self,
         looks: &[&ExpectLook],
@@ -112,7 +112,7 @@ impl Space<'_> {
         Ok(self.node.store().succeeded_since(&doubtful, since).await?.into_iter().collect())
     }
 
-    /// Compares open runs with what their jobs expect.
+    /// Compares open runs with the expectations of their jobs.
     async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut SeenRules) -> Result<(), StoreError> {
         let bound = |job: &WatchedJob| -> Option<Duration> { job.expect.as_ref()?.bound(kind) };
         let found = match kind {
@@ -135,7 +135,7 @@ impl Space<'_> {
         };
         let old: Vec<IncidentRecord> = due.iter().filter(is_old).cloned().collect();
         let kind = Expectations::kind_of(&rule.spec);
-        // A definition that expects something else by now has another rule: this one is over.
+        // If the job's definition has another expectation by now, that one has another rule: this incident ends.
         let still_expects = |record: &IncidentRecord| {
             let job = self.facts.job(JobId::new(record.incident.subject.id));
             let expected = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
@@ -147,7 +147,7 @@ impl Space<'_> {
             Some(kind) if !kind.is_about_open_runs() => {
                 seen.extend(self.facts.of_instants(&rule, &living, self.now).await?);
             }
-            // What open runs do not show any more is over.
+            // An incident ends when open runs no longer show its condition.
             _ => seen.extend(living.iter().map(|record| clear(&record.incident))),
         }
         self.decide(&rule, (seen, &due), findings).await
@@ -174,12 +174,13 @@ impl SeenRules {
     }
 }
 
-/// Whether moving a look is worth a write: it is near, or the way to the next one is long.
+/// Whether moving a look is worth a write: the look is near, or the next one is far.
 fn is_worth(look: &ExpectLook, next: Timestamp, now: Timestamp) -> bool {
     look.at.is_some_and(|at| next > at && (look.kind == ExpectKind::SuccessBy || at.since(now) * 2 < next.since(now)))
 }
 
-/// Moves the looks of jobs that have succeeded on, so that nothing is due while all is well. What is lost here is found by the look.
+/// Postpones the looks of jobs that have succeeded, so that nothing is due while all is well. If a success is lost here, the look itself
+/// finds it.
 pub(super) async fn move_on(
     node: &Node,
     namespace: NamespaceId,
@@ -196,7 +197,7 @@ pub(super) async fn move_on(
         let Some(expect) = &job.expect else { continue };
         let known = Successes { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
         for row in rows.iter().filter(|row| row.job == job.id) {
-            // A look on a day that its calendar does not have finds the next one.
+            // The calendar is ignored here: a look on a day that it excludes finds the next one.
             let next = expect.next_look(row.kind, known, now, |_| true);
             if let Some(next) = next.filter(|next| is_worth(row, *next, now)) {
                 looks.push(ExpectLook { at: Some(next), ..*row });

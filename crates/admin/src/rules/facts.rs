@@ -1,4 +1,4 @@
-//! Facts about the runs of jobs: what rules make of events, and of instants that have come.
+//! Facts about the runs of jobs, for rules about events and rules about instants.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -14,18 +14,18 @@ use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, Rule
 
 use crate::node::Node;
 
-/// Runs beyond the longest streak that are read: one that a success has ended since is found.
+/// Runs read in addition to the longest streak, so that a success since then that ended a streak is found.
 const BEYOND_STREAK: u32 = 50;
-/// Runs that a message names, of one job …
+/// Maximum number of sample runs in a message for one job …
 const SAMPLES_EACH: usize = 3;
 /// … and in one look.
 const SAMPLES_MAX: usize = 60;
-/// Fires to come have no row yet, but a run may have been asked for a moment ahead.
+/// Future fires have no row yet, but a run may have been requested for an instant up to this far ahead.
 const AHEAD: Duration = Duration::from_secs(24 * 3600);
-/// Deadlines that passed while no server ran, of which only the last counts.
+/// Maximum number of deadlines skipped that passed while no server ran; only the last one counts.
 const PASSED_MAX: u32 = 1_000;
 
-/// What was read about the jobs with events, and those whose incidents are looked at again.
+/// Data about the jobs with events, and about jobs with incidents that are due for a check.
 pub(super) struct Facts<'a> {
     node: &'a Node,
     jobs: BTreeMap<JobId, WatchedJob>,
@@ -74,12 +74,12 @@ impl<'a> Facts<'a> {
         Ok(())
     }
 
-    /// A job with events, or with an incident that is looked at again.
+    /// A job with events, or with an incident that is due for a check.
     pub(super) fn job(&self, id: JobId) -> Option<&WatchedJob> {
         self.jobs.get(&id)
     }
 
-    /// What a rule that waits for runs makes of their events, and of its incidents that are looked at again.
+    /// The observations of a rule about events: of the jobs with events, and of its incidents that are due for a check.
     pub(super) fn of_events(
         &self,
         rule: &RuleRecord,
@@ -97,7 +97,7 @@ impl<'a> Facts<'a> {
         let mut seen = Vec::new();
         for (id, events) in its {
             let Some(job) = self.jobs.get(&id).filter(|job| is_in_scope(&rule.spec.scope, job)) else {
-                // It is deleted, or the rule does not watch it any more.
+                // The job was deleted, or the rule no longer watches it.
                 let record = due.iter().find(|record| record.incident.subject.id == id.get());
                 let subject = record.map(|record| record.incident.subject.clone());
                 seen.extend(subject.map(|subject| Observation {
@@ -116,7 +116,7 @@ impl<'a> Facts<'a> {
         seen
     }
 
-    /// Whether the open incidents of a rule that waits for an instant still hold.
+    /// Whether the open incidents of a rule about instants still hold.
     pub(super) async fn of_instants(
         &self,
         rule: &RuleRecord,
@@ -150,8 +150,8 @@ impl<'a> Facts<'a> {
 fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     match condition {
         Condition::Skipped { reasons } => {
-            // Fires are skipped on purpose inside of a maintenance window, in shadow mode, and where the window of a pump is over before it
-            // begins: only a rule that names that is about them.
+            // Fires are skipped on purpose inside a maintenance window, in shadow mode, and if a pump's window ends before the pump begins:
+            // only a rule that names such a reason applies to them.
             let is_on_purpose = |reason| matches!(reason, Reason::Maintenance | Reason::Shadow | Reason::WindowOver);
             let is_any = |reason| reasons.is_empty() && !is_on_purpose(reason);
             let is_named = |reason| is_any(reason) || reasons.contains(&reason);
@@ -161,7 +161,7 @@ fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     }
 }
 
-/// Whether the newest runs of a job, some of which the rule has not seen, meet its condition.
+/// Whether the newest runs of a job fulfil the condition; `events` are the runs that the rule has not seen yet.
 pub(super) fn of_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> Sighting {
     match condition {
         Condition::FailuresInRow { count } => judge::failures_in_row(*count, newest, events),
@@ -170,8 +170,8 @@ pub(super) fn of_runs(condition: &Condition, newest: &[EndedRun], events: &[RunI
     }
 }
 
-/// The newest runs of a job, and behind them those of its events that are older than these: in a flood one look takes more events than
-/// it reads runs, and each of them counts.
+/// The newest runs of a job, followed by older ones from its events: in a flood, one look takes more events than it reads runs, and each of
+/// them counts.
 fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     let known: BTreeSet<RunId> = newest.iter().map(|run| run.run).collect();
     let mut older: Vec<EndedRun> = events
@@ -183,7 +183,7 @@ fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     [newest, &older].concat()
 }
 
-/// The newest runs of a job that have a verdict, the newest first.
+/// The newest runs of a job with a verdict, the newest first.
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<Vec<EndedRun>, StoreError> {
     let marks = node.store().marks(&[job], Timestamp::EPOCH, now + AHEAD, STREAK_MAX + BEYOND_STREAK).await?;
     let ended = marks.into_iter().filter(|mark| mark.status.is_terminal());
@@ -205,7 +205,7 @@ pub(super) fn subject(job: &WatchedJob) -> Subject {
     Subject { kind: SubjectKind::Job, id: job.id.get(), name: job.name.clone(), app: Some(job.app_name.clone()) }
 }
 
-/// A page of the jobs that a rule watches, with the name of the last job that was read; `None` for the last page.
+/// A page of the jobs that a rule watches, with the name of the last job read; `None` instead of a name on the last page.
 pub(super) async fn page(
     node: &Node,
     namespace: NamespaceId,
@@ -232,14 +232,14 @@ pub(super) async fn page(
     Ok((jobs, last))
 }
 
-/// What a page of jobs gave.
+/// Result for a page of jobs.
 pub(super) struct Swept {
     pub(super) seen: Vec<Observation>,
     pub(super) check: RuleCheck,
     pub(super) is_more: bool,
 }
 
-/// Looks at the next page of the jobs of a rule whose instant has come.
+/// Evaluates the next page of jobs of a due rule about instants.
 pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<Swept, StoreError> {
     let is_day = days_of(node, rule.namespace, &rule.spec).await?;
     let mut sweep = match &rule.sweep {
@@ -260,7 +260,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     Ok(Swept { seen, is_more: check.sweep.is_some(), check })
 }
 
-/// When a rule that waits for an instant is looked at next.
+/// When a rule about instants is next due.
 fn next_check(
     spec: &RuleSpec,
     now: Timestamp,
@@ -271,13 +271,13 @@ fn next_check(
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {
             Deadline::parse(time, zone, weekdays).ok()?.next_after(now, is_day)
         }
-        // A job that is new by then is not overdue before.
+        // A job created later cannot be overdue before this instant.
         Condition::NoSuccessFor { length } => Some(next.map_or(now + *length, |next| next.min(now + *length))),
         _ => None,
     }
 }
 
-/// When a rule that is saved now is looked at first.
+/// When a rule that is saved now is first due.
 pub(super) async fn first_check(
     node: &Node,
     namespace: NamespaceId,
@@ -324,11 +324,11 @@ pub(super) async fn days_of(
         }
         _ => None,
     };
-    // A calendar that is gone leaves every day.
+    // If the calendar was deleted, every day counts.
     Ok(move |day| calendar.as_ref().is_none_or(|calendar| calendar.has_day(day)))
 }
 
-/// What a page of jobs shows, and when one of them is to be looked at again.
+/// The observations of a page of jobs, and the first instant at which one of these jobs must be checked again.
 pub(super) async fn of_page(
     node: &Node,
     spec: &RuleSpec,
@@ -343,7 +343,7 @@ pub(super) async fn of_page(
         Condition::NoSuccessFor { length } => (now - *length, Some(*length)),
         _ => return Ok((Vec::new(), None)),
     };
-    // What is counted already need not be looked up in the ledger.
+    // A success that is already counted need not be looked up in the ledger.
     let doubtful: Vec<JobId> =
         jobs.iter().filter(|job| job.succeeded_at.is_none_or(|done| done < from)).map(|job| job.id).collect();
     let newest: HashMap<JobId, Timestamp> = node.store().succeeded_since(&doubtful, from).await?.into_iter().collect();

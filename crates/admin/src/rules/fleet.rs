@@ -1,4 +1,4 @@
-//! Facts about what jobs need around them: executors, servers and tokens.
+//! Facts about executors, servers and tokens.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -15,11 +15,11 @@ use super::states::app_subject;
 use crate::node::Node;
 
 const TOKEN_COUNT: u32 = 500;
-/// An executor that has been silent for longer is not expected back after a restart of the servers.
+/// An executor silent for longer than this is not expected back after a restart of the servers.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
-/// The apps with jobs for which no executor is there. It is not known while this server has just begun to hear executors and one that
-/// did not leave may come back: then the answer is `None`.
+/// The apps that have jobs but no executor. Returns `None` if this cannot be decided yet: this server has only just started to serve, and
+/// an executor that did not leave may still reconnect.
 pub(super) async fn no_executor(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
@@ -56,14 +56,14 @@ pub(super) async fn no_executor(
     Ok(Some(seen.collect()))
 }
 
-/// The executors that did not leave. A stream that has ended is not yet a lost executor: a server that restarts ends all of them.
+/// The executors that have not left. An executor whose stream has ended is not yet lost: a server that restarts ends all its streams.
 fn present(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     let left: HashSet<ExecutorId> = sessions.iter().filter(|one| one.has_left).map(|one| one.executor).collect();
     let present = sessions.iter().filter(|one| !left.contains(&one.executor));
     present.map(|one| (one.app, one.executor)).collect()
 }
 
-/// Those of the executors that have the handler, if one is asked for.
+/// The executors that have the handler, if one is given.
 async fn with_handler(
     node: &Node,
     executors: BTreeSet<(AppId, ExecutorId)>,
@@ -109,7 +109,7 @@ pub(super) async fn loop_failing(
     Ok(seen)
 }
 
-/// The servers with a disk that has less free than the bound.
+/// The servers with a disk whose free space is below the bound.
 pub(super) async fn disk_low(
     node: &Node,
     bound: (Option<u32>, Option<u64>),
@@ -124,7 +124,7 @@ pub(super) async fn disk_low(
     of_hosts(node, is_low, now).await
 }
 
-/// The servers with a TLS certificate that ends soon, or has ended.
+/// The servers whose TLS certificate expires soon, or has expired.
 pub(super) async fn certificate_expiring(
     node: &Node,
     within: Duration,
@@ -134,7 +134,7 @@ pub(super) async fn certificate_expiring(
     of_hosts(node, ends, now).await
 }
 
-/// The living servers whose report about their host has this.
+/// The living servers whose report about their host fulfils the condition.
 async fn of_hosts(
     node: &Node,
     has_it: impl Fn(&cluster::Node, &HostReport) -> bool + Send,

@@ -1,4 +1,4 @@
-//! One look at the rules of a namespace.
+//! One look: evaluates the rules of a namespace.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,28 +15,28 @@ use super::facts::{self, Facts};
 use super::states;
 use crate::node::Node;
 
-/// Events that one look takes.
+/// Maximum number of events per look.
 pub(super) const EVENT_COUNT: u32 = 500;
-/// Incidents whose time has come that one look takes.
+/// Maximum number of due incidents per look.
 const DUE_COUNT: u32 = 200;
-/// Open incidents that a look at what there is now compares with.
+/// Maximum number of open incidents that a look compares with the current state.
 const OPEN_COUNT: u32 = 2_000;
 
-/// What came of a look.
+/// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Looked {
-    /// It is written.
+    /// Its decisions are stored.
     Done {
         /// How many incidents changed.
         count: u64,
         /// Whether there may be more to look at.
         is_more: bool,
     },
-    /// Another decision or a change came first: nothing is written.
+    /// Another decision or a change was stored first: nothing was written.
     Lost,
 }
 
-/// What a look has decided so far.
+/// The decisions of a look so far.
 #[derive(Default)]
 pub(super) struct Findings {
     incidents: Vec<IncidentRecord>,
@@ -47,8 +47,8 @@ pub(super) struct Findings {
     pub(super) is_more: bool,
 }
 
-/// The facts that all rules of a namespace share.
-pub(super) struct Space<'a> {
+/// Data that all rules of a namespace share.
+pub(super) struct LookContext<'a> {
     pub(super) node: &'a Node,
     pub(super) facts: Facts<'a>,
     pub(super) namespace: NamespaceId,
@@ -60,14 +60,14 @@ pub(super) struct Space<'a> {
     pub(super) now: Timestamp,
 }
 
-/// Looks at everything that is due in a namespace, and writes what follows.
+/// Evaluates everything that is due in a namespace, and stores the decisions.
 pub(super) async fn look(node: &Node, namespace: NamespaceId) -> Result<Looked, StoreError> {
     let store = node.store();
     let Some(version) = store.alert_version(namespace).await? else {
         return Ok(Looked::Done { count: 0, is_more: false });
     };
     let rules = store.alert_rules(namespace).await?;
-    let space = Space::read(node, namespace).await?;
+    let space = LookContext::read(node, namespace).await?;
     let mut findings = Findings::default();
     for rule in &rules {
         space.look_at(rule, &mut findings).await?;
@@ -96,7 +96,7 @@ pub(super) fn is_full(count: usize, limit: u32) -> bool {
     count >= usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-impl<'a> Space<'a> {
+impl<'a> LookContext<'a> {
     async fn read(node: &'a Node, namespace: NamespaceId) -> Result<Self, StoreError> {
         let (store, now) = (node.store(), node.now());
         let events = store.alert_events(namespace, EVENT_COUNT).await?;
@@ -140,7 +140,7 @@ impl<'a> Space<'a> {
                 ConditionKind::Look if is_checked => {
                     let space = (self.namespace, self.name.as_str());
                     let open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
-                    // What is not known yet neither begins nor ends an incident.
+                    // A state that is not known yet neither opens nor closes an incident.
                     if let Some(observed) = states::observe(self.node, space, (&rule.spec, &open), self.now).await? {
                         (seen, all_open) = (observed, open);
                     }
@@ -157,7 +157,7 @@ impl<'a> Space<'a> {
                 seen.extend(rest.into_iter().filter(|one| !known.contains(&one.subject.id)));
             }
         }
-        // What was open and is not seen any more is over.
+        // Open incidents that are no longer observed end.
         let subjects: BTreeSet<(SubjectKind, i64)> =
             seen.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
         let gone = all_open.iter().filter(|one| !subjects.contains(&(one.subject.kind, one.subject.id)));
@@ -196,14 +196,14 @@ impl<'a> Space<'a> {
         let mut next_id = || IncidentId::new(self.node.new_id());
         let decision = decide(view, open, &seen, &self.silences, (self.now, &mut next_id));
         let changed = decision.incidents.into_iter().filter(|incident| before.get(&incident.id) != Some(incident));
-        // Where the rule watches the subject no longer, it is kept as one that is off: the incident ended without a recovery.
+        // If the rule no longer watches the subject, the record gets a disabled copy of the rule: the incident ended without a recovery.
         let record = |incident: Incident| {
             let enabled = rule.spec.enabled && !decision.unwatched.contains(&incident.id);
             IncidentRecord { incident, rule: rule.id, spec: RuleSpec { enabled, ..rule.spec.clone() } }
         };
         findings.incidents.extend(changed.map(record));
         for message in decision.messages {
-            // A channel that is gone is sent nothing.
+            // No message is sent to a channel that was deleted.
             let Some(channel) = self.channels.get(&message.channel).copied() else { continue };
             findings.messages.push(NewMessage {
                 id: MessageId::new(self.node.new_id()),
@@ -219,7 +219,7 @@ impl<'a> Space<'a> {
     }
 }
 
-/// What keeps messages back: silences, and the maintenance windows that are open.
+/// Everything that suppresses messages: silences, and maintenance windows in progress.
 async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result<Vec<Silence>, StoreError> {
     let store = node.store();
     let all = store.silences(namespace, now).await?.into_iter();
@@ -227,7 +227,7 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
         all.map(|one| Silence { spec: one.spec, ends_at: one.ends_at, is_maintenance: false }).collect();
     let windows = store.maintenance(Some(namespace), now).await?;
     let open = windows.into_iter().filter(|one| one.window.has(now));
-    // An app that is gone has no jobs.
+    // If its app was deleted, a window covers no jobs.
     let open = open.filter(|one| one.window.app.is_none() || one.app_name.is_some());
     all.extend(open.map(|one| Silence {
         spec: SilenceSpec { app: one.app_name, ..SilenceSpec::default() },
@@ -237,7 +237,7 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
     Ok(all)
 }
 
-/// What is seen of an incident whose subject its rule watches no longer.
+/// The observation for an incident whose subject its rule no longer watches.
 pub(super) fn unwatched(incident: &Incident) -> Observation {
     Observation { sighting: Sighting::Unwatched, ..clear(incident) }
 }

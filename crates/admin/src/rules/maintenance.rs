@@ -1,4 +1,4 @@
-//! Maintenance windows: planned, listed and ended by callers.
+//! Maintenance windows: planning, listing and ending them.
 
 use std::time::Duration;
 
@@ -12,9 +12,9 @@ use super::save::RuleError;
 use crate::node::Node;
 
 const REASON_LEN_MAX: usize = 1_000;
-/// How far ahead a window may begin: 366 days.
+/// How far in the future a window may begin: 366 days.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// How long saving a window may take at most: a part of the lead that it has on the first fire inside.
+/// Time limit for saving a window: it is part of the lead between saving and the first fire inside.
 const SAVE_MAX: Duration = Duration::from_secs(5);
 
 /// When a window ends.
@@ -22,11 +22,11 @@ const SAVE_MAX: Duration = Duration::from_secs(5);
 pub enum WindowEnd {
     /// At an instant.
     At(Timestamp),
-    /// So long after its begin.
+    /// After a length of time.
     After(Duration),
 }
 
-/// A window to be.
+/// A request for a window.
 #[derive(Clone, Debug)]
 pub struct MaintenanceRequest {
     /// The app with its name; `None` for all jobs of the namespace.
@@ -41,7 +41,7 @@ pub struct MaintenanceRequest {
     pub reason: String,
 }
 
-/// How far ahead a window begins at least: fires are claimed ahead, and one that is claimed is not taken back.
+/// Minimum time from now to the start of a window: fires are claimed ahead, and a claimed fire is not withdrawn.
 #[must_use]
 pub fn maintenance_lead(node: &Node) -> Duration {
     node.shared().config.maintenance_lead()
@@ -103,14 +103,14 @@ pub async fn add_maintenance(
     }
     let took = node.shared().clock.boot_micros().saturating_sub(began);
     if u128::from(took.unsigned_abs()) > SAVE_MAX.as_micros() && starts_at <= node.now() + maintenance_lead(node) {
-        // Fires inside may be claimed by now.
+        // Fires inside the window may already be claimed.
         node.store().end_maintenance(namespace, id, node.now()).await?;
         return Err(StoreError::no_answer("add_maintenance").into());
     }
     Ok(record)
 }
 
-/// Ends a maintenance window now; one that has not begun never will. One that has ended stays as it is.
+/// Ends a maintenance window now; one that has not begun never starts. A window that has already ended is not changed.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.
@@ -121,7 +121,7 @@ pub async fn end_maintenance(node: &Node, namespace: NamespaceId, id: Maintenanc
     }
 }
 
-/// The windows of a namespace that are open now or begin within an hour, as this node read them last.
+/// The windows of a namespace that are in progress or begin within an hour, as this node last read them.
 #[must_use]
 pub fn near_maintenance(node: &Node, namespace: NamespaceId) -> Vec<MaintenanceRecord> {
     node.shared().maintenance.near(namespace, node.now(), Duration::from_secs(3600))

@@ -1,7 +1,7 @@
-//! Rules of alerts: each period one node looks at what is due, decides, and writes incidents with their messages.
+//! Alert rules: in each period, one node evaluates everything that is due, and writes incidents with their messages.
 //!
-//! Nothing is read while nothing is due. What a look decides is written in one transaction that names the version of the namespace's
-//! alerts that it was decided from: a decision by another node, or one that is made again after a death, writes nothing new.
+//! If nothing is due, nothing is read. The decisions of a look are written in one transaction that names the version of the namespace's
+//! alerts on which they are based: if another node has decided since, or a decision is repeated after a crash, nothing is written.
 
 mod expects;
 mod facts;
@@ -34,20 +34,20 @@ use crate::node::Node;
 
 /// How long resolved incidents, ended silences and ended maintenance windows are kept.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How often old ones are removed.
+/// How often old ones are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
-/// Jobs whose looks at expectations one transaction moves on.
+/// Jobs whose looks one transaction postpones.
 const MOVE_COUNT: usize = 500;
-/// Looks at one namespace in a tick: so that one with a flood does not hold up the others.
+/// Maximum number of looks at one namespace per tick, so that a flood there does not delay the others.
 const LOOK_COUNT_MAX: u32 = 20;
-/// Looks that lose against another node in a row, until the next tick.
+/// Maximum number of lost looks per namespace and tick.
 const LOST_MAX: u32 = 3;
 /// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
 const PASS: &str = "alert_rules";
 const FORGET_PASS: &str = "forget_incidents";
 
-/// Looks at the rules of all namespaces.
+/// The loop that evaluates the rules of all namespaces.
 #[derive(Debug)]
 pub(crate) struct RuleLoop {
     node: Node,
@@ -62,7 +62,7 @@ impl RuleLoop {
         self.node.shared().config.alert_rules_period
     }
 
-    /// Looks at a namespace until nothing is due any more. Answers how many incidents changed.
+    /// Looks at a namespace until nothing is due. Returns the number of incidents changed.
     async fn work_off(
         &self,
         namespace: NamespaceId,
@@ -88,7 +88,7 @@ impl RuleLoop {
         Ok(changed)
     }
 
-    /// Moves the looks at expectations of jobs that have succeeded here on.
+    /// Postpones the looks at expectations of jobs that have succeeded here.
     async fn move_on(&self) -> Result<(), StoreError> {
         for (namespace, succeeded) in self.node.shared().noted_successes.take() {
             for chunk in succeeded.chunks(MOVE_COUNT) {

@@ -5,10 +5,10 @@ use std::sync::{Mutex, PoisonError};
 
 use rondel_core::{JobId, NamespaceId, Timestamp};
 
-/// Of more jobs the successes are found by the look itself.
+/// Maximum number of jobs; successes of further jobs are found by the look itself.
 const JOB_COUNT_MAX: usize = 50_000;
 
-/// The newest success of each.
+/// The newest success of each job.
 #[derive(Debug, Default)]
 pub(crate) struct NotedSuccesses(Mutex<HashMap<JobId, (NamespaceId, Timestamp)>>);
 
@@ -21,7 +21,7 @@ impl NotedSuccesses {
         }
     }
 
-    /// All of them, which are forgotten then.
+    /// Takes all of them out.
     pub(super) fn take(&self) -> BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> {
         let noted = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut by_namespace: BTreeMap<NamespaceId, Vec<(JobId, Timestamp)>> = BTreeMap::new();

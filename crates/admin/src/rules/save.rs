@@ -1,4 +1,4 @@
-//! What callers do with rules, incidents and silences.
+//! Changes of rules, incidents and silences by callers.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::node::Node;
 /// The longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 const REASON_LEN_MAX: usize = 1_000;
-/// Jobs that a dry run looks at.
+/// Pages of jobs that a dry run checks.
 const DRY_PAGES: u32 = 4;
-/// Jobs that fail now, of which a dry run reads the runs.
+/// Maximum number of troubled jobs whose runs a dry run reads.
 const DRY_JOBS: u32 = 100;
-/// Subjects that a dry run names.
+/// Maximum number of subjects that a dry run names.
 const DRY_NAMED: usize = 20;
 const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
 const TROUBLE_ROWS: u32 = 10_000;
@@ -30,21 +30,21 @@ const TROUBLE_ROWS: u32 = 10_000;
 /// Why a change was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RuleError {
-    /// The document is wrong.
+    /// The document is invalid.
     #[error("the rule has {}, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// Another caller changed it first.
     #[error("the rule was changed meanwhile, its version is {version}")]
     Conflict {
-        /// Its version now, 0 where it is gone.
+        /// Its current version, 0 if it was deleted.
         version: i64,
     },
-    /// The namespace has as many as it can.
+    /// The namespace has reached its maximum.
     #[error("the namespace has {count} {what}, more are not kept")]
     TooMany {
-        /// Of what.
+        /// The kind of object.
         what: &'static str,
-        /// How many.
+        /// The maximum.
         count: u32,
     },
     /// There is no such rule, incident or silence, or it has ended.
@@ -58,15 +58,15 @@ pub enum RuleError {
 /// A rule that was saved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedRule {
-    /// As it is now.
+    /// The rule as it is now.
     pub record: RuleRecord,
-    /// Whether it was not there before.
+    /// Whether the rule was created.
     pub is_new: bool,
-    /// What its author should know although it is right.
+    /// Warnings for its author, although the rule is valid.
     pub warnings: Vec<String>,
 }
 
-/// A silence that a caller asks for.
+/// A request for a silence.
 #[derive(Clone, Debug)]
 pub struct SilenceRequest {
     /// What it matches.
@@ -77,31 +77,31 @@ pub struct SilenceRequest {
     pub ends_at: Timestamp,
 }
 
-/// What a rule would see now.
+/// Result of a dry run: the rule as it would be evaluated now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DryRun {
-    /// The subjects for which it would hold, the first of them.
+    /// The first subjects for which the condition holds.
     pub subjects: Vec<Subject>,
-    /// How many they are, of those that were looked at.
+    /// The number of such subjects, of those that were checked.
     pub count: u64,
-    /// How many were looked at; `None` where all are.
+    /// How many subjects were checked; `None` if all were.
     pub looked_at: Option<u64>,
-    /// The instant for which that holds.
+    /// The instant of the evaluation.
     pub at: Timestamp,
-    /// For a rule with a time of day.
+    /// The deadline, for a rule with a time of day.
     pub deadline: Option<MeantDeadline>,
-    /// Why it may see nothing.
+    /// Why the rule may observe nothing.
     pub warnings: Vec<String>,
 }
 
-/// What a rule with a time of day means at an instant.
+/// The deadline of a rule with a time of day, at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MeantDeadline {
     /// The zone of the time.
     pub zone: String,
-    /// Runs that were planned from then on count.
+    /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,
-    /// When the rule is looked at next; nothing where its days never come.
+    /// When the rule is next due; `None` if none of its days ever comes.
     pub next: Option<Timestamp>,
 }
 
@@ -136,7 +136,7 @@ pub async fn save_rule(
     }
 }
 
-/// Checks a rule, and that what it names exists.
+/// Checks a rule, and that the channels and the calendar that it names exist.
 async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(), RuleError> {
     spec.check().map_err(RuleError::Invalid)?;
     let mut errors = Vec::new();
@@ -157,7 +157,7 @@ async fn check(node: &Node, namespace: NamespaceId, spec: &RuleSpec) -> Result<(
     if errors.is_empty() { Ok(()) } else { Err(RuleError::Invalid(errors)) }
 }
 
-/// The complaint about a channel of a rule that was deleted while the rule was checked.
+/// The error for a channel that was deleted while the rule was checked.
 fn lost_channel(spec: &RuleSpec, name: &str) -> FieldError {
     let pointer = match spec.channels.iter().position(|one| one == name) {
         Some(index) => format!("/channels/{index}"),
@@ -177,7 +177,7 @@ pub async fn delete_rule(node: &Node, namespace: NamespaceId, name: &str) -> Res
     }
 }
 
-/// Acknowledges an incident: it is not repeated and does not escalate. Answers the incident as it is now.
+/// Acknowledges an incident: its message is not repeated, and it does not escalate. Returns the incident as it is now.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.
@@ -243,7 +243,7 @@ pub async fn end_silence(node: &Node, namespace: NamespaceId, id: SilenceId) -> 
     }
 }
 
-/// What a rule would see now, without saving anything.
+/// Evaluates a rule now, without saving anything.
 ///
 /// # Errors
 /// [`RuleError`].
@@ -298,7 +298,7 @@ async fn of_jobs(
     Ok((seen, Some(count)))
 }
 
-/// Of the jobs that fail or are skipped now.
+/// The observations for jobs that currently fail or are skipped.
 async fn of_troubled(
     node: &Node,
     namespace: NamespaceId,

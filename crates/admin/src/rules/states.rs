@@ -1,4 +1,4 @@
-//! Facts about what there is now: open runs and counts.
+//! Facts about the present: open runs and counts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,22 +16,22 @@ use super::facts::{is_in_scope, subject};
 use super::fleet;
 use crate::node::Node;
 
-/// Jobs with open runs that one look takes of each server: those whose runs have waited longest.
+/// Maximum number of jobs with open runs that one look takes per server: those whose runs have waited longest.
 const OPEN_COUNT: u32 = 5_000;
-/// Jobs of which a run is shown as an example: more are reported as a group.
+/// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;
-/// Points of an owner that are added up.
+/// Maximum number of points of an owner that are summed.
 const POINT_COUNT: u32 = 20_000;
-/// What is usual for a job is that of the last days.
+/// The usual duration of a job's runs is taken from this period.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Points of a minute are kept for a day.
+/// Points per minute are kept for a day.
 const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// How often what changes slowly is looked at.
+/// How often conditions that change slowly are checked.
 const SLOW_PERIOD: Duration = Duration::from_secs(30);
 const TOKEN_PERIOD: Duration = Duration::from_secs(300);
 pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often a rule with this condition is looked at; `period` is that of the loop.
+/// How often a rule with this condition is checked; `period` is that of the loop.
 pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
     let usual = match condition {
         Condition::FailureRate { .. }
@@ -41,11 +41,12 @@ pub(super) fn period(condition: &Condition, period: Duration) -> Duration {
         Condition::TokenExpiring { .. } => TOKEN_PERIOD,
         _ => FAST_PERIOD,
     };
-    // A server that looks more often than usual, as tests do, looks at these more often too.
+    // A server that looks more often than usual, as in tests, also checks these more often.
     usual.min(period * 5)
 }
 
-/// What a rule with these open incidents sees now. What it does not name does not hold; `None` is not known yet.
+/// The current observations of a rule with these open incidents. Subjects not listed do not fulfil the condition; `None` if the state is
+/// not known yet.
 pub(super) async fn observe(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
@@ -103,7 +104,7 @@ fn without_jobs(found: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {
     found.into_iter().map(|(_, observation)| observation).collect()
 }
 
-/// One observation for each job, since the instant that its first run gives; the first jobs with that run as an example.
+/// One observation per job, since its earliest instant; the first jobs get a sample run.
 async fn observed(
     node: &Node,
     found: Vec<(Timestamp, OpenJob)>,
@@ -131,7 +132,7 @@ async fn observed(
     Ok(of_job.into_values().collect())
 }
 
-/// The jobs with a run that has not started in time, by the bound of each; no bound is shorter than `shortest`.
+/// The jobs with a run that has not started in time, with a bound per job; no bound is shorter than `shortest`.
 pub(super) async fn late(
     node: &Node,
     namespace: NamespaceId,
@@ -140,9 +141,9 @@ pub(super) async fn late(
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     let mut open = Vec::new();
     for status in [RunStatus::Pending, RunStatus::Waiting] {
-        // A run that waits for its next attempt has started in time.
+        // A run that waits for its next attempt did start in time.
         let since = now - shortest;
-        let query = OpenQuery { namespace, status, due_by: now, since, is_first_attempt: true, limit: OPEN_COUNT };
+        let query = OpenQuery { namespace, status, due_by: now, since, first_attempts_only: true, limit: OPEN_COUNT };
         open.extend(node.store().open_jobs(query).await?);
     }
     let jobs = jobs_of(node, &open).await?;
@@ -153,7 +154,7 @@ pub(super) async fn late(
     observed(node, found.collect(), &jobs).await
 }
 
-/// The jobs with a run that has been running for longer than the bound of its job; no bound is shorter than `shortest`.
+/// The jobs with a run that has been running for longer than the job's bound; no bound is shorter than `shortest`.
 pub(super) async fn running_longer(
     node: &Node,
     namespace: NamespaceId,
@@ -165,14 +166,14 @@ pub(super) async fn running_longer(
     observed(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
-/// The same where the bound is a multiple of what is usual.
+/// Like [`running_longer`], but the bound is a multiple of the usual duration.
 async fn running_unusually(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
     times_p95: Option<u32>,
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    // The bound depends on the job, so each job with a run under way is looked at.
+    // The bound depends on the job, so every job with a running run is checked.
     let open = running(node, namespace, now).await?;
     let mut jobs = jobs_of(node, &open).await?;
     jobs.retain(|_, job| is_in_scope(scope, job));
@@ -183,7 +184,7 @@ async fn running_unusually(
 
 async fn running(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
     let status = RunStatus::Running;
-    let query = OpenQuery { namespace, status, due_by: since, since, is_first_attempt: false, limit: OPEN_COUNT };
+    let query = OpenQuery { namespace, status, due_by: since, since, first_attempts_only: false, limit: OPEN_COUNT };
     node.store().open_jobs(query).await
 }
 
@@ -200,7 +201,7 @@ fn over_bound(
     over.collect()
 }
 
-/// What 95 of 100 runs of these jobs take, where enough of them are counted.
+/// The 95th percentile of the duration of these jobs' runs, for jobs with enough counted runs.
 async fn usual(
     node: &Node,
     jobs: impl Iterator<Item = &JobId> + Send,
@@ -226,7 +227,7 @@ async fn usual(
     Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
 }
 
-/// What became of the runs that were planned within a window, of a job, an app or all jobs; none where there is no such job or app.
+/// The verdicts of the runs of a job, an app or all jobs that were planned within a window; `None` if there is no such job or app.
 async fn counted(
     node: &Node,
     (namespace, name, scope): (NamespaceId, &str, &Scope),

@@ -1,4 +1,4 @@
-//! What authors of rules and silences should know although what they wrote is right: a name may come later.
+//! Warnings for authors of valid rules and silences, such as a name that does not exist yet.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use rondel_store::alerts::PAGE_MAX;
 
 use crate::node::Node;
 
-/// What the author of a rule should know.
+/// The warnings for the author of a rule.
 ///
 /// # Errors
 /// The store's.
@@ -21,7 +21,7 @@ pub async fn rule_warnings(node: &Node, namespace: NamespaceId, spec: &RuleSpec)
     Ok(warnings)
 }
 
-/// Whether a rule watches a job or an app that does not exist.
+/// A warning if a rule watches a job or an app that does not exist.
 pub(super) async fn scope_warning(
     node: &Node,
     namespace: NamespaceId,
@@ -36,7 +36,7 @@ pub(super) async fn scope_warning(
     Ok(Some(format!("there is no {missing}: nothing can be observed until there is one")))
 }
 
-/// What the authors of silences should know, for each of them.
+/// The warnings for the authors of silences, per silence.
 ///
 /// # Errors
 /// The store's.
@@ -48,7 +48,7 @@ pub async fn silence_warnings(
     let store = node.store();
     let named = |part: fn(&SilenceSpec) -> Option<&String>| -> BTreeSet<&str> {
         let names = silences.iter().filter_map(part).map(String::as_str);
-        // What cannot be a name is not looked up.
+        // Text that cannot be a name is not looked up.
         names.filter(|one| name::check(one).is_ok()).collect()
     };
     let (wanted, mut jobs) = (named(|spec| spec.job.as_ref()).into_iter().collect::<Vec<_>>(), BTreeSet::new());

@@ -1,9 +1,9 @@
-//! When the scan had last claimed everything that was due: what became late since then is late, and was not missed.
+//! When the scan had last claimed everything that was due: a fire that became late since then is late, but was not missed.
 
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 
-/// By the boot-time clock, which no step of the database's clock moves.
+/// Measured by the boot-time clock, which no step of the database's clock moves.
 #[derive(Debug, Default)]
 pub(crate) struct CaughtUp {
     /// The lease, and the instant since which it has held without a gap. During a gap the servers were away.
@@ -21,7 +21,7 @@ impl CaughtUp {
         if mutant::on(Mutant::LateIsMissed) { now } else { self.at }
     }
 
-    /// A scan that began then has claimed everything.
+    /// Records that a scan that began then has claimed everything.
     pub(crate) fn complete(&mut self, began: i64) {
         self.at = self.at.max(began);
     }

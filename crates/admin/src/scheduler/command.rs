@@ -1,4 +1,4 @@
-//! What other parts of a node ask of the tick.
+//! Requests to the tick from other parts of a node.
 
 use rondel_core::Run;
 
@@ -7,6 +7,6 @@ use rondel_core::Run;
 pub(crate) enum Command {
     /// Claimed runs, all of them in memory from now on.
     Put(Vec<Run>),
-    /// The lease has ended: runs that are not handed over belong to the next holder.
+    /// The lease has ended: runs that are not at the dispatcher yet belong to the next holder.
     Clear,
 }

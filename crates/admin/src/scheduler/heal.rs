@@ -1,5 +1,5 @@
-//! Healing: what no other loop finds again. Jobs that should fire and have no next fire, jobs whose home is no node of
-//! the cluster, calendars and jobs that did not follow a calendar which was saved by a node that died then.
+//! Healing: repairs what no other loop finds. These are jobs that should fire and have no next fire, jobs whose home is no node of the
+//! cluster, and calendars and jobs that did not follow a saved calendar because the node that saved it died then.
 //!
 //! One node per period looks. Normally there is nothing to find, and nothing is logged.
 
@@ -16,25 +16,25 @@ use crate::node::Node;
 use rondel_core::error_chain::chain;
 
 const PERIOD: Duration = Duration::from_secs(15);
-/// Calendars are read as a whole for it.
+/// Longer, because all calendars are read.
 const CALENDAR_PERIOD: Duration = Duration::from_secs(60);
-/// Jobs healed in one pass.
+/// Maximum number of jobs healed in one pass.
 const STUCK_COUNT_MAX: u32 = 1_000;
 const HOMELESS_PAGE: u32 = 1_000;
-/// Transactions of one pass that free jobs.
+/// Maximum number of transactions of one pass that free jobs.
 const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
 
 const HEAL: &str = "heal";
 const CALENDARS: &str = "heal_calendars";
 
-/// What a pass healed.
+/// The counts of what a pass healed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Healed {
     /// Jobs that had no next fire.
     pub(crate) stuck: u64,
-    /// Jobs that had a home which is no node.
+    /// Jobs whose home was no node.
     pub(crate) homeless: u64,
-    /// Calendars that were not what they are made of.
+    /// Calendars that differed from what they are composed of.
     pub(crate) calendars: u64,
     /// Jobs that were planned by an earlier version of their calendar.
     pub(crate) behind: u64,
@@ -94,7 +94,7 @@ impl HealLoop {
         let definitions = self.node.definitions(stuck.iter().map(|stuck| (stuck.job, stuck.version))).await?;
         let mut count = 0;
         for seen in stuck {
-            // The end of a run that is open gives the next fire. A definition that cannot be read was complained about.
+            // If a run is open, its end sets the next fire. An unreadable definition was logged when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)).filter(|_| seen.follows.is_none()) else {
                 continue;
             };
@@ -112,8 +112,8 @@ impl HealLoop {
         Ok(count)
     }
 
-    /// The instant up to which the fires of a job have their verdicts: its last planned row, or its last edit. What was
-    /// due since then meets the misfire policy.
+    /// The instant up to which the fires of a job have their verdicts: its last planned row, or its last edit. The misfire policy applies
+    /// to fires that were due since then.
     async fn accounted_until(
         &self,
         seen: StuckJob,

@@ -11,15 +11,15 @@ use rondel_store::ledger::UnsentPlace;
 
 use crate::scheduler::shares::{Owner, Shares, is_shard};
 
-/// Each with its attempt and the epoch that it stands under: the late word of an earlier attempt is none about the one that is
-/// here, and what is left in memory of a lease that is over is none of what was taken over from it.
+/// The open runs in memory, each with its attempt and its epoch: late news of an earlier attempt does not concern the attempt that is here,
+/// and a run that is left of an ended lease is not the one that was taken over from that lease.
 ///
-/// Memory is bounded: a first attempt for which its job, app or namespace has no room is left in the store, and so are the later
-/// ones of its job, until there is room ([`take_up`](Self::take_up)).
+/// Memory is bounded: a first attempt for which its job, app or namespace has no room is left in the store, and so are the later first
+/// attempts of its job, until there is room ([`take_up`](Self::take_up)).
 #[derive(Debug)]
 pub(crate) struct InMemory {
     known: Mutex<Contents>,
-    /// About how many runs are here at most.
+    /// The approximate maximum number of runs.
     max: usize,
 }
 
@@ -31,24 +31,24 @@ struct Contents {
     left: BTreeMap<JobId, Left>,
 }
 
-/// What of a job is left in the store.
+/// The runs of a job that are left in the store.
 #[derive(Clone, Copy, Debug)]
 struct Left {
     /// The place before the first run.
     place: UnsentPlace,
-    /// Since when there is such a run.
+    /// Since when there are such runs.
     since: Timestamp,
     owner: Owner,
-    /// When the queue time of the first one is over, as far as that is known.
+    /// When the first of their queue timeouts passes, as far as that is known.
     ends_at: Timestamp,
 }
 
-/// How much one look at jobs of which runs are left in the store does.
+/// Limits of one look at the jobs with runs left in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookBounds {
-    /// How many of them it looks at.
+    /// How many jobs it looks at.
     pub(crate) looks: usize,
-    /// How many it answers.
+    /// How many jobs it returns.
     pub(crate) jobs: usize,
 }
 
@@ -56,12 +56,12 @@ pub(crate) struct LookBounds {
 struct OpenRun {
     attempt: i32,
     epoch: i64,
-    /// As of when the misfire policy judges it, by the boot-time clock in microseconds.
+    /// The instant as of which the misfire policy judges it, by the boot-time clock in microseconds.
     judged_as_of: i64,
-    /// Since when it waits, where it was left in the store for want of room.
+    /// Since when it waits, if it was left in the store for lack of room.
     queued_from: Option<Timestamp>,
     owner: Owner,
-    /// An executor has an attempt of it, or may have it.
+    /// Whether an executor has, or may have, an attempt of it.
     is_in_hand: bool,
 }
 
@@ -87,13 +87,12 @@ impl Contents {
     }
 }
 
-/// What began, or is part of what began, is never left in the store: others may wait for it.
+/// Whether a run may be left in the store. A run that has begun, or is part of a fire that has, may not: others may wait for it.
 fn may_be_left(run: &Run) -> bool {
     run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
 }
 
-/// Open runs of this node that await their children. No executor has them; their place in the gate of their job is
-/// all that is theirs here.
+/// Open runs of this node that await their children. No executor has them; all that they have here is a place at their job's gate.
 #[derive(Debug, Default)]
 pub(crate) struct Awaiting(Mutex<BTreeMap<RunId, JobId>>);
 
@@ -103,13 +102,13 @@ impl Awaiting {
         known.extend(runs.into_iter().map(|(job, run)| (run, job)));
     }
 
-    /// Keeps of `runs` those that were not known, which are from now on.
+    /// Adds these runs, and returns those that were not known before.
     pub(crate) fn admit_new(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.into_iter().filter(|run| known.insert(run.id, run.job).is_none()).collect()
     }
 
-    /// Which of these are none of them.
+    /// Those of `runs` that are not among them.
     pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|run| !known.contains_key(run));
@@ -122,7 +121,7 @@ impl Awaiting {
         known.iter().map(|(run, job)| (*job, *run)).collect()
     }
 
-    /// These are over; answers those that were known.
+    /// Removes runs that have ended, and returns those that were known.
     pub(crate) fn forget(&self, runs: Vec<(JobId, RunId)>) -> Vec<(JobId, RunId)> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.into_iter().filter(|(_, run)| known.remove(run).is_some()).collect()
@@ -136,7 +135,7 @@ impl Default for InMemory {
 }
 
 impl InMemory {
-    /// Room for about so many runs.
+    /// With room for about `max` runs.
     pub(crate) fn new(max: usize) -> Self {
         Self { known: Mutex::default(), max }
     }
@@ -145,7 +144,7 @@ impl InMemory {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps of `runs` those that were not in memory under their lease, which are from now on, whether or not there is room.
+    /// Adds these runs, whether or not there is room. Returns those that were not in memory under their lease before.
     pub(crate) fn admit(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut known = self.lock();
         let mut is_new = |run: &Run| {
@@ -158,8 +157,8 @@ impl InMemory {
         runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
-    /// The same of runs for which there is room; the misfire policy judges them as of this instant of the boot-time clock. The others
-    /// are left in the store from now on.
+    /// Adds those of these runs for which there is room, and returns those that are new; the misfire policy judges them as of this instant
+    /// of the boot-time clock. The others are left in the store from now on.
     pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64, now: Timestamp) -> Vec<Run> {
         let mut known = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -182,7 +181,7 @@ impl InMemory {
         runs.into_iter().filter(|run| is_admitted(run)).collect()
     }
 
-    /// These runs came into executors' hands, or left them; each with whether it is in hand now.
+    /// Records runs that an executor got, or no longer has; each with whether it is in hand now.
     pub(crate) fn note_moved(&self, moved: Vec<(RunId, bool)>) {
         if moved.is_empty() {
             return;
@@ -197,8 +196,8 @@ impl InMemory {
         }
     }
 
-    /// Jobs of which runs are left in the store, and that have room now, or a run that ends now. Looks behind this job, round and
-    /// round; answers also where it has looked last.
+    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Looks at the jobs behind this one, wrapping
+    /// around; also returns the last job that it looked at.
     pub(crate) fn jobs_with_rows_left(
         &self,
         behind: Option<JobId>,
@@ -226,9 +225,9 @@ impl InMemory {
         self.lock().left.get(&job).map(|left| left.place)
     }
 
-    /// Takes up, of a page of a job's runs in the store, in their order, those for which there is room; and any whose queue time is
-    /// over by now, so that it ends (`ends_at` gets since when it waits). Answers them, and whether all of the page are here.
-    /// `is_last`: no page follows.
+    /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and any whose queue timeout
+    /// has passed, so that it ends (`ends_at` gets the start of its wait). Returns them, and whether the whole page is here. `is_last`: no
+    /// page follows.
     pub(crate) fn take_up(
         &self,
         job: JobId,
@@ -246,7 +245,7 @@ impl InMemory {
             }
             let has_room = blocked.is_none() && known.shares.has_room(Owner::of(&run), self.max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
-            // A run that the misfire policy makes up for waits without a limit.
+            // A run that the misfire policy catches up on waits without a limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
@@ -268,8 +267,8 @@ impl InMemory {
         (taken, blocked.is_none())
     }
 
-    /// Of these runs, which are to end, keeps those that are only in the store: those that wait there, or were left there. As many as may
-    /// be here for that; no scan takes them up from now on.
+    /// Adds those of these runs that are only in the store, where they wait or were left, so that they can end. Returns them: as many as
+    /// may be here for that. No scan takes them up from now on.
     pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut known = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -283,12 +282,12 @@ impl InMemory {
         runs.into_iter().filter(|run| is_admitted(run)).collect()
     }
 
-    /// Since when the run waits, where it was left in the store for want of room.
+    /// Since when the run waits, if it was left in the store for lack of room.
     pub(crate) fn queued_from(&self, run: RunId) -> Option<Timestamp> {
         self.lock().runs.get(&run)?.queued_from
     }
 
-    /// How many jobs have runs that are left in the store for want of room.
+    /// How many jobs have runs that are left in the store for lack of room.
     pub(crate) fn left_count(&self) -> usize {
         self.lock().left.len()
     }
@@ -298,7 +297,7 @@ impl InMemory {
         self.lock().shares.may_be_cut(Owner::of(root), self.max)
     }
 
-    /// As of when the misfire policy judges the run.
+    /// The instant as of which the misfire policy judges the run.
     pub(crate) fn judged_as_of(&self, run: RunId) -> Option<i64> {
         let known = self.lock();
         known.runs.get(&run).map(|known| known.judged_as_of)
@@ -310,13 +309,13 @@ impl InMemory {
         known.runs.get(&run.id).is_some_and(|known| known.attempt == run.attempt)
     }
 
-    /// Which of these are not in memory.
+    /// Those of these runs that are not in memory.
     pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
         let known = self.lock();
         runs.into_iter().filter(|run| !known.runs.contains_key(run)).collect()
     }
 
-    /// These have ended, or belong to another node, or wait in the store.
+    /// Forgets runs that have ended, belong to another node, or wait in the store.
     pub(crate) fn forget(&self, runs: impl IntoIterator<Item = RunId>) {
         let mut known = self.lock();
         for run in runs {
@@ -324,7 +323,7 @@ impl InMemory {
         }
     }
 
-    /// These of this lease are dropped; what was taken over from it since stays.
+    /// Forgets runs under these leases; a run that was taken over since stays.
     pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
         let mut known = self.lock();
         for (run, lease) in runs {
@@ -346,7 +345,7 @@ impl InMemory {
         known.runs.get(&run).is_some_and(|known| known.attempt > attempt)
     }
 
-    /// What is here turned out to be at a later attempt by now.
+    /// Updates the attempts of runs that turned out to be at a later one.
     pub(crate) fn renew<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
         let mut known = self.lock();
         for run in runs {
@@ -360,7 +359,7 @@ impl InMemory {
         known.runs.get(&run).is_some_and(|known| known.attempt <= attempt)
     }
 
-    /// This attempt is over, and a later one exists. Whether it, or one before it, was here: a later one stays.
+    /// Forgets this attempt, which has ended, or an earlier one; a later one stays. Returns whether it was here.
     pub(crate) fn forget_through(&self, run: RunId, attempt: i32) -> bool {
         let mut known = self.lock();
         let is_over = known.runs.get(&run).is_some_and(|known| known.attempt <= attempt);

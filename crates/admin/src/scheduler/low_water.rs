@@ -1,11 +1,11 @@
-//! From where a range of an index is read that begins long ago and is nearly always empty.
+//! Where to start reading a range of an index that begins long ago and is nearly always empty.
 //!
-//! What was there and went leaves dead entries behind, which every reading steps over until the database removes them: not
-//! as long as any old transaction may see them. Two million of them take most of a second, each second. So after a reading
-//! of the whole range that found nothing, the next ones begin at a low-water mark, and the whole range is read
-//! again after a multiple of the time that it took: a database without dead entries is read as a whole each time.
+//! Removed entries leave dead entries behind, which every reading steps over until the database removes them, and it cannot while an old
+//! transaction may see them. Two million of them take most of a second, each second. So after a reading of the whole range that found
+//! nothing, the next ones begin at a low-water mark, and the whole range is read again after a multiple of the time that it took: a
+//! database without dead entries is read as a whole each time.
 //!
-//! This is safe because nothing is concluded from the mark: what comes to be below it afterwards (a transaction with an older key that
+//! This is safe because nothing is concluded from the mark: an entry that appears below it afterwards (a transaction with an older key that
 //! commits late, a job that is healed or moves here with a fire of long ago) is found by the next reading of the whole range.
 
 use std::time::Duration;
@@ -32,12 +32,12 @@ impl LowWater {
         self.mark.as_ref().filter(|mark| now < mark.until).map_or(Timestamp::EPOCH, |mark| mark.from)
     }
 
-    /// A reading of the whole range found nothing below `from`, and took so long.
+    /// Sets the mark after a reading of the whole range that found nothing below `from`. The whole range is read again after `wait`.
     pub(crate) fn raise(&mut self, from: Timestamp, now: Instant, wait: Duration) {
         self.mark = Some(Mark { from, until: now + wait });
     }
 
-    /// The next reading is one of the whole range.
+    /// Makes the next reading one of the whole range.
     pub(crate) fn forget(&mut self) {
         self.mark = None;
     }

@@ -18,8 +18,7 @@ impl Ring {
         Self { slots: (0..SLOT_COUNT).map(|_| Vec::new()).collect(), taken_through: now.second() - 1 }
     }
 
-    /// Puts a run into the slot of the second in which it is due. Gives it back where that second has been taken: the
-    /// run is handed over at once.
+    /// Puts a run into the slot of the second in which it is due. Returns it if that second has been taken: the run is handed over at once.
     pub(crate) fn put(&mut self, run: Run) -> Option<Run> {
         if run.due_at.second() <= self.taken_through {
             return Some(run);
@@ -43,7 +42,7 @@ impl Ring {
         due
     }
 
-    /// Forgets everything.
+    /// Empties the ring and returns its runs.
     pub(crate) fn clear(&mut self) -> Vec<Run> {
         self.slots.iter_mut().flat_map(std::mem::take).collect()
     }

@@ -1,8 +1,8 @@
-//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, what is overdue. Instants at which
-//! many jobs fire are claimed further ahead, as early as their number asks for.
+//! The scan: each second it claims the fires of the look-ahead window, and then, with a budget, overdue fires. Instants at which many jobs
+//! fire are claimed further ahead, as early as their number requires.
 //!
-//! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. What
-//! another node took first drops out. The loop may be run twice, late, or on another node.
+//! A claim is durable before anything is in memory: one transaction moves `next_fire_at` on and inserts the runs. Fires that another node
+//! claimed first drop out. The loop may be run twice, late, or on another node.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::scheduler::low_water::LowWater;
 use crate::scheduler::share::LeftToOthers;
 use crate::scheduler::take_up::TakeUp;
 
-/// Dense instants that one statement reads.
+/// How many dense instants one statement reads.
 const DENSE_COUNT_MAX: u32 = 60;
 /// How often a node looks while jobs and runs may be on their way to it.
 const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
@@ -42,10 +42,10 @@ pub(crate) struct ScanLoop {
     was_full: bool,
     left: LeftToOthers,
     caught_up: CaughtUp,
-    /// As of when this scan judges what is late, by the boot-time clock.
+    /// The instant as of which this scan judges what is late, by the boot-time clock.
     judged_as_of: i64,
     next_dense_look_at: Timestamp,
-    /// From where the backlog is read, for these homes.
+    /// Where the reading of the backlog starts, for these homes.
     low_water: LowWater,
     backlog_homes: Vec<NodeId>,
     /// Due jobs read from the backlog, including those that another node may claim, and whether all of it was read.
@@ -54,12 +54,12 @@ pub(crate) struct ScanLoop {
     take_up: TakeUp,
 }
 
-/// What a range gave.
+/// The outcome of claiming a range.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     /// Jobs whose fires were claimed.
     won: usize,
-    /// Nothing of the range is left that this node can claim.
+    /// Whether nothing of the range is left that this node can claim.
     is_all: bool,
 }
 
@@ -74,9 +74,9 @@ impl Taken {
 /// The jobs that a scan claims.
 #[derive(Clone, Copy)]
 enum ClaimScope<'a> {
-    /// Its own.
+    /// Those of this node.
     Own,
-    /// The jobs of these homes, whose leases have ended, as far as the strategy gives them to this node.
+    /// The jobs of these homes, whose leases have ended, as far as the strategy assigns them to this node.
     Orphaned(&'a [NodeId]),
 }
 
@@ -124,7 +124,8 @@ impl ScanLoop {
         }
     }
 
-    /// Waits for less than a period: until jobs and runs on their way may be here, or until there is room for a run that was left.
+    /// Waits for less than a period: until jobs and runs on their way may be here, or until there is room for a run that was left in the
+    /// store.
     async fn early(&self, is_unsettled: bool) {
         if is_unsettled {
             tokio::time::sleep(UNSETTLED_PERIOD).await;
@@ -133,7 +134,7 @@ impl ScanLoop {
         }
     }
 
-    /// Answers how many jobs' fires were claimed.
+    /// One scan. Returns for how many jobs fires were claimed.
     async fn scan(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
         if !self.shared.has_adopted() {
@@ -149,11 +150,11 @@ impl ScanLoop {
         let homes = self.shared.membership.claimable_homes(now);
         let taken = self.claim_due(&held, &homes, now).await?;
         self.left.forget_taken(now);
-        // Without a whole reading, what may lie below the low-water mark was not looked for.
+        // Without a reading of the whole backlog, fires below the low-water mark were not looked for.
         if taken.is_all && self.is_whole {
             self.caught_up.complete(began);
         }
-        // What is left over does not wait for a period.
+        // Fires that are left over do not wait for the next period.
         if !(self.is_full() || taken.is_all && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
@@ -178,7 +179,7 @@ impl ScanLoop {
         Ok(soon.and(late).and(waiting).and(overdue).and(dense))
     }
 
-    /// What became due before the look-ahead.
+    /// Claims the fires that became due before the look-ahead.
     async fn claim_backlog(
         &mut self,
         held: &Held,
@@ -188,7 +189,7 @@ impl ScanLoop {
         let config = &self.shared.config;
         let (budget, share, within) = (config.backlog_budget, config.whole_backlog_share, config.whole_backlog_within);
         if self.backlog_homes != homes {
-            // Jobs of a home that was another node's may be due for long.
+            // Jobs of a home that was another node's may have been due for long.
             self.low_water.forget();
             self.backlog_homes = homes.to_vec();
         }
@@ -219,10 +220,10 @@ impl ScanLoop {
         Ok(own.and(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
-    /// Claims the fires of dense instants ahead, where there is no time to be lost.
+    /// Claims the fires of dense instants ahead, if their number leaves no time to wait.
     async fn claim_dense(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
         let config = &self.shared.config;
-        // Where the clock went back, the next look is not put off.
+        // If the clock went back, the next look is not delayed.
         if now < self.next_dense_look_at && self.next_dense_look_at < now + config.dense_period * 2 {
             return Ok(Taken::NOTHING);
         }
@@ -243,13 +244,13 @@ impl ScanLoop {
         Ok(taken)
     }
 
-    /// What is claimed goes to memory only where there is room. Above this many open runs, what was adopted, and what began, is all
-    /// that a node can look after.
+    /// The number of open runs above which nothing is claimed. Claimed runs go to memory only if there is room; with more runs than this,
+    /// those that were adopted or have begun are all that a node can handle.
     fn claim_below(&self) -> usize {
         self.shared.config.open_runs_max.saturating_mul(2)
     }
 
-    /// Whether as many runs are open as this node can look after. Logged once each time that this begins.
+    /// Whether as many runs are open as this node can handle. Logged once each time that this begins.
     fn is_full(&mut self) -> bool {
         let open = self.shared.in_memory.len();
         let full = open > self.claim_below();
@@ -260,7 +261,7 @@ impl ScanLoop {
         full
     }
 
-    /// Claims page after page until the range is empty, the budget is used up, or nothing moves. Answers how many jobs were won.
+    /// Claims page after page until the range is empty, the budget is used up, or nothing moves. Returns how many jobs were won.
     async fn claim_range(
         &mut self,
         held: &Held,
@@ -301,7 +302,7 @@ impl ScanLoop {
         Ok(Taken { won: all_won, is_all: false })
     }
 
-    /// Those of due jobs that this node may take.
+    /// The due jobs of these that this node may take.
     fn mine(&mut self, held: &Held, whose: ClaimScope<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
         match whose {
             ClaimScope::Own => due,
@@ -314,7 +315,7 @@ impl ScanLoop {
         }
     }
 
-    /// Plans and claims these jobs, lane by lane at the same time. Answers how many were won.
+    /// Plans and claims these jobs, the lanes at the same time. Returns how many were won.
     async fn claim(&self, held: &Held, due: Vec<DueJob>) -> Result<usize, StoreError> {
         if due.is_empty() {
             return Ok(0);
@@ -322,7 +323,7 @@ impl ScanLoop {
         let keys = due.iter().map(|due| (due.job, due.version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let shared = &self.shared;
-        // Nothing is claimed by windows that other nodes may know better.
+        // Nothing is claimed with windows that may be out of date.
         let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
         let windows = windows.ok_or_else(|| StoreError::no_answer("list_maintenance"))?;
         let now = self.shared.clock.now();
@@ -333,7 +334,7 @@ impl ScanLoop {
         };
         let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
         for seen in due {
-            // A definition that cannot be read was complained about when it was loaded.
+            // An unreadable definition was logged when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             // A fire of a dense instant is claimed alone.
             let window = Window { end: window.end.max(seen.next_fire_at), ..window };
@@ -373,7 +374,7 @@ impl ScanLoop {
             let runs: Vec<Run> =
                 batch.into_iter().filter(|job| all_won || is_won(job)).flat_map(|job| job.runs).collect();
             count_missed(definitions, &runs, &claimed.existing);
-            // What waits for its jitter is found again when it comes due.
+            // Runs that wait for their jitter are found again when they come due.
             let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
             self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
         }
@@ -400,7 +401,7 @@ const fn just_before(at: Timestamp) -> Timestamp {
     Timestamp::from_millis(at.as_millis() - 1)
 }
 
-/// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just made rows of the ledger.
+/// Counts the fires that the misfire policy or a maintenance window skips, which the claim has just written to the ledger.
 fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existing: &[RunId]) {
     for run in runs.iter().filter(|run| run.status == RunStatus::Skipped && !existing.contains(&run.id)) {
         if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
@@ -414,7 +415,7 @@ fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existin
     }
 }
 
-/// Cuts a lane into transactions of at most so many jobs, and of so many runs where it has more than one job.
+/// Splits a lane into transactions of at most `jobs_max` jobs and `runs_max` runs; a single job may have more runs.
 fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec<ClaimJob>> {
     let mut batches = vec![Vec::new()];
     let mut run_count = 0;

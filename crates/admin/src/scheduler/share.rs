@@ -1,5 +1,5 @@
-//! Which due jobs without a living home this node takes: those that the strategy gives it, and after a while those that
-//! no node took, since nodes may see each other differently.
+//! Which due jobs without a living home this node takes: those that the strategy assigns to it, and after a while those that no node took,
+//! since nodes may see each other differently.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,11 +9,11 @@ use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
 use rondel_core::{JobId, NodeId, Timestamp};
 use rondel_store::ledger::DueJob;
 
-/// How long a job is left to the node that the strategy gives it to.
+/// How long a job is left to the node that the strategy assigns it to.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Who was not seen for so long was taken, or is not due any more.
+/// A job that was not seen for this long was taken, or is not due any more.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
-/// Jobs that are remembered; beyond these they are left a little longer.
+/// How many jobs are remembered; further ones are left to others a little longer.
 const REMEMBERED_MAX: usize = 200_000;
 
 /// Jobs that were left to other nodes: when they were first seen, and last.
@@ -61,12 +61,12 @@ impl LeftToOthers {
     }
 }
 
-/// How often this node tried to claim a job, and how often another was there first.
+/// How often this node tried to claim a job, and how often another node was first.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimCounts {
     tried: AtomicU64,
     lost: AtomicU64,
-    /// Jobs that became its own since they were last counted, and the thousandths of their recent fires.
+    /// Jobs that became this node's since they were last counted, and the thousandths of their recent fires.
     gained: AtomicU64,
     gained_fires: AtomicU64,
 }
@@ -80,13 +80,13 @@ impl ClaimCounts {
         self.gained_fires.fetch_add(gained.iter().map(|job| job.recent_fires).sum(), Ordering::Relaxed);
     }
 
-    /// The jobs at home were counted.
+    /// Resets the gains, because this node's jobs were counted.
     pub(crate) fn counted(&self) {
         self.gained.store(0, Ordering::Relaxed);
         self.gained_fires.store(0, Ordering::Relaxed);
     }
 
-    /// Tried and lost.
+    /// How many claims were tried, and how many were lost.
     pub(crate) fn read(&self) -> (u64, u64) {
         (self.tried.load(Ordering::Relaxed), self.lost.load(Ordering::Relaxed))
     }

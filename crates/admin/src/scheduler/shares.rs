@@ -1,12 +1,12 @@
 //! How much of the memory for open runs a job, an app and a namespace may take.
 //!
-//! Runs that wait are what heaps up: a job may have as many of them as are free, so that each further one makes the next harder, and
-//! some room is always left. The same holds for apps and namespaces, and inside of an app for its jobs. Runs in executors' hands go on
-//! by themselves and are bounded by slots; they count for the whole, and are held back only where one job has nearly all of it.
+//! Waiting runs are what accumulates: a job may have as many of them as there is free room, so that each further one makes the next harder,
+//! and some room is always left. The same holds for apps and namespaces, and within an app for its jobs. Runs at executors end by
+//! themselves and are bounded by slots; they count for the total, and are held back only if one job has nearly all of it.
 //!
-//! Beside the bound there is a reserve for jobs of which few runs wait, and a second one for jobs of which none waits, whatever the
-//! others of their app have. So a job whose runs go to executors as they come is not held back by jobs whose runs wait. This needs
-//! memory for the runs in executors' hands, and for one waiting run of each job: then the second reserve is never used up.
+//! In addition to the bound there is a reserve for jobs with few waiting runs, and a second one for jobs with none, whatever the other jobs
+//! of their app have. So a job whose runs go to executors as they come is not held back by jobs whose runs wait. This needs memory for the
+//! runs at executors, and for one waiting run of each job: then the second reserve is never used up.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -15,30 +15,30 @@ use std::hash::Hash;
 use rondel_core::{AppId, JobId, NamespaceId, Run};
 use rondel_failpoint::mutant::{self, Mutant};
 
-/// Of what is free, an app may have so many times as many waiting runs in memory as a job, and a namespace …
+/// How many times as many waiting runs as a job, in relation to the free room, an app may have in memory, and a namespace …
 const APP_FACTOR: usize = 8;
 const NAMESPACE_FACTOR: usize = 16;
 
-/// How many times as many runs as the reserve has room for a job may have, those in executors' hands included.
+/// How many times as many runs as the reserve has room for a job may have, including those at executors.
 const OPEN_FACTOR: usize = 4;
 
-/// What part of the memory for open runs there is beside it for runs whose queue time is over.
+/// One part in this many of the memory for open runs exists in addition, for runs whose queue timeout has passed.
 const ENDING_PART: usize = 8;
 
-/// What part of the memory for open runs the reserve is for jobs of which few runs wait, and the one for jobs of which none waits.
+/// One part in this many of the memory for open runs is a reserve: for jobs with few waiting runs, and for jobs with none.
 const RESERVE_PART: usize = 4;
 const LAST_RESERVE_PART: usize = 8;
 
-/// Of what is left to it of the reserve, a job may have this part; and of the memory for open runs no more than that one.
+/// A job may have one part in this many of what the reserve has left for it, and at most that of the memory for open runs.
 const FEW_PART: usize = 16;
 
-/// Whose run it is.
+/// The job, app and namespace of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Owner {
     pub(crate) job: JobId,
     pub(crate) app: AppId,
     pub(crate) namespace: NamespaceId,
-    /// It is a shard of a fire.
+    /// Whether it is a shard of a fire.
     pub(crate) is_shard: bool,
 }
 
@@ -65,7 +65,7 @@ impl Count {
     }
 }
 
-/// What is in memory, by owner.
+/// The counts of the runs in memory, by owner.
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     total: usize,
@@ -75,7 +75,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    /// A run more, which waits.
+    /// Counts one more run, which waits.
     pub(crate) fn add(&mut self, owner: Owner) {
         self.total += 1;
         self.change(owner, |count| {
@@ -96,7 +96,7 @@ impl Shares {
         });
     }
 
-    /// A run came into an executor's hands, or waits again.
+    /// Records that an executor got a run, or that the run waits again.
     pub(crate) fn moved(&mut self, owner: Owner, is_in_hand: bool) {
         if mutant::on(Mutant::HandsCount) {
             return;
@@ -118,7 +118,7 @@ impl Shares {
         self.has_room_beside(owner, max, 0)
     }
 
-    /// The same, where so many of its waiting runs are not counted.
+    /// Like [`has_room`](Self::has_room), without `own` of the job's waiting runs.
     fn has_room_beside(&self, owner: Owner, max: usize, own: usize) -> bool {
         if mutant::on(Mutant::NoBound) {
             return true;
@@ -129,7 +129,7 @@ impl Shares {
         }
         let (job, app) = (count(&self.jobs, &owner.job), count(&self.apps, &owner.app));
         let namespace = count(&self.namespaces, &owner.namespace);
-        // What is left to a job of what is free to its app and its namespace.
+        // How much of the free room the app and the namespace leave to the job.
         let share = |free: usize| {
             let of_app = free.saturating_mul(APP_FACTOR).saturating_sub(app.waiting());
             let of_namespace = free.saturating_mul(NAMESPACE_FACTOR).saturating_sub(namespace.waiting());
@@ -151,7 +151,7 @@ impl Shares {
         self.total <= max.saturating_add(max / ENDING_PART)
     }
 
-    /// Whether a fire of this owner, which waits, may be cut into its shards. An app of which no shard is in memory may always have one cut.
+    /// Whether a waiting fire of this owner may be expanded into its shards. An app without shards in memory may always have one expanded.
     pub(crate) fn may_be_cut(&self, owner: Owner, max: usize) -> bool {
         count(&self.apps, &owner.app).shards == 0 || self.has_room_beside(owner, max, 1)
     }

@@ -1,5 +1,5 @@
-//! Runs that were left in the store for want of room in memory: job after job, each in its order, they are taken up as there is room.
-//! Jobs that have room are found in memory, so that no number of jobs without room delays them.
+//! Takes up runs that were left in the store for lack of room in memory: job after job, each in its order, as there is room. Jobs that have
+//! room are found in memory, so that no number of jobs without room delays them.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::in_memory::LookBounds;
 
-/// How often is looked whether there is room for one of them.
+/// How often it is checked whether there is room for one of them.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Where the last look ended.
@@ -35,7 +35,7 @@ impl TakeUp {
         }
     }
 
-    /// Takes up what there is room for, of some jobs. Answers whether no more has room.
+    /// Takes up runs of some jobs, as far as there is room. Returns whether none had room.
     pub(crate) async fn take_up(&mut self, shared: &Shared, held: &Held) -> Result<bool, StoreError> {
         let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: shared.config.take_up_jobs };
         let (jobs, behind) = shared.in_memory.jobs_with_rows_left(self.behind, bounds, shared.clock.now());
@@ -48,7 +48,7 @@ impl TakeUp {
     }
 }
 
-/// A page of one job. Answers whether there was room for some of it.
+/// Takes up a page of one job. Returns whether there was room for some of it.
 async fn take_up_page(shared: &Shared, held: &Held, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
     let Some(place) = shared.in_memory.left_of(job) else { return Ok(false) };
@@ -63,7 +63,7 @@ async fn take_up_page(shared: &Shared, held: &Held, job: JobId) -> Result<bool, 
     let (taken, is_all) = shared.in_memory.take_up(job, page, (shared.clock.now(), ends_at), is_last);
     let has_taken = !taken.is_empty() || is_all && !is_last;
     if !taken.is_empty() {
-        // A closed ring means that the process ends: the runs are durable.
+        // A closed ring means that the process is ending: the runs are durable.
         drop(shared.tick.send(Command::Put(taken)).await);
     }
     Ok(has_taken)

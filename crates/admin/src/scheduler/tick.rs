@@ -24,11 +24,11 @@ use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::ring::Ring;
 
-/// How long before a whole second its slot is taken: time for the reading, and less than the promise to editors.
+/// How long before a whole second its slot is taken: enough for the reading, and less than the promise to editors.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long before its instant a run is read at the earliest: one that is due late in its second waits for that.
+/// How long before its instant a run is read at the earliest: a run that is due late in its second waits until then.
 const AHEAD_MAX: Duration = Duration::from_millis(900);
-/// How long a reading that the database did not answer is put off.
+/// The delay before a reading that the database did not answer is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
 
@@ -36,8 +36,8 @@ fn lease_of(run: &Run) -> (RunId, LeaseToken) {
     (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })
 }
 
-/// Whether a run is at another version or attempt by now. One that is left of a lease before is not read anew: it would pass
-/// for the one that was taken over from there, which has come here by itself.
+/// Whether a run is at another version or attempt by now. A run that is left of an earlier lease is not read again: it would pass for the
+/// one that was taken over from that lease, which comes here by itself.
 fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
     check.owner == lease_of(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
@@ -51,7 +51,7 @@ pub(crate) struct TickLoop {
     unread: Vec<Run>,
     /// Taken from the ring, and due later in its second.
     later: Vec<Run>,
-    /// Of jobs that have runs under earlier leases, which are still to be taken over.
+    /// Runs of jobs with runs under earlier leases that are still to be taken over.
     held_back: Vec<Run>,
 }
 
@@ -64,7 +64,7 @@ impl Background for TickLoop {
     }
 
     async fn woken(&mut self) {
-        // What could not be read waits in `unread`.
+        // Runs that could not be read wait in `unread`.
         if !self.unread.is_empty() {
             return tokio::time::sleep(RETRY_DELAY).await;
         }
@@ -73,7 +73,7 @@ impl Background for TickLoop {
             biased;
             command = self.commands.recv() => match command {
                 Some(command) => self.take_commands(command),
-                // No sender is left: the process ends.
+                // No sender is left: the process is ending.
                 None => std::future::pending().await,
             },
             () = self.shared.clock.sleep_until(wake) => {}
@@ -96,8 +96,7 @@ impl TickLoop {
         Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new(), held_back: Vec::new() }
     }
 
-    /// Takes what has come due and hands over what may run.
-    /// Answers how many runs it handed over.
+    /// Takes the runs that have come due and hands over those that may run. Returns how many it handed over.
     async fn hand_over_due(&mut self) -> Result<u64, StoreError> {
         let mut count = 0;
         let now = self.shared.clock.now();
@@ -119,8 +118,8 @@ impl TickLoop {
         Ok(count)
     }
 
-    /// Parts a batch into what may go on, and runs of jobs that have others under an earlier lease of this node: those are taken over
-    /// first. A job without such runs does not come to have any.
+    /// Splits a batch into runs that may continue, and runs of jobs that have others under an earlier lease of this node, which are taken
+    /// over first. A job without such runs does not get any later.
     async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
         let token = self.shared.membership.token();
         if !self.shared.is_adopting() {
@@ -160,7 +159,7 @@ impl TickLoop {
         }
     }
 
-    /// What of a batch may run, under which definition. What may not is forgotten or given its verdict.
+    /// The runs of a batch that may run, with their definitions. The others are forgotten or get their verdicts.
     async fn check(&self, batch: Vec<Run>) -> Result<Vec<Ready>, StoreError> {
         let ids: Vec<RunId> = batch.iter().map(|run| run.id).collect();
         let checks: HashMap<RunId, RunCheck> =
@@ -173,7 +172,7 @@ impl TickLoop {
         let now = self.shared.clock.now();
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
-            // One that is left of a lease before is here anew where this lease has taken it over.
+            // A run that is left of an earlier lease comes here again if this lease has taken it over.
             let is_still_its = lease_of(&run) == lease;
             let check =
                 checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
@@ -194,8 +193,7 @@ impl TickLoop {
                     let queued_at = self.shared.in_memory.queued_from(run.id);
                     let run = Ready::released(run, Arc::clone(definition), taken_up_at);
                     let run = Ready { term: check.term, trace, queued_at, ..run };
-                    // A fire that was claimed in time and never sent (its node died, or slept) meets the misfire policy
-                    // like any other.
+                    // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
                         ended.push((too_late(&run, now), Counted::of(&run.run, definition)));
                     } else {
@@ -210,7 +208,7 @@ impl TickLoop {
         Ok(ready)
     }
 
-    /// The spans that asked for fires, by the run that a fire began with. Fires of schedules cost no statement.
+    /// The trace parents of requested fires, by the run that a fire began with. Fires of schedules cost no statement.
     async fn traces(&self, batch: &[Run]) -> Result<HashMap<RunId, TraceParent>, StoreError> {
         let mut first: Vec<RunId> =
             batch.iter().filter(|run| run.cause != 0).map(|run| RunId::new(run.cause)).collect();
@@ -226,7 +224,7 @@ impl TickLoop {
         check.status == RunStatus::Pending && check.owner == self.shared.membership.token()
     }
 
-    /// Reads anew the runs that an edit moved to another version.
+    /// Reads again the runs that have moved to another version or attempt.
     async fn refresh(&self, batch: Vec<Run>, checks: &HashMap<RunId, RunCheck>) -> Result<Vec<Run>, StoreError> {
         let is_stale = |run: &Run| checks.get(&run.id).is_some_and(|check| has_moved_on(run, check));
         let stale: Vec<RunId> = batch.iter().filter(|run| is_stale(run)).map(|run| run.id).collect();

@@ -1,12 +1,12 @@
-//! The address that an executor registers, and the name that it has by it.
+//! The address that an executor registers, and the executor's name derived from it.
 
 use rondel_core::name;
 use rondel_outgoing::Url;
 use sha2::{Digest as _, Sha256};
 
-/// The longest address.
+/// Maximum length of an address, in bytes.
 const LEN_MAX: usize = 255;
-/// Bytes of the hash that keeps names apart.
+/// Number of hash bytes that keep names distinct.
 const HASH_BYTES: usize = 4;
 
 /// Where an executor listens.
@@ -18,10 +18,10 @@ pub struct Address {
 }
 
 impl Address {
-    /// Reads an address such as `http://10.0.0.5:9999/`; a path before the methods is allowed.
+    /// Parses an address such as `http://10.0.0.5:9999/`; it may have a path.
     ///
     /// # Errors
-    /// A sentence that names the text and what would be right.
+    /// A sentence with the text and the expected form.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim().trim_end_matches('/');
         let shown: String = text.chars().take(100).collect();
@@ -39,13 +39,13 @@ impl Address {
         Ok(Self { text: text.to_owned(), url })
     }
 
-    /// Without a slash at the end.
+    /// The address, without a slash at the end.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The address of the executor.
+    /// The address as a URL.
     #[must_use]
     pub const fn url(&self) -> &Url {
         &self.url
@@ -54,12 +54,12 @@ impl Address {
     /// The URL of one of its methods, such as `run`.
     ///
     /// # Errors
-    /// Where that is no URL.
+    /// The result is not a URL.
     pub fn method(&self, method: &str) -> Result<Url, String> {
         Url::parse(&format!("{}/{method}", self.text)).map_err(|error| error.to_string())
     }
 
-    /// A name for the executor: host and port, with a hash where these are not all.
+    /// The name of the executor: host and port, plus a hash if the address has more than these.
     #[must_use]
     pub fn name(&self) -> String {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);

@@ -1,5 +1,5 @@
-//! Addresses of executors that speak XXL-JOB's protocol: what is one, which of them this server may call, and those that users
-//! register by hand. The calls themselves are in `rondel-xxl`.
+//! Addresses of XXL-JOB executors: parsing them, checking which ones this server may call, and registering them by hand. The calls
+//! themselves are in `rondel-xxl`.
 
 mod address;
 
@@ -16,22 +16,22 @@ pub use self::address::Address;
 use crate::identity::tokens::{Token, principal_of};
 use crate::node::Node;
 
-/// The most executors of an app that are registered by hand. Callers that register at the same moment can exceed it by their number.
+/// Maximum number of executors of an app registered by hand. Callers that register at the same moment can exceed it by their number.
 pub const BY_HAND_COUNT_MAX: u32 = 200;
 
-/// Why an executor is not registered by hand.
+/// Why an executor cannot be registered by hand.
 #[derive(Debug, thiserror::Error)]
 pub enum ByHandError {
     /// This server calls no such executors.
     #[error("this server serves no executors of XXL-JOB: start it with --xxl-networks and the network of the executor")]
     NotServed,
-    /// The address is none, or outside of the networks.
+    /// The address is not valid, or outside the networks.
     #[error("{0}")]
     Address(String),
-    /// The token is not one for the app.
+    /// The token is not valid for the app.
     #[error("{0}")]
     Token(String),
-    /// The app has as many as it may have.
+    /// The app has reached its maximum.
     #[error(
         "the app has {BY_HAND_COUNT_MAX} executors that are registered by hand, which is the most; remove one first"
     )]
@@ -41,18 +41,18 @@ pub enum ByHandError {
     Store(#[from] StoreError),
 }
 
-/// The address in a text, if a server with these networks may call it. A name is looked up when it is called.
+/// Parses an address, and checks that a server with these networks may call it. A host name is resolved only when it is called.
 ///
 /// # Errors
-/// A sentence that names the address, and what would be right.
+/// A sentence with the address and the expected form.
 pub fn allowed_address(text: &str, networks: &AllowedAddresses) -> Result<Address, String> {
     let address = Address::parse(text)?;
     check_host(address.url(), &networks.clone().alone()).map_err(|refused| refused.to_string())?;
     Ok(address)
 }
 
-/// Registers an executor of an app by its address, with the token that it is configured with: that is how it is called, and
-/// what its callbacks come with. Once more changes the token.
+/// Registers an executor of an app by its address, with the token that it is configured with: the server calls it with this token, and its
+/// callbacks carry it. Registering it again changes the token.
 ///
 /// # Errors
 /// [`ByHandError`].
@@ -91,7 +91,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
     Ok(executor)
 }
 
-/// Takes such a registration back; false where there is none.
+/// Removes such a registration; false if there is none.
 ///
 /// # Errors
 /// The store's.

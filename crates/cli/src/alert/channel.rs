@@ -138,11 +138,11 @@ impl SetArgs {
         let known = known["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
         let document = self.document(known)?;
         let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
-        // A key that was made for the channel is shown this once.
+        // A signing key that was made for the channel is only shown this once.
         if saved.value()?["signing_key"].is_string() { VIEW.whole(&saved, format) } else { VIEW.line(&saved, format) }
     }
 
-    /// The whole channel: what is there with what is given.
+    /// The whole channel: the saved one with the given changes.
     fn document(&self, known: Option<&Value>) -> Result<Value, Failure> {
         let kept = |field: &str| known.and_then(|known| known[field].as_str());
         let kind =

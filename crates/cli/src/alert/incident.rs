@@ -1,4 +1,4 @@
-//! `rondel alert incident`: rules that hold for a subject, or did.
+//! `rondel alert incident`: rules whose condition holds, or held, for a subject.
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;

@@ -82,7 +82,7 @@ struct SetArgs {
     /// A channel to report to; once per channel
     #[arg(long = "channel", value_name = "CHANNEL")]
     channels: Vec<String>,
-    /// How often an open incident that is not acknowledged is reported again; never for no more
+    /// How often an open incident is reported again until it is acknowledged; never turns this off
     #[arg(long, value_name = "DURATION")]
     repeat: Option<String>,
     /// How long further occurrences are collected before they are reported
@@ -100,13 +100,13 @@ struct SetArgs {
     /// What a reader of its messages should know
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
-    /// Look at it from now on
+    /// Evaluate the rule from now on
     #[arg(long, conflicts_with = "disabled")]
     enabled: bool,
-    /// Do not look at it
+    /// Do not evaluate the rule
     #[arg(long)]
     disabled: bool,
-    /// Show for what it would hold now, and save nothing
+    /// Show what the rule would match now, and save nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -122,7 +122,7 @@ struct ConditionArgs {
     /// So many of a hundred runs failed within the window
     #[arg(long, value_name = "PERCENT", groups = ["condition", "counted"])]
     failure_rate: Option<u32>,
-    /// The window of a failure rate, or of the growth of the ledger
+    /// The window over which the failure rate, or the growth of the table of runs, is measured
     #[arg(long, value_name = "DURATION", requires = "counted", default_value = "1h")]
     window: String,
     /// How many runs a failure rate needs; 10 if left out
@@ -229,7 +229,7 @@ impl SetArgs {
         Ok(())
     }
 
-    /// Sends a rule; a refusal names the flags that the rule was given by.
+    /// Sends a rule. A refusal names the flags that set the refused fields.
     async fn ask(
         &self,
         client: &Client,
@@ -247,7 +247,7 @@ impl SetArgs {
         }
     }
 
-    /// Puts what was given into the rule.
+    /// Puts the given flags into the rule.
     fn change(&self, document: &mut Value) {
         let scope = [("job", &self.job), ("app", &self.app), ("label", &self.label)];
         for (kind, name) in scope.iter().filter_map(|(kind, name)| name.as_ref().map(|name| (*kind, name))) {
@@ -319,8 +319,8 @@ impl ConditionArgs {
             })
     }
 
-    /// A flag that goes with another condition than the one that is given: the parser lets it pass where the two conditions exclude
-    /// each other.
+    /// Refuses a flag that belongs to a condition other than the given one: the parser accepts it if the two conditions
+    /// exclude each other.
     fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
         let parts = [
@@ -348,7 +348,7 @@ impl ConditionArgs {
     }
 }
 
-/// The rule as it is saved, without what the server adds; none where there is no such rule.
+/// The saved rule without the fields that the server adds; `None` if there is no such rule.
 async fn present(client: &Client, name: &str) -> Result<Option<Value>, Failure> {
     let path = ["alert-rules", name];
     let ask = Ask { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };

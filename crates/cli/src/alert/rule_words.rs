@@ -1,4 +1,4 @@
-//! What the server reports about a rule, in the words of the command line.
+//! Shows the server's reports about a rule in terms of the command line.
 
 use rondel_core::Timestamp;
 use rondel_core::alert::deadline;
@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::client::text_of;
 
-/// Prints what the author should know although it is right.
+/// Prints the warnings about a rule that was saved.
 pub(super) fn warn(saved: &Value) {
     for warning in saved["warnings"].as_array().into_iter().flatten() {
         crate::output::talk(&format!("warning: {}", text_of(warning)));
     }
 }
 
-/// What a trial found, and for when that holds.
+/// Describes a dry run: for what the rule would hold, and at which instant.
 pub(super) fn would(tried: &Value) -> String {
     let warnings: Vec<String> = tried["warnings"].as_array().into_iter().flatten().map(text_of).collect();
     let mut lines = vec![match warnings.is_empty() {
@@ -40,7 +40,7 @@ pub(super) fn would(tried: &Value) -> String {
     lines.join("\n")
 }
 
-/// A refusal with the flags in the place of the fields of the document.
+/// A refusal with flags in place of the document's fields.
 pub(super) fn with_flags(problem: &str) -> String {
     let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
     for complaint in document["errors"].as_array_mut().into_iter().flatten() {
@@ -52,7 +52,7 @@ pub(super) fn with_flags(problem: &str) -> String {
     document.to_string()
 }
 
-/// The flag that gives a field of the document.
+/// The flag that sets a field of the document.
 fn flag(pointer: &str) -> Option<&'static str> {
     let parts: Vec<&str> = pointer.trim_start_matches('/').split('/').collect();
     Some(match parts.as_slice() {

@@ -1,4 +1,4 @@
-//! What an error of the server means for the caller of the command.
+//! Turns an error of the server into the failure of the command.
 
 use reqwest::StatusCode;
 use serde::Deserialize;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 use crate::exit::{Exit, Failure};
 use crate::terminal::harmless;
 
-/// What is read of an `application/problem+json` document.
+/// The fields that are read from an `application/problem+json` document.
 #[derive(Debug, Deserialize)]
 struct Problem {
     title: String,
@@ -29,23 +29,23 @@ struct Complaint {
     count: Option<usize>,
 }
 
-/// What a problem complains about.
+/// One complaint of a problem document.
 #[derive(Debug)]
 pub(crate) struct Finding {
-    /// Where in the body.
+    /// The place in the body.
     pub(crate) pointer: String,
     /// A sentence.
     pub(crate) message: String,
-    /// For a list: which of its items have it; not all of them where there are many.
+    /// The items of a list that it is about; not all of them if there are many.
     pub(crate) indexes: Vec<usize>,
-    /// How many items have it.
+    /// How many items it is about.
     pub(crate) count: usize,
 }
 
-/// The failure that an answer other than success is.
+/// The failure for an answer other than success.
 pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) -> Failure {
     let message = match serde_json::from_str::<Problem>(body) {
-        // The cause in the server's log is found by it.
+        // The request id leads to the cause in the server's log.
         Ok(problem) if status.is_server_error() && !problem.request_id.is_empty() => {
             format!("{} (request id {})", sentence(&problem), harmless(&problem.request_id))
         }
@@ -67,7 +67,7 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
     Failure::new(exit(status), format!("{message}{hint}"))
 }
 
-/// What a problem complains about.
+/// The complaints of a problem document.
 pub(crate) fn complaints(text: &str) -> Vec<Finding> {
     let problem: Option<Problem> = serde_json::from_str(text).ok();
     let finding = |complaint: Complaint| Finding {

@@ -1,4 +1,4 @@
-//! Bodies of answers: kept as they stand, read where a person wants a table.
+//! Bodies of answers: kept unchanged, and parsed where a table is wanted.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -15,13 +15,13 @@ pub(crate) struct Body {
     text: String,
 }
 
-/// A list, one page of it.
+/// One page of a list.
 #[derive(Debug, Deserialize)]
 pub(crate) struct Page<'a> {
-    /// The items as they stand.
+    /// The items as the server sent them.
     #[serde(borrow)]
     pub(crate) items: Vec<&'a RawValue>,
-    /// What gives the next page.
+    /// The cursor of the next page.
     #[serde(default)]
     pub(crate) next_cursor: Option<String>,
 }
@@ -36,12 +36,12 @@ impl Body {
         &self.text
     }
 
-    /// The body as a list.
+    /// The body, parsed as a list.
     pub(crate) fn page(&self) -> Result<Page<'_>, Failure> {
         self.read()
     }
 
-    /// The body as a value.
+    /// The body, parsed as a value.
     pub(crate) fn value(&self) -> Result<Value, Failure> {
         self.read()
     }

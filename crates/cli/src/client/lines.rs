@@ -1,4 +1,4 @@
-//! An answer that comes line by line.
+//! An answer that arrives line by line.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use reqwest::Response;
 use crate::exit::{Exit, Failure};
 use rondel_core::error_chain::chain_in_one_line;
 
-/// The server sends something more often than this, if only an empty line.
+/// The server sends something, if only an empty line, more often than this.
 const QUIET_MAX: Duration = Duration::from_secs(60);
-/// A longer line is no log line.
+/// A longer line cannot be a log line.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
 
 /// The lines of an answer, as they come in.

@@ -1,4 +1,4 @@
-//! The REST API as the client commands use it: a path in, the body as it stands out.
+//! The REST API as the client commands use it: a path in, the unchanged body out.
 
 mod answer;
 mod body;
@@ -23,7 +23,7 @@ use crate::exit::{Exit, Failure};
 use crate::token_file;
 use rondel_core::error_chain::chain_in_one_line;
 
-/// Where the help lists these flags.
+/// The heading under which the help lists these flags.
 const HEADING: &str = "Server";
 const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
 pub(crate) const JSON: &str = "application/json";
@@ -52,14 +52,14 @@ pub(crate) struct ClientArgs {
     namespace: Option<String>,
 }
 
-/// A token, and which one it is, in words.
+/// A token, and a description of where it comes from.
 #[derive(Clone, Debug)]
 pub(crate) struct Credential {
     pub(crate) token: Token,
     pub(crate) from: String,
 }
 
-/// A server's API, as one token sees it.
+/// A server's API, called with one token.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     base: Url,
@@ -72,15 +72,15 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) method: Method,
-    /// What follows `/api/v1`, in segments, so that no name can break out of it.
+    /// The segments after `/api/v1`, kept apart so that no name can break out of its segment.
     pub(crate) path: &'a [&'a str],
     pub(crate) query: &'a [(&'a str, &'a str)],
-    /// Its type, and the text.
+    /// The content type, and the text.
     pub(crate) body: Option<(&'a str, String)>,
     pub(crate) headers: &'a [(&'a str, &'a str)],
 }
 
-/// An answer from outside of the API.
+/// An answer from outside the API.
 #[derive(Debug)]
 pub(crate) struct Plain {
     pub(crate) status: StatusCode,
@@ -102,7 +102,7 @@ impl ClientArgs {
         self.clone().over(Self::of_environment()).client_of_all()
     }
 
-    /// These, and others for those that are not set.
+    /// These flags, with those of `other` where one is not set.
     fn over(self, other: Self) -> Self {
         Self {
             server: self.server.or(other.server),
@@ -120,7 +120,7 @@ impl ClientArgs {
         let known = context.map(|context| context.server.as_str());
         let server = self.server.as_deref().or(known).unwrap_or(SERVER_DEFAULT);
         let base = check_server("--server", server)?;
-        // A context's token is for its server alone.
+        // A context's token is only for that context's server.
         let is_its = known.is_some_and(|known| known == server);
         let kept = name.as_deref().filter(|_| is_its).map(|name| contexts.token(name)).transpose()?.flatten();
         let kept = kept.map(|token| Credential { token, from: "that rondel login kept".to_owned() });
@@ -142,20 +142,20 @@ impl ClientArgs {
         Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
     }
 
-    /// The name of the context that these flags mean, or that is in use.
+    /// The name of the context that these flags select, or that is in use.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
         let named = self.context.clone().or_else(|| Self::of_environment().context);
         named.or_else(|| contexts.current().map(str::to_owned))
     }
 
-    /// The client with this token, for the server of these flags alone.
+    /// A client with this token, for the server of these flags only.
     pub(crate) fn client_with(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
-        // Another part of the program may have set one, which is just as good.
+        // Another part of the program may have installed a provider, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
-        // A proxy cannot reach what is on this machine.
+        // A proxy cannot reach a server on this machine.
         let builder = if is_here(&base) { builder.no_proxy() } else { builder };
         let builder = match &self.ca_file {
             None => builder,
@@ -172,7 +172,7 @@ impl ClientArgs {
         Ok(Client { token, base, namespace: self.namespace.clone(), http })
     }
 
-    /// The token to send; `kept` is the one that belongs to the context's server.
+    /// The token to send; `kept` is the stored one of the context's server.
     fn token(&self, base: &Url, kept: Option<Credential>) -> Result<Option<Credential>, Failure> {
         let of_file = |path: &Path, variable: &str| {
             let from = format!("of {variable} {}", path.display());
@@ -190,7 +190,7 @@ impl ClientArgs {
         if kept.is_some() {
             return Ok(kept);
         }
-        // The token of `rondel dev` is nothing that other machines should see.
+        // The token of `rondel dev` must not be sent to other machines.
         if !is_here(base) {
             return Ok(None);
         }
@@ -215,17 +215,17 @@ fn is_here(url: &Url) -> bool {
 }
 
 impl Client {
-    /// The namespace, where one is chosen here.
+    /// The namespace, if one is chosen here.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
 
-    /// The same in another namespace.
+    /// The same client for another namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
-    /// GET. `path` is what follows `/api/v1`, in segments, so that no name can break out of it.
+    /// GET. `path` holds the segments after `/api/v1`, so that no name can break out of its segment.
     pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
         self.send(Method::GET, path, query, None).await
     }
@@ -245,7 +245,7 @@ impl Client {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// The same, only if this is the version now.
+    /// PUT with a JSON text, only if the resource still has this version.
     pub(crate) async fn put_if(&self, path: &[&str], version: Option<u32>, body: &str) -> Result<Body, Failure> {
         let tag = version.map(|version| format!("\"v{version}\""));
         let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
@@ -254,12 +254,12 @@ impl Client {
         answer.map_err(|refusal| self.failure(&refusal))
     }
 
-    /// PATCH with a JSON text: what is left out stays.
+    /// PATCH with a JSON text: fields that are left out stay as they are.
     pub(crate) async fn patch(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::PATCH, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// POST with a file's text, whose kind is in the query.
+    /// POST with a file's text, whose format is in the query.
     pub(crate) async fn post_file(&self, path: &[&str], query: &[(&str, &str)], text: String) -> Result<Body, Failure> {
         self.send(Method::POST, path, query, Some(("text/plain; charset=utf-8", text))).await
     }
@@ -269,7 +269,7 @@ impl Client {
         self.send(Method::DELETE, path, query, None).await
     }
 
-    /// GET of an answer that may take for ever: a line at a time.
+    /// GET of an answer that may have no end, read line by line.
     pub(crate) async fn follow(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Lines, Failure> {
         let request = self.request(Method::GET, path, query)?.header("accept", "application/x-ndjson");
         self.lines(request).await?.map_err(|refusal| self.failure(&refusal))
@@ -288,7 +288,7 @@ impl Client {
         }
     }
 
-    /// Which job was perhaps meant, where one was not found.
+    /// Names of similar jobs, if a job was not found.
     async fn meant(&self, path: &[&str], refusal: &Refusal) -> String {
         let ["jobs", name, ..] = path else { return String::new() };
         if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
@@ -308,7 +308,7 @@ impl Client {
         }
     }
 
-    /// Any call. What the server refuses is for the caller to read.
+    /// Sends any call. A refusal is returned for the caller to handle.
     pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Result<Body, Refusal>, Failure> {
         let mut request = self
             .request(ask.method, ask.path, ask.query)?
@@ -348,13 +348,13 @@ impl Client {
         Ok(Err(Refusal { status, text }))
     }
 
-    /// What a refusal means for the caller of the command.
+    /// The command's failure for a refusal.
     pub(crate) fn failure(&self, refusal: &Refusal) -> Failure {
         answer::failure(refusal.status, &refusal.text, self.token.as_ref().map(|token| token.from.as_str()))
     }
 
     fn request(&self, method: Method, path: &[&str], query: &[(&str, &str)]) -> Result<RequestBuilder, Failure> {
-        // The server shows that a person stands behind what is triggered.
+        // Lets the server show that a user triggered the run from the command line.
         let request = self.http.request(method, self.url(path, query)?).header("rondel-client", "cli");
         Ok(match &self.token {
             Some(Credential { token, .. }) => request.bearer_auth(token.reveal()),
@@ -379,7 +379,7 @@ impl Client {
         Ok(url)
     }
 
-    /// GET of a path outside of the API, without a token.
+    /// GET of a path outside the API, without a token.
     pub(crate) async fn plain(&self, path: &str) -> Result<Plain, Failure> {
         let mut url = self.base.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
@@ -426,7 +426,7 @@ impl Client {
     }
 }
 
-/// Of a failed connection, the layers above only report the failure.
+/// The innermost cause of a failed connection: the layers above only report the failure.
 fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {

@@ -7,7 +7,7 @@ const DISTANCE_MAX: usize = 2;
 /// How many names are proposed.
 const COUNT_MAX: usize = 3;
 
-/// Those of the names that are near to the one that is not there, the nearest first.
+/// The names that are close to `wanted`, the nearest first.
 pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut found: Vec<(usize, &str)> = names
         .filter(|name| *name != wanted)

@@ -15,7 +15,7 @@ use crate::telemetry::{LogFormat, RATIO_DEFAULT, TelemetrySettings};
 
 const SECTION: &str = AgentSettings::SECTION;
 const NO_APP: &str = "is missing: give --app, RONDEL_AGENT_APP or the config file's app, the one that its jobs name";
-/// Less would not hold a few long lines.
+/// A smaller log would not hold a few long lines.
 const LOG_SIZE_MIN: usize = 64 * 1024;
 
 settings! {
@@ -102,7 +102,7 @@ settings! {
             help = "A network that the handler http may go to beside the public internet, such as 10.1.0.0/16; once per network"
         )]
         outgoing_allow: Vec<String> = Vec::new();
-        /// How many bytes of what one attempt logs are kept; of what is more, the beginning and the end
+        /// How many bytes of one attempt's log are kept; of a longer log, the beginning and the end
         #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_AGENT_LOG_SIZE_MAX")]
         log_size_max: Size = Size(LogLimit::default().bytes as u64);
         /// How many lines of what one attempt logs are kept
@@ -126,7 +126,7 @@ settings! {
     }
 }
 
-/// Settings that were checked.
+/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentConfig {
     pub(crate) settings: AgentValues,
@@ -160,7 +160,7 @@ impl TryFrom<AgentSettings> for AgentConfig {
                 (Some(_), None) => return Err(wrong(SECTION, "key_file", "is missing: the key of cert_file")),
                 (None, Some(_)) => return Err(wrong(SECTION, "cert_file", "is missing: the certificate of key_file")),
             },
-            outgoing_allow: check::outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
+            outgoing_allow: check::parse_outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
             log_limit: LogLimit { bytes: settings.log_size_max.as_usize(), lines: settings.log_lines_max as usize },
             script_keys: settings.script_keys.iter().map(|path| script_key(path)).collect::<Result<_, _>>()?,
             settings,
@@ -171,7 +171,7 @@ impl TryFrom<AgentSettings> for AgentConfig {
 }
 
 impl AgentConfig {
-    /// What the program logs and traces of itself.
+    /// The settings for the program's own logs and traces.
     pub(crate) fn telemetry(&self) -> TelemetrySettings<'_> {
         TelemetrySettings {
             filter: &self.settings.log_level,

@@ -1,16 +1,16 @@
-//! Checks that several sections share.
+//! Checks shared by several sections.
 
 use rondel_core::outgoing::{self, AllowedAddresses};
 
 use crate::exit::Failure;
 use crate::telemetry::{self, TelemetrySettings};
 
-/// What is wrong with a setting: its name and a sentence.
+/// The failure for a wrong setting: its name and a sentence.
 pub(super) fn wrong(section: &str, key: &str, sentence: impl std::fmt::Display) -> Failure {
     Failure::refused(format!("setting {section}.{key}: {sentence}"))
 }
 
-/// Refuses what is not a URL that a client can dial.
+/// Refuses a text that is not a URL which a client can dial.
 pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     match reqwest::Url::parse(url) {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
@@ -18,12 +18,12 @@ pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     }
 }
 
-/// Where requests may go, from how it is written.
-pub(super) fn outgoing_allow(section: &str, networks: Vec<String>) -> Result<AllowedAddresses, Failure> {
+/// Parses the addresses that requests may go to.
+pub(super) fn parse_outgoing_allow(section: &str, networks: Vec<String>) -> Result<AllowedAddresses, Failure> {
     AllowedAddresses::parse(networks).map_err(|sentence| wrong(section, outgoing::SETTING, sentence))
 }
 
-/// What the program logs and traces of itself.
+/// Checks the settings for the program's own logs and traces.
 pub(super) fn telemetry(section: &str, settings: TelemetrySettings<'_>) -> Result<(), Failure> {
     if let Some(url) = settings.endpoint {
         telemetry::check_endpoint(url).map_err(|sentence| wrong(section, "otlp_endpoint", sentence))?;

@@ -1,4 +1,4 @@
-//! The file of settings, and what holds once flags and environment are laid over it.
+//! The config file, and the effective settings after flags and environment override it.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub(crate) struct ConfigFileArgs {
     config: Option<PathBuf>,
 }
 
-/// The file: one for both programs, so that they can share it.
+/// The config file: one for both programs, so that they can share it.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ConfigFile {
@@ -36,7 +36,7 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFileArgs {
-    /// Whether a file is named.
+    /// Whether a file is given.
     pub(crate) const fn is_given(&self) -> bool {
         self.config.is_some()
     }
@@ -48,22 +48,22 @@ impl ConfigFileArgs {
         }
     }
 
-    /// What holds for the server, given flags and environment.
+    /// The effective settings of the server, with flags and environment applied.
     pub(crate) fn server(&self, settings: ServerSettings) -> Result<ServerSettings, Failure> {
         Ok(settings.over_file(self.read()?.server))
     }
 
-    /// What holds for signing in through a provider, given flags and environment.
+    /// The effective settings for signing in through a provider, with flags and environment applied.
     pub(crate) fn oidc(&self, settings: OidcSettings) -> Result<OidcSettings, Failure> {
         Ok(settings.over_file(self.read()?.oidc))
     }
 
-    /// What holds for the port, given flags and environment.
+    /// The effective settings of the port, with flags and environment applied.
     pub(crate) fn http(&self, settings: HttpSettings) -> Result<HttpSettings, Failure> {
         Ok(settings.over_file(self.read()?.http))
     }
 
-    /// What holds for the agent, given flags and environment.
+    /// The effective settings of the agent, with flags and environment applied.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
         Ok(settings.over_file(self.read()?.agent))
     }
@@ -74,19 +74,19 @@ fn read(path: &Path) -> Result<ConfigFile, Failure> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Failure::refused(format!("cannot read the config file {place}: {error}")))?;
     toml::from_str(&text).map_err(|error| {
-        // TOML's own message has a picture of several lines; a line number is enough.
+        // TOML's own message quotes the file over several lines; a line number is enough.
         let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
         Failure::refused(format!("the config file {place}, line {line}: {}", error.message().replace('\n', ", ")))
     })
 }
 
-/// Prints the settings that hold, as sections of a config file.
+/// Prints the effective settings as sections of a config file.
 pub(crate) fn print_server(settings: ServerSettings, oidc: OidcSettings, http: HttpSettings) -> Result<(), Failure> {
     let oidc = oidc.issuer.is_some().then_some(oidc);
     print(&ConfigFile { server: Some(settings), oidc, http: Some(http), agent: None })
 }
 
-/// The same for the agent.
+/// Prints the agent's effective settings.
 pub(crate) fn print_agent(settings: AgentSettings) -> Result<(), Failure> {
     print(&ConfigFile { server: None, oidc: None, http: None, agent: Some(settings) })
 }

@@ -11,11 +11,11 @@ use super::values::{Length, Size};
 use crate::exit::Failure;
 
 const SECTION: &str = HttpSettings::SECTION;
-/// What is shorter cuts off clients that mean no harm.
+/// A shorter timeout would cut off harmless clients.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Event and log streams send something each 15 s; a shorter time would end those that are silent.
+/// Event and log streams send something every 15 s; a shorter timeout would end silent ones.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
-/// One list of jobs in one body, and room for another caller's.
+/// Room for one list of jobs in one body, and for another caller's.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
 /// Some of the largest answers for one caller, and as many for others.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
@@ -102,7 +102,7 @@ settings! {
     }
 }
 
-/// Settings that were checked.
+/// Checked settings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HttpConfig {
     pub(crate) trusted_proxies: TrustedProxies,
@@ -114,7 +114,7 @@ fn number(count: usize) -> u32 {
 }
 
 impl HttpSettings {
-    /// The settings that hold.
+    /// The effective settings, checked.
     pub(crate) fn checked(self) -> Result<HttpConfig, Failure> {
         let settings = self.values();
         let trusted_proxies = TrustedProxies::parse(settings.trusted_proxies)

@@ -1,25 +1,25 @@
-//! Layers of settings. A setting is written once: its key, what it means, its flag and its variable, its default or an example.
+//! Layers of settings. A setting is declared once: its key, help, flag, variable, and its default or an example.
 
 use clap::Args;
 use serde::Serialize;
 
-/// One layer of the settings of a section of the file, in which any of them may be missing.
+/// One layer of the settings of a section of the file. Any of them may be missing.
 pub(super) trait Layer: Args + Default + Serialize {
-    /// The settings that hold: those with a default always have a value.
+    /// The effective settings: those with a default always have a value.
     type Values;
 
     /// The section of the file.
     const SECTION: &'static str;
-    /// Keys without a default, with a value that shows what one looks like.
+    /// Keys without a default, each with an example of a value.
     const EXAMPLES: &'static [(&'static str, &'static str)];
 
     /// The lowest layer.
     fn defaults() -> Self;
 
-    /// These settings, and those of a lower layer for those that are not set.
+    /// These settings, with those of a lower layer where one is not set.
     fn over(self, lower: Self) -> Self;
 
-    /// These settings, and the defaults for those that are not set.
+    /// These settings, with the defaults where one is not set.
     fn values(self) -> Self::Values;
 
     /// All layers, from flags and environment over the file down to the defaults.
@@ -28,7 +28,7 @@ pub(super) trait Layer: Args + Default + Serialize {
     }
 }
 
-/// Defines a layer and its values: `key: Type = default;`, or `key: Type, example "…";` where there is no default.
+/// Defines a layer and its values: `key: Type = default;`, or `key: Type, example "…";` if there is no default.
 macro_rules! settings {
     (
         $(#[$about:meta])*
@@ -43,7 +43,7 @@ macro_rules! settings {
             $($(#[$meta])* #[serde(skip_serializing_if = "Option::is_none")] pub(crate) $key: Option<$type>,)+
         }
 
-        /// The settings that hold.
+        /// The effective settings.
         #[derive(Clone, Debug)]
         pub(crate) struct $values {
             $(pub(crate) $key: settings!(@type $type $(, $default)?),)+

@@ -1,9 +1,9 @@
-//! Settings of `rondel server` and `rondel agent`: flags over environment over file over defaults, checked as a whole
-//! before anything is opened.
+//! Settings of `rondel server` and `rondel agent`. Flags override the environment, which overrides the file, which
+//! overrides the defaults. The result is checked as a whole before anything is opened.
 //!
 //! Each setting has one name: `--admin-token-file` is `RONDEL_SERVER_ADMIN_TOKEN_FILE` in the environment and
-//! `admin_token_file` in the `[server]` section of the file; what belongs to signing in through a provider has a section
-//! of its own.
+//! `admin_token_file` in the `[server]` section of the file. Settings for signing in through a provider have a section
+//! of their own.
 
 mod agent;
 mod check;

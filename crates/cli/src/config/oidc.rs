@@ -1,4 +1,4 @@
-//! Settings of signing in through an OIDC provider.
+//! Settings for signing in through an OIDC provider.
 
 use std::path::PathBuf;
 
@@ -17,7 +17,7 @@ settings! {
         /// The URL of the provider through which users sign in, as it names itself
         #[arg(long = "oidc-issuer", global = true, value_name = "URL", env = "RONDEL_OIDC_ISSUER")]
         issuer: String, example "\"https://id.example.com/realms/main\"";
-        /// As what this server is registered there
+        /// The client ID of this server at the provider
         #[arg(long = "oidc-client-id", global = true, value_name = "ID", env = "RONDEL_OIDC_CLIENT_ID")]
         client_id: String, example "\"rondel\"";
         /// The file with the secret that goes with it, read at each sign-in; none for a client without one
@@ -28,7 +28,7 @@ settings! {
             env = "RONDEL_OIDC_CLIENT_SECRET_FILE"
         )]
         client_secret_file: PathBuf, example "\"/etc/rondel/oidc.secret\"";
-        /// Where browsers come back to, as it is registered there: this server's URL with /sign-in/oidc/callback
+        /// The URL to which the provider redirects browsers, as registered there: this server's URL with /sign-in/oidc/callback
         #[arg(long = "oidc-redirect-url", global = true, value_name = "URL", env = "RONDEL_OIDC_REDIRECT_URL")]
         redirect_url: String, example "\"https://rondel.example.com/sign-in/oidc/callback\"";
         /// The scopes to request from the provider, beside openid; once per scope
@@ -54,7 +54,7 @@ settings! {
 }
 
 impl OidcSettings {
-    /// What they come to; nothing without an issuer.
+    /// The checked configuration; `None` without an issuer.
     pub(crate) fn checked(self) -> Result<Option<OidcConfig>, Failure> {
         let settings = self.values();
         let Some(issuer) = settings.issuer else {

@@ -1,4 +1,4 @@
-//! The reference config: every key with what it means and its default, generated from the code.
+//! The reference config: every key with its help and its default, generated from the code.
 
 use std::fmt::Write as _;
 

@@ -28,30 +28,30 @@ pub(crate) const DATA_DIR: &str = "./rondel-data";
 const SECTION: &str = ServerSettings::SECTION;
 const NO_DATABASE: &str = "is missing: give --database, RONDEL_SERVER_DATABASE or the config file's database, such as \
     postgres://rondel@127.0.0.1/rondel or sqlite:///var/lib/rondel/rondel.db";
-/// Beats cost the database, and every pause of a process would look like its end.
+/// Shorter beats load the database, and make every pause of a process look like its end.
 const BEAT_MIN: Duration = Duration::from_millis(200);
-/// For so long the work of a dead server is not done.
+/// The work of a dead server waits for this long.
 const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
-/// How long an executor without a server lets runs take to end before it kills them.
-/// Longer than any upgrade, and shorter than it is remembered when an executor was lost.
+/// Longer than any upgrade, and shorter than the time for which the loss of an executor is remembered.
 const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
+/// How long an executor without a server lets runs take to end before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
-/// Each of them is a handful of series, and looked up at each scrape.
+/// Each of these jobs adds a handful of series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
-/// With each key, the combinations of values become more.
+/// Each further key multiplies the combinations of values.
 const METRICS_LABEL_COUNT_MAX: usize = 8;
-/// What is gone sooner could be gone before its caller has read the verdict.
+/// A run deleted sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
-/// More often costs the database, more seldom reports too late.
+/// A shorter period loads the database, a longer one reports too late.
 const RULES_PERIOD_MIN: Duration = Duration::from_millis(100);
 const RULES_PERIOD_MAX: Duration = Duration::from_secs(60);
 
-/// Each look costs the database a query.
+/// Each period costs the database a query.
 const ALERT_PERIOD_MIN: Duration = Duration::from_millis(50);
-/// For so long an alert would wait.
+/// An alert may wait for this long.
 const ALERT_PERIOD_MAX: Duration = Duration::from_secs(60);
 const ALERT_PREFIX_LEN_MIN: usize = 8;
 const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(100);
@@ -120,13 +120,13 @@ settings! {
         /// How often executors send a heartbeat
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_HEARTBEAT")]
         heartbeat: Length = Length(EngineConfig::default().heartbeat);
-        /// After how long without a word from any server an executor stops what must not run twice
+        /// How long no server may answer before an executor stops runs that must not run twice
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
         silence: Length = Length(EngineConfig::default().silence);
-        /// After how long without a word from an executor its runs are given up; longer than the silence and 10s for its end
+        /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for them to end
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOST_AFTER")]
         lost_after: Length = Length(EngineConfig::default().lost_after);
-        /// After how long without a word from an executor runs are given up that go on in silence and hold back the next run of their job
+        /// How long an executor may be silent before its runs that continue in silence are given up, if they hold back the next run of their job
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_CONTINUE_MAX")]
         continue_max: Length = Length(EngineConfig::default().continue_max);
         /// How many versions of a script are kept, beside those that jobs name
@@ -153,7 +153,7 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_SERVER_OUTGOING_ALLOW",
             value_delimiter = ',',
-            help = "A network that webhooks may be in beside the public internet, such as 10.1.0.0/16; once per network"
+            help = "A non-public network that webhooks may call, such as 10.1.0.0/16; once per network"
         )]
         outgoing_allow: Vec<String> = Vec::new();
         #[arg(
@@ -229,7 +229,7 @@ settings! {
     }
 }
 
-/// Settings that were checked.
+/// Checked settings.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerConfig {
     pub(crate) settings: ServerValues,
@@ -243,9 +243,9 @@ pub(crate) struct ServerConfig {
     pub(crate) xxl: Option<XxlConfig>,
     pub(crate) executor_streams_per_token: usize,
     pub(crate) executor_streams_per_address: usize,
-    /// Signing in through a provider; a section of its own in the file.
+    /// Signing in through a provider; it has its own section in the file.
     pub(crate) oidc: Option<OidcConfig>,
-    /// How the port treats its clients; another section.
+    /// How the port treats its clients; it has its own section too.
     pub(crate) http: HttpConfig,
 }
 
@@ -263,7 +263,7 @@ impl TryFrom<ServerSettings> for ServerConfig {
             tls: tls_files(&settings)?,
             executor_certificates: settings.executor_certificates.map_or(Certificates::Ignored, Certificates::from),
             api_rate: Rate::with_burst(settings.api_rate),
-            outgoing_allow: check::outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
+            outgoing_allow: check::parse_outgoing_allow(SECTION, settings.outgoing_allow.clone())?,
             xxl: super::xxl::checked(&settings)?,
             executor_streams_per_token: streams("executor_streams_per_token", settings.executor_streams_per_token)?,
             executor_streams_per_address: streams(
@@ -283,7 +283,7 @@ fn streams_default(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A bound of executors' streams.
+/// A limit on the streams of executors.
 fn streams(key: &str, count: u32) -> Result<usize, Failure> {
     if count == 0 {
         return Err(wrong(SECTION, key, "0 would let in no executor, the least is 1"));
@@ -305,7 +305,7 @@ fn tls_files(settings: &ServerValues) -> Result<Option<TlsFiles>, Failure> {
 }
 
 impl ServerConfig {
-    /// What the program logs and traces of itself.
+    /// The settings for the program's own logs and traces.
     pub(crate) fn telemetry(&self) -> TelemetrySettings<'_> {
         TelemetrySettings {
             filter: &self.settings.log_level,
@@ -316,7 +316,7 @@ impl ServerConfig {
         }
     }
 
-    /// What `rondel dev` runs with: SQLite in the data folder, and a short stop.
+    /// The settings of `rondel dev`: SQLite in the data folder, and outgoing requests to this machine allowed.
     pub(crate) fn dev(data_dir: &Path, listen: Listen, insecure_http: bool) -> Result<Self, Failure> {
         let settings = ServerSettings {
             database: Some(Database(DatabaseUrl::sqlite_file(data_dir.join("rondel.db")))),
@@ -325,12 +325,13 @@ impl ServerConfig {
             data_dir: Some(data_dir.to_owned()),
             ..ServerSettings::default()
         };
-        // Who tries things out has the receivers on this machine, as the demo job has.
+        // Users who try things out have their receivers on this machine, as the demo job has.
         let config = Self::try_from(settings)?;
         Ok(Self { outgoing_allow: AllowedAddresses::loopback(), ..config })
     }
 
-    /// Secrets must not cross a network in plain text: plain HTTP is for this machine, unless `insecure_http` is set.
+    /// Refuses plain HTTP beyond this machine, unless `insecure_http` is set: secrets must not cross a network in plain
+    /// text.
     fn check_port(&self) -> Result<(), Failure> {
         if self.tls.is_none() && !self.settings.insecure_http && !self.settings.listen.0.ip().is_loopback() {
             let sentence = format!(
@@ -420,7 +421,7 @@ impl ServerConfig {
             let least = Length(WATCHDOG_PERIOD_MIN);
             return Err(wrong(SECTION, "watchdog_period", format!("{period} is too short, the shortest is {least}")));
         }
-        // With an empty one, a channel could send any variable of the server anywhere.
+        // With an empty prefix, a channel could send any variable of the server anywhere.
         let prefix = self.settings.alert_secrets_env_prefix.as_ref();
         if prefix.is_some_and(|prefix| prefix.len() < ALERT_PREFIX_LEN_MIN) {
             let sentence =
@@ -430,7 +431,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// A lease that is lost to a single slow beat, or that keeps the jobs of a dead server waiting for minutes, is refused.
+    /// Refuses a lease that a single slow beat would lose, or that keeps the jobs of a dead server waiting for minutes.
     fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
@@ -455,7 +456,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// An executor must have stopped by itself before its runs are given to another one.
+    /// Checks that an executor stops by itself before its runs are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short = |key, length: Length, least: Duration, what: &str| {

@@ -1,4 +1,4 @@
-//! Values of settings that are read from text, wherever the text stands: flag, environment or file.
+//! Values of settings that are parsed from text, in a flag, the environment or the file.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -124,8 +124,8 @@ impl fmt::Debug for Database {
 
 text_value!(Database);
 
-/// Reads a database's URL from a flag or its variable. An error leaves the password out: clap's own sentence
-/// repeats the text as it was given.
+/// Parses a database's URL from a flag or its variable. An error leaves the password out: clap's own message would
+/// repeat the text as given.
 #[derive(Clone, Debug)]
 pub(crate) struct DatabaseParser;
 

@@ -1,4 +1,4 @@
-//! The settings about executors of XXL-JOB, checked.
+//! Checks the settings for executors of XXL-JOB.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use super::values::Length;
 use crate::exit::Failure;
 
 const SECTION: &str = ServerSettings::SECTION;
-/// Executors that lost the way to a server send their callbacks again within half a minute; tests are not that patient.
+/// Executors that could not reach a server resend their callbacks within half a minute; tests use shorter times.
 const XXL_CALLBACK_MIN: Duration = Duration::from_secs(1);
 const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// How executors of XXL-JOB are served: not at all where no network is named.
+/// The settings for serving executors of XXL-JOB; `None` if no network is named.
 pub(super) fn checked(settings: &ServerValues) -> Result<Option<XxlConfig>, Failure> {
     let refuse = |key, sentence: String| Err(wrong(SECTION, key, sentence));
     let networks = AllowedAddresses::parse(settings.xxl_networks.clone());

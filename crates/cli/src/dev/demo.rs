@@ -1,4 +1,4 @@
-//! The handler of `demo-hello`: what one looks like in Rust.
+//! The handler of `demo-hello`: an example of a handler in Rust.
 
 use rondel::{JobError, Params, Progress, RunContext};
 use serde::{Deserialize, Serialize};
@@ -18,14 +18,14 @@ fn world() -> String {
     "world".to_owned()
 }
 
-/// What it answers.
+/// Its result.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     greeted: String,
     letters: usize,
 }
 
-/// Greets, letter by letter. Its events land in the run's log, and what it returns is the run's result.
+/// Greets, letter by letter. Its events go to the run's log, and its return value is the run's result.
 pub(super) async fn hello(
     Params(greeting): Params<Greeting>,
     run: RunContext,

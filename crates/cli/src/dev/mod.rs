@@ -23,7 +23,7 @@ use crate::{runtime, telemetry};
 const APP: &str = "demo";
 const EXECUTOR: &str = "dev";
 const SLOTS: u32 = 16;
-/// How long runs under way may take to end, and then the engine.
+/// How long current runs may take to end, and then the engine.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 
 /// Everything in one process.
@@ -50,7 +50,7 @@ pub(crate) struct DevArgs {
 }
 
 impl DevArgs {
-    /// Runs it until it is asked to stop.
+    /// Runs everything until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
         telemetry::check(&self.log_level).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;

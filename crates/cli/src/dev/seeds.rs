@@ -1,4 +1,4 @@
-//! The demo jobs: made where they are missing.
+//! The demo jobs, created if they are missing.
 
 use rondel_admin::jobs::{self, JobError};
 use rondel_core::{JobSpec, NamespaceId};
@@ -10,10 +10,10 @@ use crate::server::Node;
 
 const NAMESPACE: &str = "default";
 const AUTHOR: &str = "rondel dev";
-/// Calls the server's own port, which may be another one at the next start.
+/// Calls the server's own port, which may be a different one at the next start.
 const HTTP_JOB: &str = "demo-http";
 
-/// Creates the jobs that are not there.
+/// Creates the missing jobs.
 pub(super) async fn plant(node: &Node) -> Result<(), Failure> {
     let namespace = node.engine.store().namespace(NAMESPACE).await?;
     let namespace = namespace.ok_or_else(|| Failure::from_text("the database has no namespace \"default\""))?.id;
@@ -39,7 +39,7 @@ async fn plant_one(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result
     Ok(())
 }
 
-/// Whether these are the parameters that an earlier start gave the job, and that are unchanged since.
+/// Whether these are the parameters that an earlier start gave the job, unchanged since.
 fn is_own(params: &Value) -> bool {
     let url = params["url"].as_str().unwrap_or_default();
     url.ends_with("/livez") && *params == http_params(url.trim_end_matches("/livez"))

@@ -1,11 +1,11 @@
-//! What `rondel dev` prints once it runs: where it is, and what to try.
+//! The lines that `rondel dev` prints once it runs: its addresses, and commands to try.
 
 use std::path::Path;
 
 use crate::config::{DATA_DIR, Listen};
 use crate::server::Node;
 
-/// The address that commands try by themselves.
+/// The address that commands use by default.
 const USUAL_URL: &str = "http://127.0.0.1:8080";
 
 pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Listen) -> Vec<String> {
@@ -31,7 +31,7 @@ pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Liste
     ]
 }
 
-/// The flags that commands need where a default does not fit.
+/// The flags that commands need if a default does not fit.
 fn flags(url: &str, data_dir: &Path) -> String {
     let mut flags = String::new();
     if url != USUAL_URL {

@@ -1,4 +1,4 @@
-//! What `rondel doctor` finds among alerts: what is reported to a channel that does not exist reaches no reader.
+//! The checks of `rondel doctor` on alerts: a report to a channel that does not exist reaches no reader.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use super::names::listed;
 use crate::client::{Ask, Client, text_of};
 use crate::list::items;
 
-/// What is reported to no reader.
+/// A report that reaches no reader.
 #[derive(Debug)]
 pub(super) struct Finding {
     /// What was found.
@@ -19,17 +19,17 @@ pub(super) struct Finding {
     pub(super) remedy: String,
 }
 
-/// The channels, and what names them besides jobs.
+/// The channels, and everything except jobs that names them.
 #[derive(Debug, Default)]
 pub(super) struct Alerts {
     pub(super) channels: Vec<Value>,
     pub(super) rules: Vec<Value>,
-    /// When the weekly report is sent.
+    /// The schedule of the weekly report.
     pub(super) report: Option<Value>,
 }
 
 impl Alerts {
-    /// Nothing where the caller may not look at the channels.
+    /// Reads them; `None` if the caller may not see the channels.
     pub(super) async fn read(client: &Client) -> Option<Self> {
         let channels = items(client, &["channels"], &[]).await.ok()?;
         let rules = items(client, &["alert-rules"], &[]).await.ok()?;

@@ -1,4 +1,4 @@
-//! What `rondel doctor` finds among nodes, executors and apps.
+//! The checks of `rondel doctor` on nodes, executors and apps.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use crate::clock;
 use crate::exit::Failure;
 use crate::list::items;
 
-/// How many apps are asked for details; the others are counted.
+/// How many apps are asked for details; the others are only counted.
 const APP_COUNT_MAX: usize = 50;
 
-/// What the server knows, as far as the checks need it.
+/// The server's data that the checks need.
 #[derive(Debug, Default)]
 struct Fleet {
     nodes: Vec<Value>,
@@ -26,13 +26,13 @@ struct Fleet {
     pending: Vec<Value>,
     /// By app.
     jobs: BTreeMap<String, Vec<Value>>,
-    /// By app, what the server refused of the jobs that its code declares.
+    /// By app, the problems with the jobs that its code declares.
     problems: BTreeMap<String, Vec<Value>>,
-    /// None where the caller may not look at them.
+    /// `None` if the caller may not see them.
     alerts: Option<Alerts>,
 }
 
-/// All checks of this kind.
+/// All checks of this module.
 pub(super) async fn checks(client: &Client) -> Vec<Check> {
     match Fleet::read(client).await {
         Ok(fleet) => fleet.checks(clock::now()),
@@ -152,7 +152,7 @@ impl Fleet {
     }
 }
 
-/// An executor whose heartbeats come and that answers no trigger.
+/// An executor that sends heartbeats but answers no trigger.
 fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
     let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
@@ -164,7 +164,7 @@ fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
     Some(warning("executors", found, remedy))
 }
 
-/// A server without a lease. The one that answers lives: it cannot renew its lease.
+/// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
 fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let since = until.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
@@ -180,7 +180,7 @@ fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     checks
 }
 
-/// The loops of a server that do their work no more.
+/// The loops of a server that no longer do their work.
 fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
     let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
     let check = |one: &Value| {

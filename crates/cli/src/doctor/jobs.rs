@@ -1,4 +1,4 @@
-//! What `rondel doctor` finds among jobs: those that no executor can run, and runs that should have begun.
+//! The checks of `rondel doctor` on jobs: those that no executor can run, and overdue runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use super::{Check, warning};
 use crate::clock;
 use crate::status::is_overdue;
 
-/// The jobs, and what their runs need.
+/// The jobs, with the executors and the runs that the checks need.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Jobs<'a> {
     pub(super) executors: &'a [Value],
@@ -25,7 +25,7 @@ pub(super) struct Jobs<'a> {
     pub(super) pending: &'a [Value],
 }
 
-/// Overdue runs by their jobs.
+/// Overdue runs by the name of their job.
 type Overdue<'a> = BTreeMap<&'a str, Vec<&'a Value>>;
 
 /// Why no executor can run a job, and the remedy.
@@ -76,7 +76,7 @@ fn is_scheduled(job: &Value) -> bool {
     job["enabled"] == true && !job["schedule"].is_null()
 }
 
-/// An app that has jobs and no executor for them.
+/// An app that has jobs but no executor for them.
 fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
     if jobs.is_empty() {
         return None;
@@ -99,7 +99,7 @@ fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
     Some(warning("apps", found, remedy))
 }
 
-/// Why none of the executors that are online can run the job.
+/// Why no online executor can run the job; `None` if one can.
 fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
     let handler = job["handler"].as_str().unwrap_or_default();
     let has_handler = |executor: &&&Value| {

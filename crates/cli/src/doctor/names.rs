@@ -1,4 +1,4 @@
-//! Names in a line of `rondel doctor`.
+//! Lists of names in a line of `rondel doctor`.
 
 /// How many names one line lists, and how many jobs with overdue runs get a line of their own.
 pub(super) const NAME_COUNT_MAX: usize = 5;

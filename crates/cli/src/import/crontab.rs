@@ -1,28 +1,28 @@
-//! Crontabs, as cron reads them (Vixie cron and cronie). A command becomes a run of the agent's handler `shell`; its other rules
-//! stay: runs may overlap, missed fires are skipped, and no run is repeated.
+//! Crontabs, as cron reads them (Vixie cron and cronie). A command becomes a run of the agent's handler `shell`. The
+//! other rules of cron are kept: runs may overlap, missed fires are skipped, and no run is repeated.
 
 use rondel_core::cron::CronExpr;
 use serde_json::{Map, Value, json};
 
 use super::found::{Entry, Found};
 
-/// Where the crontab is from.
+/// The host that the crontab is from, and the app of its jobs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
     pub(super) app: &'a str,
     pub(super) zone: Option<&'a str>,
     pub(super) executor: Option<&'a str>,
-    /// Whether a user stands before each command.
+    /// Whether each command has a user before it.
     pub(super) has_user: bool,
 }
 
-/// Words before a command that are not what it is about.
+/// Words before a command that do not describe it.
 const WRAPPERS: [&str; 22] = [
     "sudo", "nice", "ionice", "env", "nohup", "time", "timeout", "flock", "chronic", "exec", "setsid", "sh", "bash",
     "dash", "zsh", "python", "python3", "perl", "php", "node", "ruby", "java",
 ];
 
-/// What stands in a crontab before the line that is read.
+/// The variables that the crontab sets before the current line.
 #[derive(Debug, Default)]
 struct Variables {
     env: Map<String, Value>,
@@ -35,7 +35,7 @@ struct Variables {
 /// Reads a crontab.
 ///
 /// # Errors
-/// A sentence, where the zone is not known.
+/// A sentence, if the zone is not known.
 pub(super) fn read(text: &str, host: &Host<'_>) -> Result<Found, String> {
     let mut found = Found::default();
     let mut variables = Variables::default();
@@ -157,7 +157,7 @@ impl Variables {
         let some = || Some(value.to_owned()).filter(|value| !value.is_empty());
         match name {
             "SHELL" => self.shell = some(),
-            // TZ is the zone of the commands alone, as crontab(5) has it.
+            // TZ is only the zone of the commands, as in crontab(5).
             "CRON_TZ" => self.zone = some(),
             "HOME" => self.home = some(),
             "MAILTO" => self.mail_to = some(),
@@ -177,7 +177,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     is_name.then(|| (name, unquoted('"').or_else(|| unquoted('\'')).unwrap_or(value)))
 }
 
-/// The first words with single blanks between them, and what follows them.
+/// The first words, joined by single blanks, and the rest of the line.
 fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
     let mut rest = line.trim_start();
     let mut words = Vec::with_capacity(count);
@@ -193,7 +193,8 @@ fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
     Some((words.join(" "), rest))
 }
 
-/// The command, and what it reads: cron cuts at the first `%`, takes each further one for a new line, and `\%` for `%`.
+/// Splits a command from its input: cron cuts at the first `%`, reads each further one as a line break, and `\%` as
+/// `%`.
 fn split_input(text: &str) -> (String, Option<String>) {
     let (mut parts, mut chars) = (vec![String::new()], text.chars().peekable());
     while let Some(c) = chars.next() {
@@ -211,7 +212,7 @@ fn split_input(text: &str) -> (String, Option<String>) {
     (command, (!parts.is_empty()).then(|| parts.join("\n") + "\n"))
 }
 
-/// The word that a command is about: its program or script, without what is wrapped around it.
+/// The word that describes a command: its program or script, without wrappers.
 fn subject(command: &str) -> &str {
     let last = command.rsplit("&&").find(|part| !part.trim().is_empty()).unwrap_or(command);
     let last = last.split(['|', ';', '>']).find(|part| !part.trim().is_empty()).unwrap_or(last);

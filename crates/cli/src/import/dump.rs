@@ -1,20 +1,20 @@
-//! A dump of a MySQL database, as mysqldump writes it: the rows of a few tables. It is read as a stream; what is no `INSERT` or
-//! `CREATE TABLE` of these tables is skipped, whatever its size.
+//! A dump of a MySQL database, as mysqldump writes it: the rows of a few tables. It is read as a stream; everything but
+//! `INSERT` and `CREATE TABLE` for these tables is skipped, whatever its size.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind};
 
-/// How long a statement of one of the tables may be, in bytes: MySQL's own bound is 1 GiB, its default 64 MiB.
+/// Maximum length of a statement for one of the tables, in bytes: MySQL's own limit is 1 GiB, its default 64 MiB.
 const STATEMENT_LEN_MAX: usize = 64 << 20;
-/// How many rows of a table are read at most.
+/// Maximum number of rows read from a table.
 const ROW_COUNT_MAX: usize = 200_000;
-/// How many columns a table has at most: MySQL's own bound.
+/// Maximum number of columns of a table: MySQL's own limit.
 const COLUMN_COUNT_MAX: usize = 4_096;
 
 /// A row by its columns; NULL is left out.
 pub(super) use rondel_store::foreign::ForeignRow as Row;
 
-/// The rows of these tables.
+/// Reads the rows of these tables.
 pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap<String, Vec<Row>>, String> {
     let mut found: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     let mut columns: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -53,27 +53,27 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
     Ok(found)
 }
 
-/// Splits a dump at the semicolons that are no part of a text or a comment.
+/// Splits a dump at the semicolons outside of texts and comments.
 struct Statements<'a> {
     source: &'a mut dyn BufRead,
     line: u64,
     tables: &'a [&'a str],
 }
 
-/// What a byte is a part of.
+/// The element that a byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
     Statement,
     Quoted(u8),
     LineComment,
-    /// Its last byte was a star.
+    /// A comment; `star` is set after a star, which may begin its end.
     Comment {
         star: bool,
     },
 }
 
 impl Statements<'_> {
-    /// The next statement about one of the tables, without comments, and the line that it begins in.
+    /// The next statement for one of the tables, without comments, and the line in which it begins.
     fn next(&mut self) -> Result<Option<(u64, String)>, String> {
         let mut text: Vec<u8> = Vec::new();
         let (mut within, mut line, mut is_kept) = (Within::Statement, self.line, true);
@@ -117,7 +117,7 @@ impl Statements<'_> {
                     }
                     continue;
                 }
-                // A doubled quote ends a text and begins the next at once, which is the same for the splitting.
+                // A doubled quote ends a text and begins the next at once, which makes no difference here.
                 Within::Quoted(quote) if byte == quote => within = Within::Statement,
                 Within::Quoted(_) => {}
                 Within::LineComment => {
@@ -171,10 +171,10 @@ impl Statements<'_> {
         }
     }
 
-    /// Whether it begins as a statement about one of the tables.
+    /// Whether the text begins like a statement for one of the tables.
     fn is_wanted(&self, text: &[u8]) -> bool {
         let begin = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
-        // Only what stands before the columns and the values.
+        // Only the part before the columns and the values.
         let begin = begin.split(['(', '\'', '"']).next().unwrap_or_default();
         let mut words = begin.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
         let is_statement = matches!(words.next(), Some("insert" | "replace" | "create"));
@@ -182,10 +182,10 @@ impl Statements<'_> {
     }
 }
 
-/// The table of a statement stands within so many bytes.
+/// The name of a statement's table is within this many bytes.
 const PREFIX_LEN: usize = 200;
 
-/// The text of a statement that is skipped is not kept beyond its beginning.
+/// Appends a byte. Of a skipped statement only the beginning is kept.
 fn push(text: &mut Vec<u8>, byte: u8, is_kept: bool) {
     if is_kept || text.len() < PREFIX_LEN {
         text.push(byte);
@@ -202,7 +202,7 @@ enum Statement {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Token {
-    /// A word or a number, as it stands.
+    /// A word or a number.
     Word(String),
     /// A name in backquotes.
     Name(String),
@@ -257,7 +257,7 @@ impl Statement {
         }
     }
 
-    /// The names of the columns: what comes first at the first level of the brackets, in backquotes or as a word.
+    /// The names of the columns: the first word or backquoted name of each line at the first level of the brackets.
     fn create(tokens: &mut Tokens<'_>) -> Result<Self, String> {
         let mut word = tokens.word()?;
         if word != "table" {
@@ -293,7 +293,7 @@ impl Statement {
     }
 }
 
-/// Whether a line of CREATE TABLE that begins with it defines no column.
+/// Whether a line of CREATE TABLE that begins with this word defines no column.
 fn is_key(word: &str) -> bool {
     let keys = ["primary", "unique", "key", "index", "constraint", "fulltext", "spatial", "foreign", "check"];
     keys.iter().any(|key| word.eq_ignore_ascii_case(key))
@@ -351,7 +351,7 @@ impl Tokens<'_> {
         }
     }
 
-    /// A word or a name, in small letters.
+    /// A word or a name, in lower case.
     fn word(&mut self) -> Result<String, String> {
         match self.next()? {
             Some(Token::Word(word) | Token::Name(word)) => Ok(word.to_ascii_lowercase()),

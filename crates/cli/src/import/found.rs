@@ -1,4 +1,4 @@
-//! What was found in another scheduler, and what becomes of it.
+//! The jobs found in another scheduler, and what becomes of them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -13,34 +13,34 @@ use serde_json::{Map, Value};
 
 use crate::terminal::harmless;
 
-/// How much a note matters.
+/// What a note reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
-    /// It means something else here.
+    /// It has another meaning here.
     Changed,
-    /// There is nothing for it here.
+    /// It has no counterpart here.
     NotSupported,
 }
 
-/// What an author should know of one job.
+/// A remark on one job, for its author.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Note {
     pub(super) kind: Kind,
     pub(super) text: String,
 }
 
-/// What becomes of a field.
+/// The outcome for a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
-    /// It means the same here.
+    /// It has the same meaning here.
     Kept,
-    /// It means something else here.
+    /// It has another meaning here.
     Changed,
-    /// There is nothing for it here.
+    /// It has no counterpart here.
     NotSupported,
-    /// It means nothing there either, or Rondel finds it out itself.
+    /// It has no effect there either, or Rondel determines it itself.
     NotNeeded,
 }
 
@@ -59,17 +59,17 @@ impl Outcome {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Field {
     pub(super) name: String,
-    /// Its beginning, where it is long.
+    /// Only its beginning, if it is long.
     pub(super) value: String,
     pub(super) outcome: Outcome,
-    /// What stands for it here, or why nothing does.
+    /// Its counterpart here, or why there is none.
     pub(super) here: String,
 }
 
-/// The most characters of a value in a report.
+/// Maximum number of characters of a value in a report.
 const VALUE_LEN_MAX: usize = 200;
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Subject {
@@ -78,34 +78,34 @@ pub(super) enum Subject {
     User,
 }
 
-/// A job of the other scheduler, or what it has beside jobs.
+/// A job of the other scheduler, or one of its groups or users.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Entry {
     pub(super) subject: Subject,
-    /// Where it stood: `line 4`, `job 17`.
+    /// Its place in the source: `line 4`, `job 17`.
     pub(super) from: String,
-    /// What its author calls it.
+    /// Its author's name for it.
     pub(super) title: String,
-    /// Its definition; `None` where it is left out.
+    /// Its definition; `None` if it is left out.
     pub(super) job: Option<Value>,
     pub(super) notes: Vec<Note>,
-    /// All of its fields, where the other scheduler keeps it as a row.
+    /// All of its fields, if the other scheduler stores it as a row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) fields: Vec<Field>,
-    /// What does for it what no definition can, as lines for a shell.
+    /// Shell lines for what a definition cannot hold.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) commands: Vec<String>,
 }
 
-/// Everything that was found.
+/// Everything that the import found.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Found {
     pub(super) entries: Vec<Entry>,
-    /// What is to be known beside the entries.
+    /// Remarks that concern no single entry.
     pub(super) remarks: Vec<String>,
-    /// Lines for a shell that stand before those of the entries.
+    /// Shell lines before those of the entries.
     pub(super) commands: Vec<String>,
-    /// Those that stand behind them.
+    /// Shell lines after those of the entries.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) last_commands: Vec<String>,
     #[serde(skip)]
@@ -129,7 +129,7 @@ impl Entry {
         Self { subject, ..Self::new(from, title) }
     }
 
-    /// Accounts for a field. What is changed or not supported is a note too.
+    /// Records the outcome for a field. A field that is changed or not supported gets a note too.
     pub(super) fn field(&mut self, name: &str, value: &str, outcome: Outcome, here: impl Into<String>) {
         let here = here.into();
         match outcome {
@@ -149,12 +149,12 @@ impl Entry {
         self.is_job() && self.job.is_none()
     }
 
-    /// Its name here, or else what its author calls it.
+    /// Its name here or, without one, its author's name for it.
     pub(super) fn name(&self) -> &str {
         self.job.as_ref().and_then(|job| job["name"].as_str()).unwrap_or(&self.title)
     }
 
-    /// The class of a note, and its word.
+    /// The CSS class of a note, and its word in reports.
     pub(super) fn word(&self, note: &Note) -> (&'static str, &'static str) {
         match note.kind {
             _ if self.is_left_out() => ("gone", "left out"),
@@ -173,7 +173,7 @@ impl Entry {
 }
 
 impl Entry {
-    /// Why it is left out. The reasons come first, and changes of a job that is not taken are of no use.
+    /// Puts the reasons for leaving the job out first. Notes on changes are dropped: a job that is left out has none.
     fn reasons(&mut self, reasons: Vec<String>) {
         self.notes.retain(|note| note.kind != Kind::Changed);
         self.notes.splice(0..0, reasons.into_iter().map(|text| Note { kind: Kind::NotSupported, text }));
@@ -181,8 +181,9 @@ impl Entry {
 }
 
 impl Found {
-    /// A name that no other job here has: letters, digits and dashes of the text. Where that is taken or cut, a hash of what identifies the
-    /// job follows, so that the name does not depend on what stands before it; a number only where that is the same, too.
+    /// A name that no other job here has: the letters, digits and dashes of the text. If it is taken or cut, a hash of
+    /// `identity` follows, so that the name does not depend on earlier jobs; a number only follows if that is taken
+    /// too.
     pub(super) fn name(&mut self, text: &str, identity: &str) -> String {
         let stem = slug(text);
         let hashed = format!("{stem}-{:08x}", hash(identity));
@@ -196,14 +197,15 @@ impl Found {
         name
     }
 
-    /// The name of a job that has an id of its own: what it is about, cut where it is long, and the id.
+    /// The name of a job that has its own id: the text, cut if it is long, and the id.
     pub(super) fn name_with_id(&mut self, text: &str, id: &str) -> String {
         let room = STEM_LEN_MAX.saturating_sub(id.len() + 1);
         let stem: String = slug(text).chars().take(room).collect();
         self.name(&format!("{}-{id}", stem.trim_end_matches(['-', '.', '_'])), id)
     }
 
-    /// Takes an entry with its definition, which is checked as the server checks it: one that would be refused is left out.
+    /// Adds an entry with its definition, which is checked as the server checks it: one that would be refused is left
+    /// out.
     pub(super) fn add(&mut self, mut entry: Entry, job: Map<String, Value>) {
         let job = Value::Object(job);
         let wrong = wrong(&job);
@@ -215,13 +217,13 @@ impl Found {
         self.entries.push(entry);
     }
 
-    /// Takes an entry without a definition.
+    /// Adds an entry without a definition.
     pub(super) fn leave_out(&mut self, mut entry: Entry, why: impl Into<String>) {
         entry.reasons(vec![why.into()]);
         self.entries.push(entry);
     }
 
-    /// Lets none of the jobs send anything.
+    /// Puts all jobs in shadow mode, in which they send nothing.
     pub(super) fn put_in_shadow(&mut self) {
         for job in self.entries.iter_mut().filter_map(|entry| entry.job.as_mut()?.as_object_mut()) {
             job.insert("mode".to_owned(), Value::from("shadow"));
@@ -236,12 +238,12 @@ impl Found {
         yaml::write(&items)
     }
 
-    /// The whole report.
+    /// The whole report as JSON.
     pub(super) fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// How many there are of each kind.
+    /// Counts the entries of each kind.
     pub(super) fn sums(&self) -> String {
         let jobs = || self.entries.iter().filter(|entry| entry.is_job());
         let left_out = jobs().filter(|entry| entry.is_left_out()).count();
@@ -260,7 +262,7 @@ impl Found {
         sums
     }
 
-    /// Lines for a shell: what no definition can do. Empty where there is nothing to do.
+    /// A shell script for what no definition can hold; empty if there is nothing to do.
     pub(super) fn script(&self) -> String {
         let lines: Vec<&str> = self
             .commands
@@ -278,7 +280,7 @@ impl Found {
         )
     }
 
-    /// The report for a reader: a line for each note, the sums first.
+    /// The report as text: the sums, the remarks, and a line for each note.
     pub(super) fn text(&self, from: &str) -> String {
         let mut text = self.sums().replacen(':', &format!(" from {}:", harmless(from)), 1) + "\n";
         for remark in &self.remarks {
@@ -327,7 +329,7 @@ const FIELDS: [&str; 19] = [
     "mode",
 ];
 
-/// What is wrong with a definition, as the server would report it.
+/// The errors of a definition, as the server would report them.
 pub(super) fn wrong(job: &Value) -> Vec<String> {
     let line = |pointer: &str, message: &str| format!("{pointer}: {message}");
     match shape::read::<JobSpec>(job.clone().into()) {
@@ -339,7 +341,7 @@ pub(super) fn wrong(job: &Value) -> Vec<String> {
     }
 }
 
-/// A word of a shell, whatever is in it.
+/// Quotes any text as one word of a shell.
 pub(super) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -348,7 +350,7 @@ pub(super) fn quoted(text: &str) -> String {
     format!("'{}'", harmless(text).replace('\'', "'\\''"))
 }
 
-/// What can be a name, from any text; never empty.
+/// Turns any text into a name; never empty.
 pub(super) fn slug(text: &str) -> String {
     let mut slug = String::new();
     for c in text.chars().flat_map(char::to_lowercase) {
@@ -362,15 +364,15 @@ pub(super) fn slug(text: &str) -> String {
     if slug.is_empty() { "job".to_owned() } else { slug }
 }
 
-/// The longest name that is made of a text; a hash or a number may follow.
+/// Maximum length of the part of a name that is made of a text; a hash or a number may follow.
 const STEM_LEN_MAX: usize = NAME_LEN_MAX - 10;
 
-/// Whether a name does not hold all of a text.
+/// Whether a name cannot hold all of a text.
 fn is_cut(text: &str) -> bool {
     text.trim().chars().count() > STEM_LEN_MAX
 }
 
-/// FNV-1a: the same text has the same hash in each import.
+/// FNV-1a: a text has the same hash in each import.
 pub(super) fn hash(text: &str) -> u32 {
     text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -1,5 +1,5 @@
-//! Cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`: of an agent that has the
-//! programs of the image, such as one in the same image.
+//! Cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`, on an
+//! agent that has the programs of the image, such as one in the same image.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,13 +9,13 @@ use serde_json::{Map, Value, json};
 
 use super::found::{Entry, Found};
 
-/// The annotation-free defaults of Kubernetes.
+/// The default of Kubernetes for `backoffLimit`.
 const BACKOFF_LIMIT: u64 = 6;
 
-/// Reads the cron jobs of a text with YAML or JSON documents; other objects are left alone.
+/// Reads the cron jobs of a text with YAML or JSON documents; other objects are ignored.
 ///
 /// # Errors
-/// A sentence, where it is no YAML.
+/// A sentence, if the text is not YAML.
 pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Result<(), String> {
     let documents =
         yaml::documents(text).map_err(|error| format!("{file}:{}:{}: {}", error.line, error.column, error.message))?;
@@ -29,7 +29,7 @@ pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Resu
     Ok(())
 }
 
-/// Reads a cron job; where there are several namespaces, its own is in its name.
+/// Reads a cron job. If there are several namespaces, the name of the job includes its own.
 fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
@@ -93,7 +93,8 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
     found.add(entry, job);
 }
 
-/// The kubelet replaces `$(NAME)` by what `env` has, leaves unknown names, and makes `$(` of `$$(`.
+/// Expands a word as the kubelet does: `$(NAME)` becomes the value in `env`, unknown names stay, and `$$(` becomes
+/// `$(`.
 fn expanded(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
     let Some(text) = word.as_str() else { return word.clone() };
     let (mut rest, mut whole) = (text, String::new());
@@ -163,13 +164,13 @@ fn misfire(spec: &Value, entry: &mut Entry) -> Value {
     }
 }
 
-/// The variables that are written there; others name what only the cluster knows.
+/// The variables with a value or a secret in the spec; others refer to data that only the cluster has.
 fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     let mut env = Map::new();
     for variable in container["env"].as_array().into_iter().flatten() {
         let Some(name) = variable["name"].as_str() else { continue };
         if let Some(value) = variable["value"].as_str() {
-            // Of the variables before it.
+            // It may refer to the variables before it.
             let value = expanded(&value.into(), &env, entry);
             env.insert(name.to_owned(), value);
         } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {
@@ -191,7 +192,7 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     env
 }
 
-/// Indexed jobs are shards: the program finds its index in a variable of another name.
+/// Indexed jobs become shards: the program finds its index in a variable of another name.
 fn shards(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
     let count = job_spec["completions"].as_u64().filter(|count| *count > 1)?;
     if job_spec["completionMode"] == "Indexed" {

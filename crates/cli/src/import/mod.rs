@@ -1,5 +1,6 @@
-//! `rondel import`: the jobs of other schedulers as definitions, and a report of what each keeps and what changes. Nothing is
-//! saved here: `rondel job plan` compares the definitions with the server, `rondel job apply` saves them, again and again.
+//! `rondel import`: turns the jobs of other schedulers into definitions, and reports what each keeps and what changes.
+//! Nothing is saved here: `rondel job plan` compares the definitions with the server, and `rondel job apply` saves
+//! them, as often as needed.
 
 mod crontab;
 mod dump;
@@ -239,7 +240,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
     Failure::refused(format!("cannot write {}: {error}", path.display()))
 }
 
-/// What a file is called in reports.
+/// The name of a file in reports.
 fn shown(file: &Path) -> String {
     if file.as_os_str() == "-" { "stdin".to_owned() } else { file.display().to_string() }
 }

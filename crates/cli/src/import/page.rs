@@ -1,4 +1,4 @@
-//! The report of an import as one page of HTML that needs nothing else: no script, no other file. All texts are texts.
+//! The report of an import as one page of HTML, without scripts or other files. All texts are escaped.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ details{border-bottom:1px solid var(--line);padding:.4rem 0}summary{cursor:point
 ul{margin:.3rem 0 .3rem 1.2rem;padding:0}";
 
 impl Found {
-    /// The page; `from` is what was read.
+    /// The page; `from` names the source.
     pub(super) fn page(&self, from: &str) -> String {
         let mut page = String::from(
             "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -105,7 +105,7 @@ fn one(page: &mut String, entry: &Entry) {
     page.push_str("</details>\n");
 }
 
-/// A text that is no markup, whatever is in it.
+/// Escapes a text, so that nothing in it is markup.
 fn safe(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in harmless(text).chars() {

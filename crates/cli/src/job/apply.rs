@@ -1,4 +1,4 @@
-//! Files of jobs compared with the server, and applied.
+//! Compares files of jobs with the server, and applies them.
 
 use std::collections::BTreeMap;
 use std::io::{IsTerminal as _, Write as _};
@@ -71,7 +71,7 @@ struct ApplyReport {
     summary: Summary,
 }
 
-/// A line of an answer that comes line by line.
+/// A line of an answer that arrives line by line.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Line {
@@ -91,7 +91,7 @@ impl FileArgs {
         self.prune_app.as_deref().map(|app| ("prune_app", app)).into_iter().collect()
     }
 
-    /// What the server would do.
+    /// Asks what the server would do.
     async fn plan(&self, client: &Client, entries: &[Entry]) -> Result<Body, Failure> {
         let mut query = self.query();
         query.push(("dry_run", "true"));
@@ -105,7 +105,7 @@ fn document(entries: &[Entry]) -> String {
     Value::Array(entries.iter().map(|entry| entry.value.clone()).collect()).to_string()
 }
 
-/// A refusal, with the places in the files instead of pointers into the list.
+/// A refusal that names places in the files instead of pointers into the list.
 fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
     let found = complaints(&refusal.text);
     if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
@@ -140,7 +140,7 @@ fn line(entries: &[Entry], finding: &Finding) -> String {
     line
 }
 
-/// `/3/schedule/cron` as a place in a file, and the pointer below the job.
+/// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job.
 fn located<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
     let rest = pointer.strip_prefix('/')?;
     let end = rest.find('/').unwrap_or(rest.len());
@@ -190,7 +190,7 @@ fn print(body: &Body, answer: &ApplyReport, format: FormatArgs) -> Result<(), Fa
     }
 }
 
-/// Each warning once, with the number of jobs that have it.
+/// Prints each warning once, with the number of jobs that have it.
 fn warn<'a>(items: impl Iterator<Item = &'a Item>) {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for item in items {
@@ -254,7 +254,7 @@ impl ApplyArgs {
         ending(items.iter().map(|(item, _)| item))
     }
 
-    /// The server's answer as it stands.
+    /// Applies all jobs, and prints the server's answer unchanged.
     async fn in_one_piece(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
         let (query, body) = (self.files.query(), Some(("application/json", document(entries))));
         let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
@@ -263,7 +263,7 @@ impl ApplyArgs {
         ending(understood::<ApplyReport>(body.text())?.items.iter())
     }
 
-    /// Shows which jobs would be removed, and asks for consent. Without a terminal there is no consent.
+    /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.
     async fn ask(&self, client: &Client, entries: &[Entry]) -> Result<(), Failure> {
         let app = self.files.prune_app.as_deref().unwrap_or_default();
         if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
@@ -306,7 +306,7 @@ fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
     }
 }
 
-/// What the process ends with: the code of the first job that failed.
+/// The failure of the command, with the exit code for the first job that failed.
 fn ending<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
     let failed: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
     let Some((item, error)) = failed.first() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! A definition in the caller's editor.
+//! Edits a definition in the caller's editor.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::Write as _;
@@ -58,7 +58,7 @@ impl EditArgs {
         }
     }
 
-    /// Saves it, or returns its errors.
+    /// Saves the definition, or returns its errors.
     async fn put(
         &self,
         client: &Client,
@@ -81,8 +81,8 @@ impl EditArgs {
     }
 }
 
-/// A folder that its owner alone may look into: a definition may hold what other users of the machine must not read, and so
-/// may the copies that an editor makes beside it.
+/// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may hold what
+/// other users of the machine must not read.
 fn private_folder() -> std::io::Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("rondel-edit-").permissions(Permissions::from_mode(0o700)).tempdir()
 }
@@ -101,7 +101,7 @@ fn without_remarks(text: &str) -> String {
     text.split_inclusive('\n').skip_while(|line| line.starts_with("#:")).collect()
 }
 
-/// Opens the editor and waits for it. It may be a command with arguments: the shell reads it.
+/// Opens the editor and waits for it. The setting may be a command with arguments, so the shell parses it.
 async fn edit(file: &Path) -> Result<(), Failure> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into());

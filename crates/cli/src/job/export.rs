@@ -1,4 +1,4 @@
-//! Jobs as a file.
+//! Exports jobs as a file.
 
 use clap::Args;
 
@@ -21,7 +21,7 @@ pub(super) struct ExportArgs {
 }
 
 impl ExportArgs {
-    /// YAML, or with `-o json` JSON.
+    /// Prints YAML, or JSON with `-o json`.
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let form = match format.format {
             Format::Json => "json",

@@ -1,4 +1,4 @@
-//! Files of jobs: YAML or JSON, one by one, a folder of them, or stdin.
+//! Files of jobs: YAML or JSON, single files, folders of them, or stdin.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use super::json_text::JsonText;
 use crate::exit::Failure;
 use crate::input::read_text;
 
-/// How deep folders are looked into.
+/// How deep folders are searched.
 const DEPTH_MAX: usize = 8;
 
 /// A job in a file.
@@ -21,7 +21,7 @@ pub(super) struct Entry {
     source: Source,
 }
 
-/// What knows where the parts of a job stand.
+/// The source text of a job, for the places of its parts.
 #[derive(Debug)]
 enum Source {
     Json(JsonText),
@@ -29,13 +29,13 @@ enum Source {
 }
 
 impl Entry {
-    /// What it is called: its name, else its place in the list.
+    /// Its name or, without one, its number in the list.
     pub(super) fn label(&self, index: usize) -> String {
         let name = self.value.get("name").and_then(Value::as_str);
         name.map_or_else(|| format!("number {}", index + 1), str::to_owned)
     }
 
-    /// Where something in it stands: `jobs.yaml:14:9`.
+    /// The place of a part of the job: `jobs.yaml:14:9`.
     pub(super) fn place(&self, pointer: &str) -> String {
         let (line, column) = match &self.source {
             Source::Json(text) => text.place(pointer),
@@ -71,7 +71,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     Ok(entries)
 }
 
-/// The files of a folder and of those in it, by name; hidden ones are skipped.
+/// The files of a folder and of its subfolders, by name; hidden ones are skipped.
 fn collect(folder: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<(), Failure> {
     let wrong = |error: std::io::Error| Failure::refused(format!("cannot read {}: {error}", folder.display()));
     let mut found = Vec::new();
@@ -136,13 +136,13 @@ fn of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     })
 }
 
-/// The sentence without the place behind it.
+/// The message without the place at its end.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.rfind(" at line ").map_or_else(|| text.clone(), |end| text[..end].to_owned())
 }
 
-/// The jobs of a YAML text; `file` is what complaints call it.
+/// The jobs of a YAML text; `file` is its name in complaints.
 pub(super) fn of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let found = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;

@@ -1,4 +1,4 @@
-//! What became of a job's fires, and why one did or did not run.
+//! The outcomes of a job's fires, and why one did or did not run.
 
 use clap::Args;
 use rondel_core::Timestamp;
@@ -76,13 +76,13 @@ impl WhyArgs {
     }
 }
 
-/// Where the alert about it is.
+/// Names the incident that the fire is part of.
 fn incident(incident: &Value) -> Option<String> {
     let id = incident["id"].as_str()?;
     Some(format!("part of incident {id}, rule {}: rondel alert incident show {id}", text_of(&incident["rule"])))
 }
 
-/// The reason in words, with its parameters where there are some. A code that is not known stands as it is.
+/// The reason as a sentence if it has parameters, otherwise its code.
 fn reason(fire: &Value) -> String {
     let code = text_of(&fire["reason"]);
     let detail: Detail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();

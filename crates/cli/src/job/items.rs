@@ -1,4 +1,4 @@
-//! `rondel job items`: the items of a pump job, and the groups that have them.
+//! `rondel job items`: the items of a pump job, and the groups that hold them.
 
 use std::collections::HashMap;
 use std::io::IsTerminal as _;
@@ -20,7 +20,7 @@ use crate::terminal::harmless;
 use crate::view::View;
 use crate::{clock, output};
 
-/// Clears the terminal, with the cursor at its upper left.
+/// Clears the terminal, and moves the cursor to its upper left.
 const CLEAR: &str = "\u{1b}[H\u{1b}[2J";
 const PERIOD_DEFAULT: Duration = Duration::from_secs(2);
 const PERIOD_MIN: Duration = Duration::from_millis(500);
@@ -91,7 +91,7 @@ impl ItemsArgs {
         }
     }
 
-    /// The answer to the first page as it stands; where more pages are wanted, with their items.
+    /// The first page as the server sent it; if more pages are wanted, with their items added.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
         let first = self.page(client, (0, None)).await?;
         let mut whole = first.value()?;
@@ -117,7 +117,7 @@ impl ItemsArgs {
     }
 }
 
-/// An answer, and when it came.
+/// An answer, and when it arrived.
 struct Seen {
     view: Value,
     at: Instant,
@@ -144,7 +144,7 @@ impl Seen {
         Ok(())
     }
 
-    /// What the whole does, in three lines.
+    /// A summary of the run, the items and the rows in three lines.
     fn head(&self, before: Option<&Self>, paint: Paint) -> String {
         let totals = &self.view["totals"];
         let count = |key: &str| totals[key].as_u64().unwrap_or_default();
@@ -201,7 +201,7 @@ impl Seen {
         table.render(false)
     }
 
-    /// The items with their rows per second since the look before.
+    /// The items with their rows per second since the previous answer.
     fn with_rates(&self, before: &Self) -> Vec<Value> {
         let items = |view: &Value| view["items"].as_array().cloned().unwrap_or_default();
         let known: HashMap<String, Value> =
@@ -214,7 +214,7 @@ impl Seen {
         rated
     }
 
-    /// Rows done per second between two looks, with one decimal.
+    /// Rows done per second between two answers, with one decimal.
     fn rate(&self, earlier: &Value, later: &Value, since: Instant) -> Option<String> {
         rate(earlier["done"].as_u64()?, later["done"].as_u64()?, self.at.duration_since(since))
     }

@@ -1,4 +1,4 @@
-//! Where the parts of a JSON document stand in its text.
+//! Finds the places of the parts of a JSON document in its text.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -14,8 +14,8 @@ pub(super) struct JsonText {
 }
 
 impl JsonText {
-    /// Line and column, counted from 1, of what a pointer below the value names; of the innermost value that exists where it
-    /// names none.
+    /// Line and column, counted from 1, of the part that a pointer below the value names; if it does not exist, of the
+    /// innermost value that does.
     pub(super) fn place(&self, pointer: &str) -> (usize, usize) {
         let mut place = self.text.trim_start();
         let path = self.root.split('/').skip(1).chain(pointer.split('/').skip(1));
@@ -23,14 +23,14 @@ impl JsonText {
             let Some(next) = child(place, &part.replace("~1", "/").replace("~0", "~")) else { break };
             place = next;
         }
-        // Parts of a text borrow it: what is in front of one is known by the lengths.
+        // Parts borrow the text, so the offset of one follows from the addresses.
         let before = &self.text[..place.as_ptr().addr() - self.text.as_ptr().addr()];
         let line = before.rsplit('\n').next().unwrap_or_default();
         (before.matches('\n').count() + 1, line.chars().count() + 1)
     }
 }
 
-/// An item or a field of a JSON value, as it stands in the text.
+/// An item or a field of a JSON value, as a slice of the text.
 fn child<'t>(value: &'t str, part: &str) -> Option<&'t str> {
     let child = match value.as_bytes().first()? {
         b'[' => serde_json::from_str::<Vec<&RawValue>>(value).ok()?.get(part.parse::<usize>().ok()?).copied(),

@@ -157,7 +157,7 @@ struct DeleteArgs {
 }
 
 impl OneOrManyArgs {
-    /// The name of the one; else it has been done to all that pass the filter.
+    /// The name of the one job; `None` once the action has been applied to all that pass the filter.
     async fn one(
         &self,
         client: &Client,
@@ -172,7 +172,7 @@ impl OneOrManyArgs {
     }
 }
 
-/// Does something to all jobs that pass a filter.
+/// Applies an action to all jobs that pass a filter.
 async fn many(
     bulk: &BulkArgs,
     client: &Client,
@@ -321,7 +321,7 @@ async fn pause(client: &Client, name: &str, queued: Option<&str>, format: Format
     VIEW.line(&job, format)
 }
 
-/// What became of the open runs of a job that was paused or deleted; nothing where none was open.
+/// What became of the open runs of a paused or deleted job; `None` if none was open.
 pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
     let count = |what: &str| queued[what].as_u64().unwrap_or_default();
     let counts = [("dropped", "skipped"), ("kept", "still queued"), ("running", "still running")];
@@ -333,7 +333,7 @@ pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Prints a job that was saved, with the warnings for its author.
+/// Prints a saved job, with the warnings for its author.
 fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     for warning in job.value()?["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         output::talk(&format!("warning: {}", harmless(warning)));
@@ -341,7 +341,7 @@ fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     VIEW.line(job, format)
 }
 
-/// Which job it is that exists, and how it is changed.
+/// Adds the name of the existing job, and the commands that change it.
 fn there_already(failure: Failure, document: &str) -> Failure {
     let name = serde_json::from_str::<Value>(document).map(|job| text_of(&job["name"])).unwrap_or_default();
     if failure.exit() != Exit::Conflict {
@@ -394,13 +394,13 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// Whether its schedule fires, and in which mode.
+/// Whether the job's schedule fires, and in which mode.
 fn enabled(job: &Value) -> String {
     let is_shadow = job["mode"] == "shadow";
     if is_shadow && job["enabled"] == true { "shadow".to_owned() } else { text_of(&job["enabled"]) }
 }
 
-/// A schedule in few words: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
+/// A schedule in short form: `0/10 * * * * ? Asia/Shanghai`, `every 5s`.
 fn schedule(value: &Value) -> String {
     let one = |schedule: &Value| {
         let text = |value: &Value| match value {

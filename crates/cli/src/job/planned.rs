@@ -1,4 +1,4 @@
-//! A plan, and what became of it, for display.
+//! Prints a plan, or the outcome of one.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::terminal::harmless;
 /// How many fires of each kind are shown.
 const SHOWN_MAX: usize = 5;
 
-/// A job of an answer.
+/// A job in an answer.
 #[derive(Debug, Deserialize)]
 pub(super) struct Item {
     pub(super) name: String,
@@ -61,7 +61,7 @@ pub(super) struct Refused {
     pub(super) message: String,
 }
 
-/// How many jobs there are of each kind.
+/// The number of jobs for each action.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 pub(super) struct Summary {
     pub(super) created: usize,
@@ -72,7 +72,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Whether nothing happens.
+    /// Whether no job changes or fails.
     pub(super) const fn is_quiet(self) -> bool {
         self.created + self.changed + self.removed + self.failed == 0
     }
@@ -92,7 +92,7 @@ impl Summary {
     }
 }
 
-/// The lines about one job; none about one that stays as it is.
+/// The lines about one job; none if it is unchanged.
 pub(super) fn lines(item: &Item, paint: Paint, now: Timestamp) -> String {
     let (sign, ink) = match item.action.as_str() {
         "created" => ("+", Ink::Green),

@@ -1,4 +1,4 @@
-//! A pump job's definition in few words.
+//! A pump job's definition in short form.
 
 use rondel_core::words::counted;
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(super) fn summary(pump: &Value) -> Option<String> {
     Some(format!("{items} in {groups}, {until}"))
 }
 
-/// The schedule of a job, with the end of the window of a pump; `always` for a pump that has none.
+/// The schedule of a job, with the end of a pump's window; `always` for a pump without a schedule.
 pub(super) fn schedule(pump: &Value, schedule: String) -> String {
     if pump.is_null() {
         return schedule;

@@ -1,4 +1,4 @@
-//! The versions of a job's definition, and what lies between two of them.
+//! The versions of a job's definition, and the differences between them.
 
 use clap::Args;
 use rondel_core::Timestamp;
@@ -46,7 +46,7 @@ pub(super) struct RestoreArgs {
 
 const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR"], row };
 
-/// Lists them, the newest first.
+/// Lists the versions, the newest first.
 pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArgs) -> Result<(), Failure> {
     let path = ["jobs", &args.name, "versions"];
     VIEW.list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
@@ -73,7 +73,7 @@ pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -
     }
 }
 
-/// Puts one back; answers the job.
+/// Restores a version; returns the job.
 pub(super) async fn restore(client: &Client, args: &RestoreArgs) -> Result<Body, Failure> {
     let body = serde_json::json!({ "version": args.version }).to_string();
     client.post(&["jobs", &args.name, "restore"], &body).await

@@ -38,7 +38,7 @@ pub(super) struct FilterArgs {
 }
 
 impl FilterArgs {
-    /// The filter as text; `None` where nothing is given.
+    /// The filter as text; `None` if nothing is given.
     pub(super) fn text(&self, more: Option<(&str, &str)>) -> Option<String> {
         let flags = [
             ("app", &self.app),
@@ -58,7 +58,7 @@ impl FilterArgs {
     }
 }
 
-/// Values with commas between them, each in quotes where it has blanks.
+/// Values separated by commas, each in quotes if it has blanks.
 fn values(text: &str) -> String {
     let one = |value: &str| if value.contains(char::is_whitespace) { quoted(value) } else { value.to_owned() };
     text.split(',').map(one).collect::<Vec<_>>().join(",")

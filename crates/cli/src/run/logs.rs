@@ -1,4 +1,4 @@
-//! What runs wrote: pages of it, or line by line as it is written.
+//! The logs of runs: page by page, or followed line by line.
 
 use clap::Args;
 use serde::Deserialize;
@@ -11,9 +11,9 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// The most lines that the server gives at once.
+/// The most lines that the server returns at once.
 const PAGE_LEN: &str = "5000";
-/// Among how many of a job's newest runs the last one that began is looked for.
+/// How many of a job's newest runs are searched for the last one that began.
 const RECENT: &str = "50";
 
 #[derive(Debug, Args)]
@@ -94,11 +94,11 @@ pub(super) async fn print(client: &Client, args: &LogsArgs, format: FormatArgs) 
     } else {
         log.pages().await?
     }
-    if log.is_plain() { tell_why_it_never_began(client, &id).await } else { Ok(()) }
+    if log.is_plain() { explain_missing_log(client, &id).await } else { Ok(()) }
 }
 
-/// A run that ended before it began wrote nothing, and what it ended of stands in its message alone.
-async fn tell_why_it_never_began(client: &Client, id: &str) -> Result<(), Failure> {
+/// Explains a missing log: a run that ended before it began wrote nothing, and only its message has the cause.
+async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
     let run = client.get(&["runs", id], &[]).await?.value()?;
     if run["started_at"].is_null() && !run["finished_at"].is_null() {
         let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
@@ -125,7 +125,7 @@ struct Log<'a> {
 }
 
 impl Log<'_> {
-    /// Prints what is there.
+    /// Prints the lines written so far.
     async fn pages(&self) -> Result<(), Failure> {
         let mut body = self.page(None).await?;
         let mut asked = None;
@@ -145,7 +145,8 @@ impl Log<'_> {
                 }
             }
             match next {
-                // A page of a search may be empty although more is there; then at least the place has changed.
+                // A page of a search may be empty although more lines follow; then the cursor must at least have
+                // changed.
                 Some(cursor) if count > 0 || (self.searches() && asked.as_ref() != Some(&cursor)) => {
                     body = self.page(Some(&cursor)).await?;
                     asked = Some(cursor);
@@ -155,7 +156,7 @@ impl Log<'_> {
         }
     }
 
-    /// Whether a person reads it.
+    /// Whether the output is for a reader and not for a program.
     fn is_plain(&self) -> bool {
         matches!(self.format, Format::Table | Format::Wide)
     }
@@ -164,7 +165,7 @@ impl Log<'_> {
         self.query.iter().any(|(name, _)| matches!(*name, "level" | "contains" | "severity"))
     }
 
-    /// Prints what is there and what is to come, until the run is over.
+    /// Prints the lines written so far and all further ones, until the run has ended.
     async fn follow(&self) -> Result<(), Failure> {
         let mut cursor: Option<String> = None;
         loop {
@@ -195,7 +196,7 @@ impl Log<'_> {
         self.client.get(&self.path, &query).await
     }
 
-    /// Where a page begins: after another one, or where the first one is to begin.
+    /// Where a page begins: after another page, or where the first one must begin.
     fn place<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
         let first = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
         after.map(|after| ("after", after)).or_else(first)
@@ -208,7 +209,7 @@ impl Log<'_> {
         }
     }
 
-    /// Of several pages, one document is made.
+    /// Writes the items of several pages as one document.
     fn close(&self, items: &[String], next: Option<&str>) -> Result<(), Failure> {
         if self.format != Format::Json {
             return Ok(());
@@ -218,7 +219,7 @@ impl Log<'_> {
     }
 }
 
-/// Whether there is a page after this one now.
+/// Whether another page follows this one at present.
 fn has_more(body: &Body) -> Result<bool, Failure> {
     let page: Page<'_> = read(body.text())?;
     Ok(page.next_cursor.is_some() && !page.items.is_empty())

@@ -1,4 +1,4 @@
-//! `rondel run`: what became of fires.
+//! `rondel run`: runs, with their logs and verdicts.
 
 mod filter;
 mod logs;
@@ -197,8 +197,8 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The values that have words of their own: how the run came to its executor, and how many follow from it, which the tree
-/// shows.
+/// Values with a text of their own, such as how the run came to its executor, and how many runs follow it, which the
+/// tree shows.
 fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
@@ -241,7 +241,7 @@ fn took(run: &Value, now: Timestamp) -> String {
     if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
 }
 
-/// `0 of 2`, `group 0 of 2`, `root of 2`; nothing where there is only one.
+/// `0 of 2`, `group 0 of 2`, `root of 2`; empty if there is only one.
 fn shard(run: &Value) -> String {
     let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {

@@ -1,4 +1,4 @@
-//! The tree of a fire, drawn.
+//! Draws the tree of a fire.
 
 use rondel_core::Timestamp;
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// Prints the tree that a run belongs to, where it does not stand alone; only in tables.
+/// Prints the tree that a run belongs to, if it has more than one run; only in tables.
 pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: Timestamp) -> Result<(), Failure> {
     if format.format != Format::Table {
         return Ok(());
@@ -29,7 +29,7 @@ pub(super) async fn print(client: &Client, run: &str, format: FormatArgs, now: T
     output::data(&drawn.join("\n"))
 }
 
-/// A line for each run, with branches in front; the one that was asked for has a mark.
+/// A line for each run, with its branches in front; the requested run has a mark.
 fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
     let depths: Vec<usize> = items.iter().map(depth).collect();
     let line = |(place, item): (usize, &Value)| {
@@ -67,12 +67,12 @@ fn status_text(item: &Value) -> String {
     words.join(", ")
 }
 
-/// `│  └─ `: what stands before a line, by how deep it and those behind it are.
+/// `│  └─ `: the branches in front of a line, from its depth and the depths of the lines after it.
 fn branches(depths: &[usize], place: usize) -> String {
     let own = depths[place];
     let mut text = String::new();
     for level in 1..=own {
-        // The next line that is not deeper than this level ends it, unless it is on it.
+        // The branch of this level continues if the next line that is not deeper is exactly on it.
         let goes_on = depths[place + 1..].iter().find(|depth| **depth <= level) == Some(&level);
         text.push_str(match (level == own, goes_on) {
             (true, true) => "├─ ",

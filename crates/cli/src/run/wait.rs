@@ -15,10 +15,10 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// How often the server is asked at first, and at most later.
+/// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
-/// After so long without an executor, the reason is printed.
+/// After this long without an executor, the reason is printed.
 const SILENT_MAX: Duration = Duration::from_secs(3);
 
 /// Whether to wait.
@@ -61,7 +61,7 @@ impl WaitForArgs {
     }
 }
 
-/// Prints a run that was just made; with `--wait`, once its verdict is there.
+/// Prints a run that was just made; with `--wait`, once its verdict is known.
 pub(crate) async fn print_or_wait(
     client: &Client,
     made: Body,
@@ -107,14 +107,14 @@ pub(crate) async fn print_or_wait(
     }
 }
 
-/// A table has no room for a long message, of which the end often has the remedy.
+/// The whole message, if the table had to cut it: its end often has the remedy.
 fn whole_message(run: &Value, format: Format) -> Option<String> {
     let message = text_of(&run["message"]);
     let is_cut = format == Format::Table && message.chars().count() > MESSAGE_LEN_MAX;
     is_cut.then(|| harmless(&message).into_owned())
 }
 
-/// Reports once that no executor can run it.
+/// Reports, once, that the app of the job has no executor online.
 async fn report_missing_executor(client: &Client, run: &Value) {
     let job = text_of(&run["job"]);
     if let Some(app) = app_without_executors(client, &job).await {

@@ -1,4 +1,4 @@
-//! Keys that scripts are signed by: Ed25519, in the PEM files that OpenSSL reads and writes too.
+//! Keys that sign scripts: Ed25519, in PEM files that OpenSSL can read and write too.
 
 use std::path::Path;
 
@@ -16,9 +16,9 @@ use crate::startup_files::StartupFiles;
 
 const SECRET: &str = "PRIVATE KEY";
 const PUBLIC: &str = "PUBLIC KEY";
-/// What stands before the 32 bytes of a public key in its DER form (RFC 8410).
+/// The bytes before the 32 bytes of a public key in its DER form (RFC 8410).
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// The same of a secret key without its public part, as OpenSSL writes it.
+/// The bytes before a secret key without its public part, as OpenSSL writes it.
 const SECRET_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 
@@ -42,14 +42,14 @@ impl SigningKey {
     }
 }
 
-/// Makes a key, and prints where its public part is.
+/// Makes a pair of keys, and prints the public one and its path.
 pub(super) fn make(path: &Path) -> Result<(), Failure> {
     let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new());
     let failed = |_| Failure::from_text("the host gave no random numbers");
     let made = made.map_err(failed)?;
     let pair =
         Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|_| Failure::from_text("the new key cannot be read"))?;
-    // The seed alone: older programs cannot read a file that has the public part beside it.
+    // The seed alone: older programs cannot read a file that also has the public part.
     let seed = made.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
     let mut public_path = path.as_os_str().to_owned();
     public_path.push(".pub");

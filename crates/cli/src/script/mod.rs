@@ -168,7 +168,7 @@ impl ShowArgs {
         if !self.source {
             return VIEW.whole(&body, format);
         }
-        // As it is, so that a file of it is the script; at a terminal it is shown harmlessly.
+        // Unchanged, so that a file of it is the script; for a terminal it is made harmless.
         let source = text_of(&body.value()?["source"]);
         output::raw(&source)
     }

@@ -1,4 +1,4 @@
-//! Saving a file as a script, and signing it.
+//! Saves a file as a script, and signs it.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::input::read_text;
 use crate::output;
 
-/// The languages that the ending of a file's name means.
+/// The languages by the extension of the file's name.
 const ENDINGS: [(&str, &str); 7] = [
     ("sh", "shell"),
     ("bash", "shell"),
@@ -89,7 +89,7 @@ impl FileArgs {
 }
 
 impl PushArgs {
-    /// Saves it; answers the script.
+    /// Saves the file as a version; returns the script.
     pub(super) async fn run(&self, client: &Client) -> Result<Body, Failure> {
         let source = read_text(&self.script.file)?;
         let mut body = json!({"language": self.script.language()?, "source": source});

@@ -1,4 +1,4 @@
-//! A server as it runs in this process: engine, port and token, put together and taken apart in the right order.
+//! A running server in this process: engine, port and token, started and stopped in the right order.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use crate::{node_name, open_files, output, secret_key, token_file};
 /// How long connections may take to end once everything else has.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many connections wait to be taken: all executors of a cluster come back at once when a server is gone.
+/// How many connections may wait to be accepted: all executors of a cluster reconnect at once when a server is gone.
 const BACKLOG: u32 = 1_024;
 
 /// A running server.
@@ -39,17 +39,18 @@ pub(crate) struct Node {
     rate: Option<Rate>,
     oidc: Option<Arc<Oidc>>,
     http: HttpConfig,
-    /// Executors of XXL-JOB are served.
+    /// The bridge to executors of XXL-JOB, if they are served.
     xxl: Option<Bridge>,
     address: SocketAddr,
-    /// Where others reach it, if that is set.
+    /// The URL at which others reach the server, if it is set.
     advertise: Option<String>,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
 }
 
 impl Node {
-    /// Starts it: the port first, the database next, then what is written; whatever fails leaves nothing behind.
+    /// Starts the server: the port first, the database next, then the files to write. A failed start leaves nothing
+    /// behind.
     pub(crate) async fn start(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result<Self, Failure> {
         let tls = config.tls.clone().map(Tls::load).transpose()?.map(Arc::new);
         let listener = listen(config.settings.listen.0)?;
@@ -136,7 +137,7 @@ impl Node {
         };
         let app = rondel_web::app(self.engine.clone(), config);
         let closed = self.lifecycle.hard.clone();
-        // Executors deliver their last results while the engine drains: the port stays open to the end.
+        // Executors deliver their last results while the engine drains, so the port stays open to the end.
         if let Some(tls) = &tls {
             self.lifecycle.spawn("certificates", Until::Soft, Arc::clone(tls).watch(self.lifecycle.soft.clone()));
         }
@@ -149,7 +150,7 @@ impl Node {
         if self.is_tls { "https" } else { "http" }
     }
 
-    /// Where this machine reaches it.
+    /// The URL at which this machine reaches the server.
     pub(crate) fn url(&self) -> String {
         let ip = self.address.ip();
         let local = match ip {
@@ -160,12 +161,12 @@ impl Node {
         format!("{}://{}", self.scheme(), SocketAddr::new(local, self.address.port()))
     }
 
-    /// Where a browser reaches it: as it is advertised, else as this machine does.
+    /// The URL for a browser: the advertised one, else the one for this machine.
     fn entry_url(&self) -> String {
         self.advertise.as_ref().map_or_else(|| self.url(), |url| url.trim_end_matches('/').to_owned())
     }
 
-    /// The line with a link that opens the console, once, with the rights of the token of this server.
+    /// A line with a link that opens the console, once, with the rights of this server's token.
     pub(crate) async fn sign_in_line(&self) -> Result<String, Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let token = store.token(&self.token.hash()).await?;
@@ -176,7 +177,7 @@ impl Node {
         Ok(format!("sign in: {}/sign-in?token={}", self.url(), secret.reveal()))
     }
 
-    /// The line about access: a link that creates the first account while there is none, else the address to sign in at.
+    /// A line about access: a link that creates the first account if there is none, else the address to sign in at.
     pub(crate) async fn entry_line(&self) -> Result<String, Failure> {
         let secret = sign_in::setup_link(self.engine.store(), self.engine.now()).await?;
         Ok(match secret {
@@ -187,7 +188,7 @@ impl Node {
         })
     }
 
-    /// Prints on stdout that it listens, and how to sign in.
+    /// Prints on stdout that the server listens, and these further lines.
     pub(crate) fn announce(&self, lines: &[String]) {
         if !self.is_tls && !self.address.ip().is_loopback() {
             tracing::warn!(address = %self.address, "listening beyond this machine without TLS: tokens can be read on the way");
@@ -200,7 +201,7 @@ impl Node {
         tracing::info!(address = %self.address, "listening");
     }
 
-    /// Waits until it is asked to stop, or until a part of it fails.
+    /// Waits until the server is asked to stop, or until a part of it fails.
     pub(crate) async fn until(&self, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -208,19 +209,19 @@ impl Node {
         }
     }
 
-    /// Ends once a part of it has failed.
+    /// A token that is cancelled once a part of the server has failed.
     pub(crate) fn failing(&self) -> CancellationToken {
         self.lifecycle.soft.clone()
     }
 
-    /// Stops what has begun of a start that failed; the failure itself is reported.
+    /// Stops the parts that a failed start has begun; the caller reports the failure.
     pub(crate) async fn abandon(self) {
         if let Err(failure) = self.drain(Duration::ZERO).await {
             tracing::debug!(?failure, "stopping after a failed start");
         }
     }
 
-    /// Stops it: what is under way may end within the grace, the lease is given back, the port closed last.
+    /// Stops the server: work in progress may end within the grace, the lease is released, and the port is closed last.
     pub(crate) async fn drain(self, grace: Duration) -> Result<(), Failure> {
         self.engine.drain(grace).await;
         if tokio::time::timeout(CLOSE_TIMEOUT, self.lifecycle.wait()).await.is_err() {
@@ -240,7 +241,7 @@ impl Node {
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bind = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // A server that was started again takes its port at once, although connections to the last one linger.
+        // A restarted server takes its port at once, although connections to the previous one linger.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -267,13 +268,14 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
-        // Locks of a server that was stopped in the middle of a transaction end before another one stands in for it.
+        // `idle_in_transaction` ends the locks of a server stopped in the middle of a transaction before another one
+        // takes over.
         secret_keys: secret_key::read_or_make(config, startup_files)?,
         idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };
     let opened = SqlStore::open(&store_config).await;
-    // What another server has is not ours to take away.
+    // The files of another server must not be removed.
     if !matches!(opened, Err(OpenError::InUse { .. })) {
         for path in missing {
             startup_files.add(path);
@@ -296,14 +298,14 @@ fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
 fn watched_host(config: &ServerConfig) -> WatchedHost {
     let settings = &config.settings;
     let database = config.database.0.sqlite_path().and_then(Path::parent);
-    // A file without a folder is in the one that the server was started in.
+    // A file without a folder is in the folder that the server was started in.
     let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     let mut folders = vec![settings.data_dir.clone()];
     folders.extend(database.filter(|folder| *folder != settings.data_dir).map(Path::to_owned));
     WatchedHost { folders, certificate: config.tls.as_ref().map(|tls| tls.cert.clone()) }
 }
 
-/// What secrets of channels may refer to.
+/// The sources that secrets of channels may refer to.
 fn secret_sources(settings: &ServerValues) -> SecretSources {
     let prefix = settings.alert_secrets_env_prefix.as_deref();
     let allowed = |name: &str| prefix.is_some_and(|prefix| !prefix.is_empty() && name.starts_with(prefix));

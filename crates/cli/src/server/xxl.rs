@@ -8,7 +8,7 @@ use rondel_xxl::{ApiCall, Bridge};
 
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token");
 
-/// The endpoints that such executors call.
+/// The endpoints that executors of XXL-JOB call.
 #[derive(Clone, Debug)]
 pub(super) struct XxlEndpoints(pub(super) Bridge);
 

@@ -20,15 +20,15 @@ use crate::{clock, output};
 
 /// Rows of the log that are read at once.
 const PAGE_LEN: u32 = 1_000;
-/// How often the log is looked at.
+/// How often the log is read.
 const PERIOD: Duration = Duration::from_secs(30);
-/// How often the jobs are read anew.
+/// How often the jobs are read again.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
-/// Why a run was sent, in the three languages of XXL-JOB: by its schedule, or for a missed fire of it.
+/// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
 const SCHEDULED: [&str; 6] =
     ["Cron触发", "调度过期补偿", "Cron觸發", "調度過期補償", "Cron trigger", "Misfire compensation trigger"];
-/// By hand, as a child, as a retry, or by the API.
+/// Trigger types of other runs: by hand, as a child, as a retry, or by the API.
 const NOT_SCHEDULED: [&str; 12] = [
     "手动触发",
     "父任务触发",
@@ -43,13 +43,13 @@ const NOT_SCHEDULED: [&str; 12] = [
     "Fail retry trigger",
     "Api trigger",
 ];
-/// How far clocks may differ. What is further ahead was written in another zone.
+/// How far clocks may differ. A row that is further ahead was written in another zone.
 const AHEAD_MAX: Duration = Duration::from_secs(300);
-/// New rows that are older were written in another zone.
+/// New rows that are older than this were written in another zone.
 const BEHIND_MAX: Duration = Duration::from_secs(1_800);
-/// Unknown reasons that are named.
+/// How many unknown trigger types are reported.
 const UNKNOWN_COUNT_MAX: usize = 20;
-/// The longest reason that is shown.
+/// Maximum length of a trigger type in a report.
 const TITLE_LEN_MAX: usize = 60;
 
 #[derive(Debug, Args)]
@@ -174,16 +174,17 @@ impl FollowArgs {
 struct Pass {
     stored: u64,
     is_last: bool,
-    /// When the newest row of it was sent.
+    /// When the newest row of the page was sent.
     newest: Option<Timestamp>,
 }
 
-/// Whether a failure may be over the next time: a server or a database that is away.
+/// Whether a failure may be temporary: a server or a database that is away.
 fn may_pass(failure: &Failure) -> bool {
     matches!(failure.exit(), Exit::Unreachable | Exit::Failed | Exit::NotFound)
 }
 
-/// What is reported of a row; nothing of jobs that are not here, of further shards, and of what no schedule fired.
+/// The report of a row; `None` for jobs that are not here, for shards after the first, and for runs that no schedule
+/// fired.
 fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
@@ -196,13 +197,13 @@ fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> O
     }))
 }
 
-/// Why a row was sent, as XXL-JOB words it.
+/// The trigger type of a row, as XXL-JOB writes it.
 fn title(row: &LogRow) -> &str {
     let head = row.message.split("<br>").next().unwrap_or_default();
     head.split_once(['：', ':']).map_or(head, |(_, title)| title).trim()
 }
 
-/// A reason that is of no known language, and counts as a fire of the schedule.
+/// A trigger type of no known language, which counts as a fire of the schedule.
 fn unknown_title(row: &LogRow) -> Option<String> {
     let title = title(row);
     let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));
@@ -223,7 +224,7 @@ fn instant<Z: TimeZone>(zone: &Z, row: &LogRow) -> Option<Timestamp> {
     Some(Timestamp::from_secs(at.timestamp()))
 }
 
-/// An instant as XXL-JOB writes it.
+/// An instant in the form in which XXL-JOB writes it.
 fn local<Z: TimeZone>(zone: &Z, at: Timestamp) -> String {
     let utc = at.to_utc().unwrap_or_default();
     utc.with_timezone(zone).naive_local().format("%Y-%m-%d %H:%M:%S").to_string()

@@ -1,4 +1,4 @@
-//! Jobs that were imported from XXL-JOB: a label has their number there.
+//! Jobs that were imported from XXL-JOB: a label has their number in XXL-JOB.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `rondel shadow`: jobs in shadow mode beside the scheduler that they are to replace, and the day on which they do.
+//! `rondel shadow`: compares jobs in shadow mode with the scheduler that they are to replace, and switches them over.
 
 mod follow;
 mod jobs;

@@ -1,4 +1,4 @@
-//! Prints the comparison.
+//! Prints the comparison of fires.
 
 use clap::Args;
 use rondel_core::Timestamp;
@@ -12,7 +12,7 @@ use crate::output;
 use crate::terminal::harmless;
 use crate::view::View;
 
-/// Differences that a table names; all are in JSON.
+/// How many differences a table lists; JSON has all of them.
 const NAMED_MAX: usize = 50;
 
 #[derive(Debug, Args)]
@@ -108,7 +108,7 @@ fn row(day: &Value, _: Timestamp) -> Vec<String> {
     ]
 }
 
-/// Why nothing was compared; `observed` is how far the source was.
+/// Why nothing was compared; `observed` is the state of the source.
 fn nothing(observed: &Value) -> String {
     match observed["last_at"].as_str() {
         None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
@@ -119,7 +119,7 @@ fn nothing(observed: &Value) -> String {
     }
 }
 
-/// The differences in words.
+/// The differences as text.
 fn named(report: &Value, observed: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
     let of_day = |day: &Value| {

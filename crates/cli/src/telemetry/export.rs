@@ -1,4 +1,4 @@
-//! Traces on their way to a collector, by OTLP over gRPC.
+//! Sends traces to a collector, by OTLP over gRPC.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::exit::Failure;
 
 /// All traces by default.
 pub(crate) const RATIO_DEFAULT: f64 = 1.0;
-/// How long the end of the program waits for what is on its way.
+/// How long the end of the program waits for traces that are being sent.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 
-/// What makes traces and sends them.
+/// Makes traces and sends them.
 #[derive(Debug)]
 pub(super) struct Export(SdkTracerProvider);
 
-/// Checks whether spans can be sent there.
+/// Checks whether spans can be sent to this URL.
 pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     match reqwest::Url::parse(url) {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
@@ -34,13 +34,13 @@ pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     }
 }
 
-/// Checks whether this is a share.
+/// Checks whether the number is a share.
 pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
     if (0.0..=1.0).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} is not a share: 0 for none, 1 for all")) }
 }
 
 impl Export {
-    /// To this collector. What came with a trace keeps what was decided there, whether it is recorded.
+    /// Exports to this collector. A trace that began elsewhere keeps the decision made there on whether it is recorded.
     pub(super) fn to(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
         let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
         let exporter = exporter.map_err(|error| Failure::of(format!("cannot send traces to {endpoint}"), &error))?;
@@ -59,7 +59,7 @@ impl Export {
         Ok(Self(provider))
     }
 
-    /// Makes the spans of the program's own code spans of traces; what libraries do is their own affair.
+    /// A layer that exports the spans of the program's own code, and not those of libraries.
     pub(super) fn layer<S>(&self) -> Box<dyn Layer<S> + Send + Sync>
     where
         S: Subscriber + Send + Sync + for<'span> LookupSpan<'span>,
@@ -83,7 +83,7 @@ impl Export {
     }
 }
 
-/// Traces of fires are called by their runs, all others as chance has it.
+/// Gives traces of fires the ids that belong to their runs, and all others random ids.
 #[derive(Debug, Default)]
 struct Ids(RandomIdGenerator);
 

@@ -1,5 +1,5 @@
-//! Lines of the log as JSON documents for programs: flat, so that `run_id` and `request_id` stand at the same place in each
-//! line, whether they are of the line itself or of its span.
+//! Lines of the log as JSON documents for programs. They are flat, so that `run_id` and `request_id` are at the same
+//! place in each line, whether they belong to the line itself or to its span.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,12 +19,12 @@ use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::{Context, Layer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// The ids of traces are of no use in a line.
+/// Fields with this prefix are for traces, and of no use in a line.
 const OF_TRACES: &str = "otel.";
 
 type Fields = BTreeMap<&'static str, Value>;
 
-/// Fields of a span, kept with it.
+/// The fields of a span, stored with it.
 struct SpanFields(Fields);
 
 /// Writes events as lines.
@@ -39,7 +39,7 @@ impl<W> JsonLines<W> {
         Self { writer, dispatch: std::sync::OnceLock::new() }
     }
 
-    /// The trace and the span that a line belongs to, where there are any.
+    /// The trace and the span that a line belongs to, if there are any.
     fn trace_of(&self, span: &Id) -> Option<(String, String)> {
         let dispatch = self.dispatch.get()?.upgrade()?;
         let context = tracing_opentelemetry::get_otel_context(span, &dispatch)?;
@@ -55,7 +55,7 @@ where
     W: for<'writer> MakeWriter<'writer> + 'static,
 {
     fn on_register_dispatch(&self, subscriber: &Dispatch) {
-        // There is one, and it is registered once.
+        // There is one dispatcher, and it is registered once.
         self.dispatch.get_or_init(|| subscriber.downgrade());
     }
 
@@ -77,7 +77,7 @@ where
 
     fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
         let mut fields = Fields::new();
-        // From the outermost span inwards: what is nearer to the event counts.
+        // From the outermost span inwards: the value nearest to the event wins.
         for span in context.event_scope(event).into_iter().flat_map(|scope| scope.from_root()) {
             if let Some(SpanFields(of_span)) = span.extensions().get() {
                 fields.extend(of_span.iter().map(|(name, value)| (*name, value.clone())));
@@ -90,7 +90,7 @@ where
         }
         let meta = event.metadata();
         if let Ok(line) = line(meta.level().as_str(), meta.target(), fields) {
-            // A closed stderr has no reader.
+            // A failed write is ignored: a closed stderr has no reader.
             drop(self.writer.make_writer_for(meta).write_all(&line));
         }
     }
@@ -109,7 +109,7 @@ fn line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec
         map.serialize_entry("message", &message)?;
     }
     for (name, value) in fields {
-        // Four names are the line's own.
+        // Four names belong to the line itself.
         if !matches!(name, "timestamp" | "level" | "target") {
             map.serialize_entry(name, &value)?;
         }
@@ -119,7 +119,7 @@ fn line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec
     Ok(line)
 }
 
-/// Takes fields as they are.
+/// Collects fields, except those for traces.
 struct Gather<'a>(&'a mut Fields);
 
 impl Gather<'_> {

@@ -1,5 +1,5 @@
-//! What the program reports about itself: its own log as lines on stderr; in executors also the layer that carries a run's events
-//! into its log; and traces, where an endpoint is set.
+//! The program's own telemetry: its log as lines on stderr; in executors also the layer that puts a run's events into
+//! its log; and traces, if an endpoint is set.
 
 mod export;
 mod json;
@@ -29,32 +29,32 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// What is logged and traced, and where it goes.
+/// What is logged and traced, and where it is sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TelemetrySettings<'a> {
     /// A level, or a list of filters.
     pub(crate) filter: &'a str,
     pub(crate) format: LogFormat,
-    /// Who takes traces.
+    /// The URL of the collector of traces.
     pub(crate) endpoint: Option<&'a str>,
     /// The share of traces that begin here to export.
     pub(crate) ratio: f64,
-    /// What the program is called in them.
+    /// The name of the program in traces.
     pub(crate) service: &'static str,
 }
 
 impl<'a> TelemetrySettings<'a> {
-    /// Lines alone.
+    /// Settings for lines without traces.
     pub(crate) const fn lines(filter: &'a str, format: LogFormat) -> Self {
         Self { filter, format, endpoint: None, ratio: RATIO_DEFAULT, service: "rondel" }
     }
 }
 
-/// PostgreSQL's notices, such as that a table is there already, look like failures at each start. A filter that names the
-/// target has the last word.
+/// PostgreSQL's notices, such as that a table already exists, look like failures at each start. A filter that names the
+/// target overrides this one.
 const QUIET: &str = "sqlx::postgres::notice=warn";
 
-/// Traces that are on their way; nothing where none are exported.
+/// Traces that are being sent; `None` if none are exported.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
@@ -65,12 +65,12 @@ pub(crate) fn check(filter: &str) -> Result<(), String> {
         .map_err(|error| format!("{filter:?} is not a log filter such as info: {error}"))
 }
 
-/// Starts it, for a program that runs no handlers. Inside of a runtime, on which traces are sent.
+/// Starts telemetry for a program that runs no handlers. It must be called inside a runtime, on which traces are sent.
 pub(crate) fn start(settings: TelemetrySettings<'_>) -> Result<Telemetry, Failure> {
     begin(settings, false)
 }
 
-/// The same for a program with an executor in it.
+/// Starts telemetry for a program with an executor in it.
 pub(crate) fn start_with_runs(settings: TelemetrySettings<'_>) -> Result<Telemetry, Failure> {
     begin(settings, true)
 }
@@ -78,11 +78,11 @@ pub(crate) fn start_with_runs(settings: TelemetrySettings<'_>) -> Result<Telemet
 fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, Failure> {
     let export =
         settings.endpoint.map(|endpoint| Export::to(endpoint, settings.ratio, settings.service)).transpose()?;
-    // Whatever stderr shows: a run's log holds the events of its handler, and nothing below.
+    // Whatever the filter for stderr is, a run's log has the events of its handler from level `info` up.
     let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
     let all = tracing_subscriber::registry().with(lines(settings.filter, settings.format)?).with(runs);
     match &export {
-        // Not as an Option, nor in a list: layers in those do not learn whose they are.
+        // Not as an Option, nor in a list: those do not inform a layer of the subscriber that it belongs to.
         Some(export) => all.with(export.layer()).try_init(),
         None => all.try_init(),
     }
@@ -91,7 +91,7 @@ fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, F
 }
 
 impl Telemetry {
-    /// Sends what is still on its way, for a short while.
+    /// Sends the remaining traces, for a short while at most.
     pub(crate) async fn end(self) {
         if let Some(export) = self.0 {
             export.end().await;

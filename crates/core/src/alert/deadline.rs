@@ -1,4 +1,4 @@
-//! When `06:00 Europe/Berlin` is, on which days, and from when on a success counts for it.
+//! Deadlines such as `06:00 Europe/Berlin`: when they are, and from when on a success counts for them.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cron::{Tz, parse_zone};
 use crate::local;
 use crate::time::Timestamp;
 
-/// A calendar without a day for this long has none.
+/// A calendar without a day for this long counts as empty.
 const SEARCH_DAYS: u32 = 400;
 
 /// A time of day in a zone, on some days.
@@ -22,7 +22,7 @@ pub struct Deadline {
 }
 
 impl Deadline {
-    /// Reads one; no weekdays for every day.
+    /// Parses a deadline; empty `weekdays` mean every day.
     ///
     /// # Errors
     /// The field that is wrong, and what would be right.
@@ -37,8 +37,8 @@ impl Deadline {
         Ok(Self { time, zone, weekdays: if bits == 0 { 0x7f } else { bits } })
     }
 
-    /// The next one after an instant, on a day that also `has_day` has. A time that the clock skips on that day counts as the
-    /// first instant after the gap, one that it shows twice as the first of the two.
+    /// The next deadline after an instant, on a day that `has_day` accepts too. A local time that the clock skips on that day counts as the
+    /// first instant after the gap, one that it repeats as the first of the two.
     #[must_use]
     pub fn next_after(&self, after: Timestamp, has_day: impl Fn(NaiveDate) -> bool) -> Option<Timestamp> {
         let mut day = local::shown(self.zone, after).date().pred_opt()?;
@@ -67,7 +67,7 @@ impl Deadline {
     }
 }
 
-/// A minute on the clock of a zone, such as `2026-11-23 06:00`; nothing where there is no such zone.
+/// A minute on the clock of a zone, such as `2026-11-23 06:00`; `None` for an unknown zone.
 #[must_use]
 pub fn minute_in(zone: &str, at: Timestamp) -> Option<String> {
     Some(local::shown(parse_zone(zone).ok()?, at).format("%Y-%m-%d %H:%M").to_string())

@@ -1,8 +1,8 @@
-//! The decision about a rule: what changes of its incidents, and which messages that gives.
+//! The decision about a rule: which of its incidents change, and which messages are sent about them.
 //!
-//! An incident is one rule that holds for one subject. It is reported once when it begins and once when it ends; between the two its
-//! further occurrences are collected in digests. Where many subjects of a rule are open at once, further ones are members of one
-//! group, and only the group is reported.
+//! An incident is one rule that holds for one subject. It is reported once when it begins and once when it ends; in between, its further
+//! occurrences are collected in digests. If many subjects of a rule are open at once, further ones become members of one group, and only
+//! the group is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,13 +17,13 @@ use crate::notice::{Notice, NoticeKind, RunSample, SAMPLE_COUNT_MAX};
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// How soon an open incident is looked at again at the earliest …
+/// Shortest wait before an open incident is looked at again.
 const LOOK_MIN: Duration = Duration::from_secs(2);
-/// … and at the latest.
+/// Longest wait before an open incident is looked at again.
 const LOOK_MAX: Duration = Duration::from_secs(30);
-/// The wait before the next look grows with the age of the incident, by this part of it.
+/// Within these bounds, the wait is the incident's age divided by this.
 const LOOK_PART: u32 = 20;
-/// The most open incidents of a rule. Of further subjects only the count is kept, in the group.
+/// Maximum number of open incidents of a rule. Further subjects are only counted, in the group.
 const OPEN_MAX: u64 = 10_000;
 
 words! {
@@ -43,9 +43,9 @@ pub struct Incident {
     pub id: IncidentId,
     /// What it is about.
     pub subject: Subject,
-    /// The incident that reports it together with others.
+    /// The group that reports it together with others.
     pub group: Option<IncidentId>,
-    /// Where it stands.
+    /// Whether it is open.
     pub standing: Standing,
     /// Since when the rule holds.
     pub started_at: Timestamp,
@@ -57,7 +57,7 @@ pub struct Incident {
     pub count: u64,
     /// How many of them were reported.
     pub reported_count: u64,
-    /// When it was first reported; none while a silence keeps that back, or none of its channels exists.
+    /// When it was first reported; `None` while a silence holds its messages back, or none of its channels exists.
     pub fired_at: Option<Timestamp>,
     /// When it was last reported.
     pub reported_at: Option<Timestamp>,
@@ -67,7 +67,7 @@ pub struct Incident {
     pub acknowledged_by: Option<String>,
     /// When.
     pub acknowledged_at: Option<Timestamp>,
-    /// How many messages there were about it: numbers them.
+    /// How many messages were sent about it, which numbers them.
     pub message_count: u32,
     /// When it is looked at again.
     pub act_at: Option<Timestamp>,
@@ -89,13 +89,13 @@ pub struct RuleView<'a> {
 /// The open incidents of a rule that a decision needs.
 #[derive(Clone, Debug, Default)]
 pub struct OpenIncidents {
-    /// Those of the observed subjects, and those whose time has come.
+    /// The incidents of the observed subjects, and those that are due for a look.
     pub incidents: Vec<Incident>,
     /// The open group.
     pub group: Option<Incident>,
-    /// How many are open and not in the group.
+    /// How many incidents are open outside the group.
     pub single_count: u64,
-    /// How many are in the group.
+    /// How many incidents are in the group.
     pub member_count: u64,
 }
 
@@ -108,21 +108,21 @@ pub struct MessageDraft {
     pub number: u32,
     /// The channel, by name.
     pub channel: String,
-    /// What stands in it.
+    /// Its content.
     pub notice: Notice,
 }
 
 /// The kind of a message.
 pub type MessageKind = NoticeKind;
 
-/// What changes.
+/// The changes that a decision makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Incidents as they are now: new ones, and those that changed.
     pub incidents: Vec<Incident>,
-    /// What is sent.
+    /// The messages to send.
     pub messages: Vec<MessageDraft>,
-    /// Those of the incidents that ended because their rule watches their subject no longer.
+    /// Incidents that ended because the rule no longer watches their subject.
     pub unwatched: BTreeSet<IncidentId>,
 }
 
@@ -221,7 +221,7 @@ impl Case<'_> {
         self.incidents.values().find(is_its).map(|incident| incident.id)
     }
 
-    /// Opens an incident; none where there are too many, and only the group counts the subject.
+    /// Opens an incident; `None` if too many are open, so that only the group counts the subject.
     fn open(
         &mut self,
         seen: &Observation,
@@ -270,7 +270,7 @@ impl Case<'_> {
         *count = count.saturating_sub(1);
     }
 
-    /// A group without members is over.
+    /// Resolves a group without members.
     fn close_group(&mut self) {
         let Some(group) = self.open.group.as_ref().filter(|_| self.open.member_count == 0) else { return };
         if let Some(group) = self.incidents.get_mut(&group.id) {
@@ -297,7 +297,7 @@ impl Case<'_> {
             self.send(incident, NoticeKind::Firing);
         }
         if incident.standing == Standing::Resolved {
-            // A silence does not keep back the end of what was reported: its readers wait for it.
+            // A silence does not hold back the end of a reported incident: its readers wait for it.
             if incident.fired_at.is_some() || incident.escalated_at.is_some() {
                 self.send(incident, NoticeKind::Resolved);
             }
@@ -318,14 +318,14 @@ impl Case<'_> {
         }
     }
 
-    /// When it escalates, unless it has: one that could not be reported does so too.
+    /// When it escalates, unless it already has. An incident that could not be reported escalates too.
     fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
         let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing.contains(&to.channel))?;
         let from = incident.fired_at.unwrap_or(incident.started_at).max(incident.started_at);
         incident.escalated_at.is_none().then(|| from + to.after)
     }
 
-    /// Whether a message reaches a channel. A rule that names none is for the console.
+    /// Whether a message reaches a channel. A rule without channels is for the console only, which counts as one.
     fn has_channel(&self) -> bool {
         let names = &self.rule.spec.channels;
         names.is_empty() || names.iter().any(|name| !self.rule.missing.contains(name))
@@ -343,7 +343,7 @@ impl Case<'_> {
         if kind != NoticeKind::Escalated {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
-        // A rule that is off watches nothing: the message reports no recovery.
+        // A rule that is off watches nothing: the message must not report a recovery.
         let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
         let notice = notice(rule, incident, kind, self.now);
@@ -374,7 +374,7 @@ impl Case<'_> {
         let spec = self.rule.spec;
         let age = self.now.since(incident.started_at);
         let look = match spec.condition.kind() {
-            // The rule itself is looked at again in a moment.
+            // The rule itself is checked again within seconds.
             ConditionKind::Look => LOOK_MAX,
             ConditionKind::Events | ConditionKind::Instant => (age / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX),
         };
@@ -430,7 +430,7 @@ fn new_incident(
     }
 }
 
-/// The newest runs first.
+/// Keeps the newest runs, the newest first.
 fn keep_samples(kept: &mut Vec<RunSample>, news: &[RunSample]) {
     for sample in news.iter().rev() {
         kept.retain(|one| one.run != sample.run);

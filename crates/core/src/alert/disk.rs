@@ -1,4 +1,4 @@
-//! How much of a disk is to be free, as one text: `10%` or `20GiB`.
+//! How much of a disk must be free, as text: `10%` or `20GiB`.
 
 use super::Condition;
 use crate::size::{format_size, parse_size};
@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Result<Condition, String> {
     }
 }
 
-/// The text that is read as the same bound.
+/// The text that [`parse`] reads as this bound.
 #[must_use]
 pub fn format(free_percent: Option<u32>, free: Option<u64>) -> String {
     match (free_percent, free) {

@@ -1,7 +1,7 @@
-//! Expectations of jobs: what each amounts to as a rule, whether it came true, and when it is looked at next.
+//! Expectations of jobs: the alert rule for each, whether it was met, and when it is checked next.
 //!
-//! Each part of a definition's `expect` is a rule of its own about that job alone. Jobs that expect the same share the rule, so that
-//! many that miss it at once are one group. To look too early is harmless: the look finds the next instant.
+//! Each part of a definition's `expect` becomes a rule about that job alone. Jobs with the same expectation share the rule, so that many
+//! misses at once form one group. A check that is too early does no harm: it finds the next instant.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// The most deadlines that one success counts for, and that passed while no server ran.
+/// Maximum number of deadlines that one success counts for, and of deadlines that passed while no server ran.
 const DEADLINE_COUNT_MAX: u32 = 1_000;
 
-/// What the names of these rules begin with.
+/// The prefix of these rules' names.
 const RULE_PREFIX: &str = "expect:";
 
 words! {
@@ -43,16 +43,16 @@ impl ExpectKind {
     }
 }
 
-/// What is known about the successes of a job.
+/// The facts about a job that its expectations are compared with.
 #[derive(Clone, Copy, Debug)]
 pub struct Successes {
     /// The planned instant of the newest run that succeeded.
     pub newest: Option<Timestamp>,
-    /// When the job was made.
+    /// When the job was created.
     pub created_at: Timestamp,
 }
 
-/// What a job expects, with the time zone in which that is meant.
+/// The expectations of a job, with the time zone of their times of day.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expectations {
     spec: ExpectSpec,
@@ -64,7 +64,7 @@ impl Expectations {
         Self { spec: spec.clone(), zone: zone.to_owned() }
     }
 
-    /// What is expected.
+    /// The expectations that are set.
     pub fn kinds(&self) -> impl Iterator<Item = ExpectKind> + '_ {
         ExpectKind::ALL.iter().copied().filter(|kind| self.condition(*kind).is_some())
     }
@@ -75,7 +75,7 @@ impl Expectations {
         rule.name.strip_prefix(RULE_PREFIX)?.parse().ok()
     }
 
-    /// When the opposite of an expectation holds.
+    /// The alert condition that holds if an expectation is not met; `None` if the expectation is not set.
     #[must_use]
     pub fn condition(&self, kind: ExpectKind) -> Option<Condition> {
         let spec = &self.spec;
@@ -94,7 +94,7 @@ impl Expectations {
         }
     }
 
-    /// The rule that an expectation amounts to. Its name is none that a user can give to a rule.
+    /// The alert rule for an expectation. Its name is one that no user can give to a rule.
     #[must_use]
     pub fn rule(&self, kind: ExpectKind) -> Option<RuleSpec> {
         Some(RuleSpec {
@@ -112,7 +112,7 @@ impl Expectations {
         })
     }
 
-    /// When an expectation of a job is looked at first; `is_new` where the job is made now and has no run yet.
+    /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet.
     #[must_use]
     pub fn first_look(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
         match kind {
@@ -123,7 +123,7 @@ impl Expectations {
         }
     }
 
-    /// Whether an expectation that was to be looked at from `look_at` on came true.
+    /// Whether the condition of an expectation holds, for a check that was due at `look_at`.
     #[must_use]
     pub fn judge(
         &self,
@@ -156,14 +156,14 @@ impl Expectations {
         {
             (last, count) = (Some(next), count + 1);
         }
-        // Of those that passed while no server ran only the last counts.
+        // Of the deadlines that passed while no server ran, only the last counts.
         match last.map(|at| judge::missed_deadline(at, deadline.counts_from(at), known.newest)) {
             Some(Sighting::Holds { since, .. }) => Sighting::Holds { since, news: 1 },
             _ => Sighting::Clear,
         }
     }
 
-    /// When an expectation is looked at next, where it was looked at now or a run has succeeded.
+    /// When an expectation is checked next, after a check at `now` or after a run has succeeded.
     #[must_use]
     pub fn next_look(
         &self,
@@ -193,7 +193,7 @@ impl Expectations {
         }
     }
 
-    /// From when on a planned run that succeeded counts, for a look that was due at `look_at`.
+    /// From which planned instant on a success counts, for a check that was due at `look_at`.
     #[must_use]
     pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {
@@ -213,7 +213,7 @@ impl Expectations {
         }
     }
 
-    /// The calendar on whose days a deadline is.
+    /// The calendar whose days have the deadline.
     #[must_use]
     pub fn calendar(&self) -> Option<&str> {
         self.spec.success_by.as_ref()?.calendar.as_deref()
@@ -225,8 +225,8 @@ impl Expectations {
     }
 }
 
-/// The id of the rule that an expectation amounts to: the same for all jobs of a namespace that expect the same, and below 0, where
-/// no rule of a user is.
+/// The id of an expectation's rule. It is the same for all jobs of a namespace with the same expectation, and below 0, unlike the ids of
+/// users' rules.
 #[must_use]
 pub fn rule_id(namespace: NamespaceId, rule: &RuleSpec) -> AlertRuleId {
     let text = serde_json::to_string(rule).unwrap_or_default();

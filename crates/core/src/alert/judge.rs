@@ -10,47 +10,47 @@ use crate::notice::RunSample;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// With fewer runs it is not known how long a job usually takes.
+/// With fewer runs a job has no usual length.
 pub const USUAL_MIN_RUNS: u64 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// What was seen of a subject.
+/// The result of checking a rule's condition for one subject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The subject.
     pub subject: Subject,
     /// Whether the condition holds.
     pub sighting: Sighting,
-    /// Runs that a message names.
+    /// Runs that a message names as examples.
     pub samples: Vec<RunSample>,
 }
 
 /// Whether a condition holds for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sighting {
-    /// It holds, since then.
+    /// The condition holds.
     Holds {
         /// Since when.
         since: Timestamp,
         /// How many occurrences are new.
         news: u64,
     },
-    /// It held and does not any more.
+    /// The condition held since the last look, and has ended.
     Held {
         /// Since when.
         since: Timestamp,
         /// How many occurrences there were.
         news: u64,
     },
-    /// It does not hold.
+    /// The condition does not hold.
     Clear,
-    /// The rule does not watch the subject any more: whether it holds is not known.
+    /// The rule no longer watches the subject: whether the condition holds is not known.
     Unwatched,
 }
 
 impl Sighting {
-    /// It does not hold although something happened that another rule may count.
+    /// Whether the condition neither holds nor has held since the last look, as far as is known.
     #[must_use]
     pub const fn is_clear(self) -> bool {
         matches!(self, Self::Clear | Self::Unwatched)
@@ -78,8 +78,8 @@ impl EndedRun {
     }
 }
 
-/// Whether a disk has less free than a share of it or a size. An open incident goes on until a tenth more is free: a disk whose free
-/// space goes up and down around the bound is reported once.
+/// Whether a disk has less free space than a percentage of it, or than a size. An open incident stays open until a tenth more is free, so
+/// that a disk whose free space goes up and down around the bound is reported once.
 #[must_use]
 pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), is_open: bool) -> bool {
     let bytes = match bound {
@@ -90,8 +90,8 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
     u128::from(free) < bound
 }
 
-/// Whether a fire is part of an incident of its job: one of the runs that it names, or one that has ended and was planned while it
-/// lasts, or within the time that its rule looks back over.
+/// Whether a fire is part of an incident of its job: the incident names its run, or the fire has ended and was planned while the incident
+/// lasts or within the time that its rule looks back over.
 #[must_use]
 pub fn is_part_of(spec: &RuleSpec, incident: &Incident, (ended_of, run): (Option<Timestamp>, Option<RunId>)) -> bool {
     let back = match &spec.condition {
@@ -105,14 +105,14 @@ pub fn is_part_of(spec: &RuleSpec, incident: &Incident, (ended_of, run): (Option
     is_named || ended_of.is_some_and(|fire_at| (incident.started_at - back..=lasts_until).contains(&fire_at))
 }
 
-/// Whether so many runs were planned.
+/// Whether at least `bound` runs were planned.
 #[must_use]
 pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> Sighting {
     if count >= bound { Sighting::Holds { since: now, news: 0 } } else { Sighting::Clear }
 }
 
-/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the ids of
-/// those that ended in trouble since the rule was last looked at. A streak that has ended since then is found too.
+/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the ids of those
+/// that ended in trouble since the rule was last checked. A streak that has ended since then is found too.
 #[must_use]
 pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sighting {
     let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
@@ -122,7 +122,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
     let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
         let fresh = streak.iter().filter(|run| events.contains(&run.run)).count();
-        // Where it was too short before, all of it is new to the rule.
+        // If the streak was too short before, all of it is new to the rule.
         let news = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
         let news = u64::try_from(news).unwrap_or(u64::MAX);
         let is_long = streak.len() >= needed;
@@ -148,7 +148,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
     best
 }
 
-/// Whether a fire was skipped, `events` of them since the rule was last looked at, and none of the job's runs has begun since.
+/// Whether a fire was skipped and no run of the job has begun since. `events` are the fires that were skipped since the last check.
 #[must_use]
 pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
     let skip = newest.iter().find(|run| run.status == RunStatus::Skipped);
@@ -162,7 +162,7 @@ pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
     }
 }
 
-/// Whether so many of a hundred runs ended in trouble.
+/// Whether at least `percent` of a hundred runs ended in trouble, of at least `min_runs` runs.
 #[must_use]
 pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> Sighting {
     let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
@@ -190,7 +190,7 @@ pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: O
     }
 }
 
-/// How long a run may take where 95 of 100 take `usual`, by a multiple.
+/// How long a run may take: `than`, or a multiple of `usual`, the length that 95 of 100 runs do not exceed.
 #[must_use]
 pub fn longest(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
     than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))

@@ -1,8 +1,8 @@
-//! What is reported when a job did not run: rules, incidents and silences, and the one decision about them.
+//! Alerts about jobs, servers and tokens: rules, incidents and silences, and the one decision about them.
 //!
 //! [`RuleSpec`] is a rule as users write it. The functions of [`judge`] turn facts about a job's runs, its counts or the servers into
-//! [`Observation`]s, [`deadline`] knows when `06:00 Europe/Berlin` is, and [`decide`](decide()) turns the observations of a rule into
-//! changes of incidents with the messages that go out with them. [`sentence`] puts rules and incidents into words.
+//! [`Observation`]s, [`deadline`] computes when `06:00 Europe/Berlin` is, and [`decide`](decide()) turns the observations of a rule into
+//! changes of incidents and the messages about them. [`sentence`] puts rules and incidents into words.
 
 pub mod deadline;
 mod decide;

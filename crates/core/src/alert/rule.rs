@@ -1,4 +1,4 @@
-//! A rule as users write it, and what is wrong with one.
+//! A rule as users write it, and its checks.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use crate::time::{duration_text, format_duration};
 use crate::word_enum::words;
 use crate::{Reason, labels, name};
 
-/// The most channels of a rule.
+/// Maximum number of channels of a rule.
 pub const CHANNEL_COUNT_MAX: usize = 10;
-/// The longest streak that a rule can wait for: so many runs of a job are read to find it.
+/// The longest streak that a rule can ask for; this many runs of a job are read to find it.
 pub const STREAK_MAX: u32 = 100;
-/// From so many subjects on, further ones are reported together.
+/// Once this many subjects are open, further ones are reported together.
 pub const GROUP_OVER_DEFAULT: u32 = 5;
 /// The shortest time between two digests of an incident.
 pub const DIGEST_MIN: Duration = Duration::from_secs(1);
@@ -67,10 +67,10 @@ pub enum Scope {
     Job(String),
 }
 
-/// To whom an incident goes that was not acknowledged in time.
+/// The channel that an incident escalates to if it is not acknowledged in time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-#[schemars(description = "To whom an incident goes that was not acknowledged in time.")]
+#[schemars(description = "The channel that an incident escalates to if it is not acknowledged in time.")]
 pub struct Escalation {
     /// The channel.
     pub channel: String,
@@ -87,12 +87,12 @@ pub struct Escalation {
 pub enum Condition {
     /// A run of the job failed, timed out, or its end is unknown, after its last attempt.
     Failed {},
-    /// So many runs of the job ended so one after the other.
+    /// This many runs of the job in a row failed, timed out, or have an unknown end.
     FailuresInRow {
         /// How many.
         count: u32,
     },
-    /// So many of a hundred runs that were planned in a window of time ended so.
+    /// At least this percentage of the runs planned in a window failed, timed out, or have an unknown end.
     FailureRate {
         /// How many of a hundred.
         percent: u32,
@@ -201,19 +201,19 @@ const fn min_runs() -> u64 {
     10
 }
 
-/// What makes a rule look again.
+/// What causes a rule to be checked again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConditionKind {
     /// Runs that ended in trouble or were skipped.
     Events,
     /// An instant that is known in advance.
     Instant,
-    /// A look at what there is now, every few seconds.
+    /// The present state, checked every few seconds.
     Look,
 }
 
 impl Condition {
-    /// The word for it.
+    /// Its word in JSON.
     #[must_use]
     pub const fn word(&self) -> &'static str {
         match self {
@@ -235,7 +235,7 @@ impl Condition {
         }
     }
 
-    /// What makes a rule with this condition look again.
+    /// What causes a rule with this condition to be checked again.
     #[must_use]
     pub const fn kind(&self) -> ConditionKind {
         match self {
@@ -307,7 +307,7 @@ pub struct RuleSpec {
     /// From so many open incidents on, further ones are reported together.
     #[serde(default = "group_over")]
     pub group_over: u32,
-    /// To whom an incident goes that was not acknowledged in time.
+    /// The channel that an incident escalates to if it is not acknowledged in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalate: Option<Escalation>,
     /// Whether it is looked at.
@@ -332,10 +332,10 @@ const fn yes() -> bool {
 }
 
 impl RuleSpec {
-    /// Checks it.
+    /// Checks the rule.
     ///
     /// # Errors
-    /// What is wrong with each field.
+    /// Each wrong field, with what would be right.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
         if let Err(message) = name::check(&self.name) {
@@ -493,7 +493,7 @@ impl RuleSpec {
         }
     }
 
-    /// Every channel that it names, the one that incidents escalate to last.
+    /// The channels that it names; the one that incidents escalate to comes last.
     pub fn channel_names(&self) -> impl Iterator<Item = &str> {
         self.channels.iter().chain(self.escalate.iter().map(|to| &to.channel)).map(String::as_str)
     }

@@ -11,7 +11,7 @@ use crate::reason::Reason;
 use crate::time::Timestamp;
 use crate::words::{Lang, length};
 
-/// What a scope is called.
+/// The name of a scope.
 #[must_use]
 pub fn scope_name<'a>(scope: &'a Scope, namespace: &'a str) -> &'a str {
     match scope {
@@ -206,7 +206,7 @@ fn days(weekdays: &[Weekday], calendar: Option<&str>, lang: Lang) -> String {
     out
 }
 
-/// What ended an incident of a subject, after "Resolved: ".
+/// How an incident of a subject ended, as the text after "Resolved: ".
 fn ended(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
     let name = &incident.subject.name;
     if incident.subject.kind == SubjectKind::Group {
@@ -287,7 +287,7 @@ fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
     }
 }
 
-/// An incident as one sentence, in English and in Chinese. A rule that is off did not see how it ended.
+/// An incident as one sentence, in English and in Chinese. A rule that is off did not see how its incident ended.
 #[must_use]
 pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     let name = &incident.subject.name;

@@ -1,4 +1,4 @@
-//! Silences, which keep messages back until their end.
+//! Silences, which hold messages back until their end.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,7 +6,7 @@ use super::rule::SubjectKind;
 use super::subject::Subject;
 use crate::time::Timestamp;
 
-/// What a silence keeps back: what all the given parts match.
+/// Which messages a silence holds back: those that match all of the given parts.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SilenceSpec {
     /// Incidents of this rule.
@@ -17,19 +17,19 @@ pub struct SilenceSpec {
     pub app: Option<String>,
 }
 
-/// Keeps messages back until its end.
+/// Holds messages back until its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
     /// What it matches.
     pub spec: SilenceSpec,
     /// Its end.
     pub ends_at: Timestamp,
-    /// Whether it is a maintenance window: what is about servers and tokens is reported.
+    /// Whether it comes from a maintenance window, which holds back no messages about servers and tokens.
     pub is_maintenance: bool,
 }
 
 impl Silence {
-    /// Whether it keeps messages about this subject of this rule back.
+    /// Whether it holds back messages of this rule about this subject.
     pub(super) fn matches(&self, rule: &str, subject: &Subject) -> bool {
         let is_of_servers = matches!(subject.kind, SubjectKind::Node | SubjectKind::Token);
         self.spec.matches(rule, subject) && !(self.is_maintenance && is_of_servers)
@@ -37,7 +37,7 @@ impl Silence {
 }
 
 impl SilenceSpec {
-    /// Whether it keeps messages about this subject of this rule back.
+    /// Whether it holds back messages of this rule about this subject.
     #[must_use]
     pub fn matches(&self, rule: &str, subject: &Subject) -> bool {
         let is_job = |job: &str| subject.kind == SubjectKind::Job && subject.name == job;

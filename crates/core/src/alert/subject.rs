@@ -2,7 +2,7 @@
 
 use super::rule::SubjectKind;
 
-/// What an incident is about; two are the same where kind and id are.
+/// What an incident is about. Two subjects are the same if their kind and id are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// What it is.

@@ -1,4 +1,4 @@
-//! Whether the values of a channel fit its fields. URLs and templates are judged where their parsers are.
+//! Whether the values of a channel fit its fields. URLs and templates are checked where their parsers are.
 
 use super::{
     ChannelKind, Field, FieldForm, RECIPIENT_COUNT_MAX, Reference, TEMPLATE_BYTES_MAX, VALUE_BYTES_MAX, Values, fields,
@@ -9,7 +9,7 @@ use crate::near::near_misses;
 /// The longest name of a file or variable that a secret refers to.
 const REFERENCE_LEN_MAX: usize = 200;
 
-/// The reference that a secret is, if it is one.
+/// Reads a secret as a reference; `None` if it is the secret itself.
 ///
 /// ```
 /// use rondel_core::channel::{Reference, reference};
@@ -23,7 +23,7 @@ pub fn reference(secret: &str) -> Option<Reference<'_>> {
     file.or_else(|| secret.strip_prefix("env:").map(Reference::Variable))
 }
 
-/// What is wrong with the settings and secrets of a channel.
+/// Checks the settings and secrets of a channel, and returns every error.
 #[must_use]
 pub fn check(kind: ChannelKind, settings: &Values, secrets: &Values) -> Vec<FieldError> {
     let mut errors = Vec::new();

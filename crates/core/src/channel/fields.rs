@@ -11,7 +11,7 @@ pub enum FieldForm {
     Url,
     /// A whole number within these bounds.
     Number(u32, u32),
-    /// One of these words; the first one holds where none is given.
+    /// One of these words; the first one is the default.
     Choice(&'static [&'static str]),
     /// Mail addresses, separated by commas.
     Addresses,
@@ -30,7 +30,7 @@ pub struct Field {
     pub is_required: bool,
     /// What it holds.
     pub form: FieldForm,
-    /// What holds where it is not given; for a required field an example.
+    /// The default; for a required field an example.
     pub default: &'static str,
 }
 
@@ -111,10 +111,10 @@ pub const fn fields(kind: ChannelKind) -> &'static [Field] {
     }
 }
 
-/// How a secret begins that is kept outside of the database.
+/// Prefixes of the references to secrets that are kept outside of the database.
 pub const REFERENCES: [&str; 2] = ["file:", "env:"];
 
-/// Where a secret is kept outside of the database.
+/// The place of a secret that is kept outside of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference<'a> {
     /// In a file of the folder that the server allows, by its name there.

@@ -1,4 +1,4 @@
-//! Where alerts are sent.
+//! The channels that alerts are sent to.
 
 use crate::word_enum::words;
 
@@ -38,7 +38,7 @@ use std::collections::BTreeMap;
 pub const VALUE_BYTES_MAX: usize = 2_000;
 /// The longest template, in bytes.
 pub const TEMPLATE_BYTES_MAX: usize = 4_000;
-/// The most recipients of an e-mail channel.
+/// Maximum number of recipients of an e-mail channel.
 pub const RECIPIENT_COUNT_MAX: usize = 20;
 
 /// Settings or secrets of a channel by the names of their fields.

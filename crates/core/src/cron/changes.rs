@@ -1,4 +1,4 @@
-//! The changes of a zone's clock that touch a fire, and what becomes of it: a warning for users before it happens.
+//! The changes of a zone's clock that affect a fire, and how: a warning for users before they happen.
 
 use chrono::{DateTime, NaiveDateTime};
 
@@ -8,26 +8,26 @@ use super::spans;
 use super::zone::Tz;
 use crate::time::Timestamp;
 
-/// The most changes that are listed.
+/// Maximum number of changes that are listed.
 const CHANGE_COUNT_MAX: usize = 12;
 
-/// A change of a zone's clock that touches a fire.
+/// A change of a zone's clock that affects a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockChange {
     /// When the clock is changed.
     pub at: Timestamp,
     /// The first planned time of day, with its date, that is skipped or shown twice.
     pub local: NaiveDateTime,
-    /// What becomes of it.
+    /// The effect on it.
     pub effect: ClockEffect,
 }
 
-/// What becomes of times that a clock skips or shows twice.
+/// The effect of a clock change on times that the clock skips or shows twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockEffect {
-    /// Skipped, and made up for once at the change.
+    /// Skipped, and fired once at the change instead.
     OnceAfter,
-    /// Skipped, and not made up for.
+    /// Skipped, and not fired.
     Skipped,
     /// Shown twice, and fired the first time.
     First,
@@ -49,7 +49,7 @@ pub(super) fn touching(
     let pairs = pairs.take_while(|pair| pair[1].start <= to.second());
     let touched = pairs.filter_map(|pair| {
         let (before, start, after) = (pair[0].offset, pair[1].start, pair[1].offset);
-        // Between these the clock goes twice, or never.
+        // The local times that the clock shows twice, or never.
         let (low, high) = (start + before.min(after), start + before.max(after));
         let found = fields.at_or_after(low).filter(|found| *found < high)?;
         let effect = match (after > before, rule.fires_first, rule.fires_second) {

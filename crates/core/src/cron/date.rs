@@ -11,14 +11,14 @@ pub(super) struct Date {
     pub(super) epoch_day: i32,
 }
 
-/// From 1 March of the year 0 to 1970-01-01.
+/// Days from 1 March of the year 0 to 1970-01-01.
 const TO_EPOCH: i32 = 719_468;
-/// In 400 years.
+/// Days in 400 years.
 const CYCLE: u32 = 146_097;
 
 impl Date {
-    /// The date of a day; `None` before the year 0. The arithmetic is that of Neri and Schneider, "Euclidean affine functions
-    /// and their application to calendar algorithms": years begin in March, so that February's length matters to none.
+    /// The date of a day; `None` before the year 0. The arithmetic is that of Neri and Schneider, "Euclidean affine functions and their
+    /// application to calendar algorithms": years begin in March, so that the length of February does not matter.
     pub(super) fn of_epoch_day(epoch_day: i32) -> Option<Self> {
         let quarter_days = u32::try_from(epoch_day.checked_add(TO_EPOCH)?).ok()?.checked_mul(4)? + 3;
         let (century, of_century) = (quarter_days / CYCLE, quarter_days % CYCLE / 4);

@@ -20,17 +20,17 @@ const SATURDAY: u32 = 6;
 pub(crate) enum DayRule {
     /// These days of the month that are also these weekdays.
     Both { days: u64, weekdays: u64 },
-    /// These days of the month, and these weekdays besides: Unix cron with both fields given.
+    /// These days of the month, and in addition these weekdays: Unix cron with both fields given.
     Either { days: u64, weekdays: u64 },
-    /// `L`, `L-n`: so many days before the last one.
+    /// `L`, `L-n`: this many days before the last day of the month.
     Last { back: u32 },
-    /// `LW`, `L-nW`: the weekday nearest to that.
+    /// `LW`, `L-nW`: the day from Monday to Friday nearest to that day.
     LastNearest { back: u32 },
-    /// `nW`: the weekday nearest to a day.
+    /// `nW`: the day from Monday to Friday nearest to a day.
     Nearest { day: u32 },
-    /// `nL`: the last such weekday.
+    /// `nL`: the last day of the month that is this weekday.
     LastOf { weekday: u32 },
-    /// `n#k`: the k-th such weekday.
+    /// `n#k`: the k-th day of the month that is this weekday.
     NthOf { weekday: u32, nth: u32 },
 }
 
@@ -53,7 +53,7 @@ impl DayRule {
         }
     }
 
-    /// Reads Unix cron's two day fields: where both are given, either may hold; where one starts with `*`, both must.
+    /// Reads Unix cron's two day fields: if both are given, either may hold; if one starts with `*`, both must.
     pub(super) fn read_unix(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
         let [days, weekdays] = [specs[0].read(tokens[0])?.low(), specs[1].read(tokens[1])?.low()];
         let starred = tokens.iter().any(|token| token.text.starts_with('*'));
@@ -99,7 +99,7 @@ impl Month {
         (from_the_first * WEEKS) << 1
     }
 
-    /// The day from Monday to Friday nearest to a day, never in another month; 0 where the month has no such day.
+    /// The day from Monday to Friday nearest to a day, never in another month; 0 if the month has no such day.
     fn nearest(&self, day: u32) -> u32 {
         if day == 0 || day > self.length {
             return 0;
@@ -143,7 +143,7 @@ fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, Cron
     }
 }
 
-/// What follows an `L` in the day of the month.
+/// Reads what follows an `L` in the day of the month.
 fn read_last_day(rest: &str) -> Option<DayRule> {
     let (rest, nearest) = rest.strip_suffix('W').map_or((rest, false), |rest| (rest, true));
     let back = match rest.strip_prefix('-') {

@@ -74,7 +74,7 @@ pub enum Overlap {
     Both,
 }
 
-/// A rule with nothing left open.
+/// A rule in which nothing is left to the expression.
 #[derive(Clone, Copy)]
 pub(super) struct Resolved {
     pub(super) fires_after_gap: bool,
@@ -104,7 +104,7 @@ impl DstRule {
 const SEARCH_FROM: Utc = -2 * 86_400;
 /// 2200-01-03, after any zone's 2199 has ended.
 const SEARCH_TO: Utc = 7_258_291_200;
-/// More than any zone is away from UTC.
+/// More than any zone's offset from UTC.
 const FAR: i64 = 2 * 86_400;
 
 /// The first fire strictly after an instant.
@@ -112,7 +112,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Times
     let spans = spans::of(zone);
     let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
     let mut index = spans.index_at(from);
-    // Far from both ends of a span, its neighbours mean nothing for it: where most searches end.
+    // Far from both ends of a span its neighbours have no effect on it: most searches end here.
     let Steady { offset, from: steady_from, to: steady_to } = spans.steady(index);
     if from >= steady_from
         && let Some(found) = fields.at_or_after(from + offset)
@@ -160,8 +160,7 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: Resolved, before: Tim
     }
 }
 
-/// How many fires lie after `after` and up to `until`. A day that the zone's clock goes through without a change, and
-/// that lies wholly between, is counted at once.
+/// How many fires lie after `after` and up to `until`. A whole day in between without a change of the clock is counted at once.
 pub(super) fn count_between(fields: &Fields, zone: Tz, rule: Resolved, after: Timestamp, until: Timestamp) -> u64 {
     let spans = spans::of(zone);
     let mut count = 0;
@@ -186,9 +185,9 @@ struct View {
     offset: i64,
     /// The first wall-clock time that may fire.
     first: Local,
-    /// Up to here, this not included.
+    /// The end of the wall-clock times that may fire, not included.
     end: Local,
-    /// Where the skipped times begin that fire at `start`; they end at `start + offset`.
+    /// The start of the skipped times that fire at `start`; they end at `start + offset`.
     gap: Option<Local>,
     starts_in_fold: bool,
     ends_in_fold: bool,

@@ -57,10 +57,10 @@ impl fmt::Display for CronField {
 pub struct CronError {
     /// Which field.
     pub field: CronField,
-    /// The part of the text that is wrong, shortened where it is long.
+    /// The part of the text that is wrong, shortened if it is long.
     pub value: String,
-    /// Where it stands: characters from the start of the text, the first being 0.
+    /// Its position: characters from the start of the text, the first being 0.
     pub position: usize,
-    /// What may stand there instead.
+    /// What is allowed there instead.
     pub allowed: String,
 }

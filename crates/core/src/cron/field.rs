@@ -1,4 +1,4 @@
-//! One field of plain values: what may stand in it, and its reading into a set of bits.
+//! One field of plain values: what it may hold, and how it is read into a set of bits.
 //!
 //! The `cron` crate reads what it can ([`plain`](super::plain)); the reader here takes the rest: ranges that wrap around,
 //! steps beyond the crate's limits, years after 2100, Unix weekdays, and every refusal.
@@ -41,7 +41,7 @@ impl Bits {
     }
 }
 
-/// What may stand in a field.
+/// What a field may hold.
 #[derive(Debug)]
 pub(super) struct FieldSpec {
     pub(super) field: CronField,
@@ -181,7 +181,7 @@ enum SpanKind {
 impl FieldSpec {
     /// Reads a list of plain values.
     pub(super) fn read(&self, token: Token<'_>) -> Result<Bits, CronError> {
-        // What needs no reading: most fields of most expressions.
+        // The fast path, for most fields of most expressions.
         if token.text == "*" || token.number().is_some() {
             return self.read_items(token);
         }
@@ -194,7 +194,7 @@ impl FieldSpec {
         self.read_items(token)
     }
 
-    /// What [`read`](Self::read) does without the `cron` crate.
+    /// As [`read`](Self::read), without the `cron` crate.
     pub(super) fn read_items(&self, token: Token<'_>) -> Result<Bits, CronError> {
         let mut bits = Bits::default();
         for item in token.pieces(|c| c == ',') {
@@ -209,7 +209,7 @@ impl FieldSpec {
         value.filter(|value| (self.low..=self.high).contains(value)).ok_or_else(|| self.refuse(token))
     }
 
-    /// The refusal of a piece, saying all that the field may hold.
+    /// The error for a piece that is refused; it lists all that the field may hold.
     pub(super) fn refuse(&self, token: Token<'_>) -> CronError {
         token.refuse(self.field, self.allowed)
     }
@@ -268,7 +268,7 @@ impl FieldSpec {
     }
 
     fn read_step(&self, step: Token<'_>, kind: SpanKind) -> Result<u32, CronError> {
-        // Quartz takes a step of 0 for none, and looks at the limit only where no range is written.
+        // Quartz takes a step of 0 for no step, and checks the limit only if no range is written.
         let low = if self.dialect == FieldDialect::Quartz { 0 } else { 1 };
         let high = if kind == SpanKind::Range { u32::MAX } else { self.step_max };
         step.number().filter(|number| (low..=high).contains(number)).ok_or_else(|| {
@@ -277,7 +277,7 @@ impl FieldSpec {
         })
     }
 
-    /// Fills a span, which wraps around where it ends before it starts.
+    /// Fills a span, which wraps around if it ends before it starts.
     fn fill(&self, span: Span, step: u32, bits: &mut Bits) {
         let to = if span.to < span.from { span.to + self.count() } else { span.to };
         let mut value = span.from;

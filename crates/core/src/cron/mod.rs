@@ -69,7 +69,7 @@ impl fmt::Display for Dialect {
     }
 }
 
-/// A cron expression, read once and asked often.
+/// A cron expression, parsed once and evaluated often.
 ///
 /// ```
 /// use rondel_core::Timestamp;
@@ -91,7 +91,7 @@ pub struct CronExpr {
 }
 
 impl CronExpr {
-    /// Reads an expression of any [`Dialect`]; by the number of fields.
+    /// Reads an expression; the number of fields decides its [`Dialect`].
     ///
     /// ```
     /// use rondel_core::cron::{CronExpr, Dialect};
@@ -104,7 +104,7 @@ impl CronExpr {
     /// ```
     ///
     /// # Errors
-    /// [`CronError`] names the field, the value, where it stands and what is allowed there.
+    /// [`CronError`] names the field, the value, its position and what is allowed there.
     pub fn parse(text: &str) -> Result<Self, CronError> {
         parse::expression(text)
     }
@@ -148,7 +148,7 @@ impl CronExpr {
         self.pace == Pace::WallClock
     }
 
-    /// The first fire strictly after an instant, a whole second; `None` where the schedule never fires again.
+    /// The first fire strictly after an instant, a whole second; `None` if the schedule never fires again.
     ///
     /// ```
     /// use rondel_core::cron::{CronExpr, DstRule, Tz};
@@ -162,7 +162,7 @@ impl CronExpr {
         dst::next_after(&self.fields, zone, dst.resolve(self.pace), after)
     }
 
-    /// The last fire strictly before an instant; `None` where there is none since [`FIRST_YEAR`].
+    /// The last fire strictly before an instant; `None` if there is none since [`FIRST_YEAR`].
     ///
     /// ```
     /// use rondel_core::cron::{CronExpr, DstRule, Tz};
@@ -203,8 +203,7 @@ impl CronExpr {
             .collect()
     }
 
-    /// The changes of the zone's clock after `from_exclusive` and up to `to_inclusive` that touch a fire, and what becomes
-    /// of it.
+    /// The changes of the zone's clock after `from_exclusive` and up to `to_inclusive` that affect a fire, with their effect on it.
     ///
     /// ```
     /// use rondel_core::cron::{ClockEffect, CronExpr, DstRule, parse_zone};

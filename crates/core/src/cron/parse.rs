@@ -62,7 +62,7 @@ fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
     Ok(whole.fields())
 }
 
-/// Points at the first field too many, or at all of the text where there are too few.
+/// Points at the first field too many, or at all of the text if there are too few.
 fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     let count = fields.len();
     let at = fields.get(7).copied().unwrap_or(Token::whole(text));

@@ -7,7 +7,7 @@ use cron::{Schedule, TimeUnitSpec};
 
 use super::error::CronField;
 
-/// The values of a field, or nothing where the crate refuses it or would read it differently from Quartz.
+/// The values of a field; `None` if the crate refuses it or would read it differently from Quartz.
 pub(super) fn read(field: CronField, text: &str) -> Option<Vec<u32>> {
     let agreed = names_are_short(text) && (field != CronField::Year || !reaches_the_last_year(text));
     if !agreed || text.contains('?') {

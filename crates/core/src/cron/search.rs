@@ -65,7 +65,7 @@ impl Fields {
         [self.hours, self.minutes, self.seconds].into_iter().map(|set| u64::from(set.count_ones())).product()
     }
 
-    /// The first of them, in seconds after midnight.
+    /// The first time of a matching day, in seconds after midnight.
     pub(super) fn first_second_of_day(&self) -> i64 {
         seconds(self.first_time())
     }
@@ -159,7 +159,7 @@ impl Fields {
     }
 }
 
-/// What a clock shows.
+/// A wall-clock time, split into date and time of day.
 struct Shown {
     date: Date,
     midnight: Local,

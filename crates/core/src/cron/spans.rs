@@ -1,5 +1,5 @@
-//! A zone as a table of spans of one offset each, made from `chrono-tz` the first time that a zone is asked for and kept:
-//! finding the span of an instant is then a look into a table, and its neighbours show what the clock does at its ends.
+//! A zone as a table of spans of one offset each, built from `chrono-tz` at the first use of the zone and kept. Finding the span of an
+//! instant is then a table lookup, and its neighbours show what the clock does at its ends.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use super::zone::Tz;
 /// Seconds since 1970, in UTC.
 pub(super) type Utc = i64;
 
-/// A stretch of time in which a zone's clock keeps one distance from UTC.
+/// A stretch of time in which a zone's clock keeps one offset from UTC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Span {
     /// The first second; for the first span, one before the search begins.
@@ -19,7 +19,7 @@ pub(super) struct Span {
     pub(super) offset: i64,
 }
 
-/// A stretch in which a zone's clock keeps one distance from UTC, and shows each time once.
+/// A stretch in which a zone's clock keeps one offset from UTC, and shows each time once.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Steady {
     /// Seconds that the clock is ahead of UTC.
@@ -52,7 +52,7 @@ pub(super) const STEP: i64 = 43_200;
 /// Longer than any time that a clock skips or shows twice: the longest is a day.
 const MARGIN: i64 = 2 * 86_400;
 
-/// More than `chrono-tz` has zones.
+/// More than the number of zones in `chrono-tz`.
 const ZONE_COUNT_MAX: usize = 1024;
 
 static ZONES: [OnceLock<Spans>; ZONE_COUNT_MAX] = [const { OnceLock::new() }; ZONE_COUNT_MAX];
@@ -73,14 +73,14 @@ impl Spans {
         &self.all
     }
 
-    /// The part of a span in which nothing of its neighbours is seen; empty for a short one.
+    /// The part of a span that its neighbours cannot affect; empty for a short span.
     pub(super) fn steady(&self, index: usize) -> Steady {
         let Some(&Span { start, offset }) = self.all.get(index) else { return Steady { offset: 0, from: 1, to: 0 } };
         let to = self.all.get(index + 1).map_or(TO, |next| next.start);
         Steady { offset, from: start + MARGIN, to: to - MARGIN }
     }
 
-    /// The place of the span that an instant lies in.
+    /// The index of the span that an instant lies in.
     pub(super) fn index_at(&self, at: Utc) -> usize {
         let stretch = usize::try_from((at - FROM) >> HINT_BITS).unwrap_or(0);
         let mut index = self.hints.get(stretch).or(self.hints.last()).copied().unwrap_or(0);
@@ -91,7 +91,7 @@ impl Spans {
     }
 }
 
-/// Looks at a zone's offset once in each step.
+/// Finds the spans of a zone by reading its offset once in each step.
 pub(super) fn collect(zone: Tz, step: i64) -> Box<[Span]> {
     let mut last = Span { start: FROM, offset: offset_at(zone, FROM) };
     let mut spans = vec![last];

@@ -1,4 +1,4 @@
-//! Pieces of an expression that know where they stand, so that every refusal names its place.
+//! Pieces of an expression with their positions, so that every error names its place.
 
 use super::error::{CronError, CronField};
 
@@ -33,7 +33,7 @@ impl<'a> Token<'a> {
         })
     }
 
-    /// What stands before and after the first separator.
+    /// The parts before and after the first separator.
     pub(super) fn split_once(self, separator: char) -> Option<(Self, Self)> {
         let (before, after) = self.text.split_once(separator)?;
         let position = self.position + before.chars().count() + 1;
@@ -46,7 +46,7 @@ impl<'a> Token<'a> {
         digits.then(|| self.text.parse().unwrap_or(u32::MAX))
     }
 
-    /// The refusal of this piece.
+    /// The error for this piece.
     pub(super) fn refuse(self, field: CronField, allowed: impl Into<String>) -> CronError {
         let mut value: String = self.text.chars().take(VALUE_LENGTH_MAX).collect();
         if value.len() < self.text.len() {

@@ -9,7 +9,7 @@ const NAME_LENGTH_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name:?} is not an IANA time zone; {hint}")]
 pub struct ZoneError {
-    /// The name, shortened where it is long.
+    /// The name, shortened if it is long.
     pub name: String,
     /// What to write instead.
     pub hint: String,
@@ -27,7 +27,7 @@ pub struct ZoneError {
 /// ```
 ///
 /// # Errors
-/// [`ZoneError`] where there is none; it proposes the zone of the same name in other letters, or of that city.
+/// [`ZoneError`] for any other name; it proposes the zone of the same name in other case, or of that city.
 pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
     name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: hint(name) })
 }

@@ -1,13 +1,13 @@
-//! Documents of the audit log within its bound. What is long is left out piece by piece: padding one field must not hide the
-//! others, nor one job the names of the others.
+//! Cuts documents of the audit log to its bound. Long parts are left out piece by piece: padding one field must not hide the others, nor
+//! one job the names of the others.
 
 use serde_json::{Map, Value, json};
 
-/// The most bytes of a document. The store keeps no longer ones.
+/// Maximum bytes of a document. The store keeps no longer ones.
 pub(super) const LEN_MAX: usize = 60 * 1024;
-/// What is no longer than this is worth more than the note that it was left out.
+/// A value up to this length, in bytes, is worth more than the note that it was left out.
 const SHORT_LEN: usize = 40;
-/// Under this word stands how many names were left out: no name has such a character.
+/// The key of the number of names that were left out: no name has such a character.
 const MORE: &str = "…";
 
 /// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.

@@ -1,12 +1,12 @@
-//! Which values of a job's parameters look like secrets: by the name of a field, by the flag or the variable that a value
-//! stands behind in a list of arguments, and by the value itself. It goes by names, and is no boundary.
+//! Which values of a job's parameters look like secrets: by the name of a field, by the flag or the variable before a value in a list of
+//! arguments, and by the value itself. This is guesswork by names, not a security boundary.
 
 use serde_json::{Map, Value};
 
 use super::{HIDDEN, hidden};
 use crate::access::TOKEN_PREFIX;
 
-/// Parts of names whose values are secrets, wherever they stand in parameters.
+/// A value is a secret if its name contains one of these, anywhere in parameters.
 const SECRET_WORDS: &[&str] = &[
     "password",
     "passwd",
@@ -29,15 +29,15 @@ const SECRET_WORDS: &[&str] = &[
     "connection_string",
     "signature",
 ];
-/// The flag that is short for a password in most programs; its value stands behind it, with or without a blank.
+/// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// What follows the prefix in tokens that name their purpose.
+/// The parts after the prefix in tokens that name their purpose.
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_"];
-/// Fields that name what the field beside them holds: `{"name": "DB_PASSWORD", "value": "…"}`.
+/// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];
 const VALUE_FIELDS: &[&str] = &["value", "values"];
 
-/// Parameters without what looks like a secret.
+/// Parameters in which everything that looks like a secret is hidden.
 pub(super) fn without_secrets(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(fields(map)),
@@ -84,8 +84,8 @@ fn text_without_secrets(text: &str) -> String {
     text.split_inclusive('\n').map(line_without_secrets).collect()
 }
 
-/// `curl --token X https://h` is shown as `curl --token ***`: where a value ends that is quoted or escaped is known to its
-/// program alone, so all that follows it on the line is hidden too, unless the value is one plain word.
+/// `curl --token X https://h` is shown as `curl --token ***`. Only the program knows where a quoted or escaped value ends, so all that
+/// follows it on the line is hidden too, unless the value is one plain word.
 fn line_without_secrets(line: &str) -> String {
     let end = line.strip_suffix('\n').map_or("", |_| "\n");
     let mut shown = String::with_capacity(line.len());
@@ -122,7 +122,7 @@ fn line_without_secrets(line: &str) -> String {
 
 const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];
 
-/// `--password=` and the value, or `"password":` and the value, if the name before the sign is one of secrets and a value follows.
+/// `--password=` and the value, or `"password":` and the value, if the name before the sign is that of a secret and a value follows.
 fn assignment(word: &str) -> Option<(&str, &str)> {
     let signs = word.match_indices(['=', ':']).map(|(place, _)| place);
     let place = signs.into_iter().find(|place| names_secret(&word[..*place]))?;
@@ -140,7 +140,7 @@ fn is_secret_header(word: &str) -> bool {
     word.strip_suffix(':').is_some_and(names_secret)
 }
 
-/// Whether a text ends with a name of secrets, quoted or not.
+/// Whether a text ends with the name of a secret, quoted or not.
 fn names_secret(text: &str) -> bool {
     let text = text.trim_end_matches(QUOTES);
     let name = text.rfind(|one| !is_of_name(one)).map_or(text, |place| &text[place..]);
@@ -151,13 +151,13 @@ fn is_of_name(one: char) -> bool {
     one.is_alphanumeric() || matches!(one, '-' | '_' | '.')
 }
 
-/// Whether a name is one of secrets.
+/// Whether a name is that of a secret.
 pub(super) fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Whether a text is a secret whatever it is called: a key, one of our tokens, or a URL with a password.
+/// Whether a text is a secret whatever its name: a key, one of our tokens, or a URL with a password.
 fn is_secret_text(text: &str) -> bool {
     let has_password = text.split_once("://").is_some_and(|(_, rest)| {
         let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What is wrong with a filter, and what would be right.
+//! The errors of a filter, with what would be right.
 
 use super::terms::{FILTER_LEN_MAX, Key, TERM_COUNT_MAX};
 use crate::words::Lang;
@@ -6,7 +6,7 @@ use crate::words::Lang;
 /// A filter that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FilterError {
-    /// Where it is wrong: the character, counted from 1.
+    /// The first wrong character, counted from 1.
     pub column: usize,
     /// How many characters are wrong.
     pub length: usize,
@@ -21,9 +21,9 @@ pub enum Wrong {
     TooLong,
     /// It has too many terms.
     TooMany,
-    /// A character that no text on one line has.
+    /// It has a control character.
     Control,
-    /// Almost a key.
+    /// A word that is almost a key.
     Key {
         /// What was written.
         key: String,
@@ -34,7 +34,7 @@ pub enum Wrong {
     OtherList(Key),
     /// A key without a value.
     NoValue(Key),
-    /// None of the words of its key.
+    /// A value that is none of its key's words.
     Word {
         /// The key.
         key: Key,
@@ -45,11 +45,11 @@ pub enum Wrong {
         /// The one that was probably meant.
         meant: Option<&'static str>,
     },
-    /// No instant.
+    /// A value that is no instant.
     Instant(Key, String),
-    /// No bound of a length.
+    /// A value that is no bound of a length.
     Length(Key, String),
-    /// No label.
+    /// A value that is no label.
     Label(String),
     /// A term that cannot be negated.
     NotNegated(Key),

@@ -1,9 +1,9 @@
 //! The filter of lists of runs and jobs, as users write it in the console, the API and the command line:
 //! `status:failed app:orders job:orders.* since:8h duration:>5m -trigger:manual "refused"`.
 //!
-//! [`Filter::parse`] reads it, `Display` writes it down in its canonical form, and [`suggest`] completes what is being typed. Words
-//! without a key are searched in messages and in the names of jobs. What looks like a key but is none is such a word too, so that a text
-//! pasted from elsewhere is searched and not refused.
+//! [`Filter::parse`] reads it, `Display` writes it in its canonical form, and [`suggest`] completes what is being typed. Words without a
+//! key are searched in messages and in the names of jobs. Text that looks like a key but is none counts as such a word, so that text pasted
+//! from elsewhere is searched and not refused.
 
 mod error;
 mod parse;

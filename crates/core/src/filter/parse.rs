@@ -10,11 +10,11 @@ use crate::status::{RunStatus, Trigger};
 /// A word of the filter as it was written: up to the next blank that is not in quotes.
 #[derive(Debug)]
 pub(super) struct Token {
-    /// Its characters, each with whether it stood in quotes; the quotes and the backslashes before them are gone.
+    /// Its characters, each with whether it was quoted; the quotes and the backslashes before them are removed.
     chars: Vec<(char, bool)>,
     /// Its first character after the minus, counted from 0.
     pub(super) start: usize,
-    /// The place behind its last character.
+    /// The position after its last character.
     pub(super) end: usize,
     pub(super) is_not: bool,
 }
@@ -53,7 +53,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
 }
 
 impl Token {
-    /// What stands before the first colon, where that may be a key.
+    /// The text before the first colon, if it may be a key.
     pub(super) fn key(&self) -> Option<String> {
         let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c))?;
         let key = &self.chars[..colon];
@@ -62,7 +62,7 @@ impl Token {
         is_word.then(|| key.iter().map(|(c, _)| c.to_ascii_lowercase()).collect())
     }
 
-    /// What stands behind the colon, by its commas.
+    /// The text after the colon, split at its commas.
     pub(super) fn values(&self) -> Vec<String> {
         let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c)).unwrap_or(0);
         let parts = self.chars.get(colon + 1..).unwrap_or_default();
@@ -217,7 +217,7 @@ fn lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), Filte
     Ok(())
 }
 
-/// The one of some words that differs from `word` by a typing error: one letter in short words, two in long ones.
+/// The known word that differs from `word` by a typing error only: one letter in short words, two in long ones.
 fn near<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
     let least = known.map(|(value, other)| (distance(word, other), value, other));
     let least = least.min_by_key(|(distance, ..)| *distance)?;

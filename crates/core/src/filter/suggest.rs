@@ -6,7 +6,7 @@ use super::terms::{JobState, Key, RunState, Scope};
 use super::write::quoted;
 use crate::status::{RunStatus, Trigger};
 
-/// How many suggestions there are at most.
+/// Maximum number of suggestions.
 pub const SUGGESTION_COUNT_MAX: usize = 10;
 
 /// The values that exist, for keys whose values are names.
@@ -22,7 +22,7 @@ pub struct Names<'a> {
     pub labels: &'a [String],
 }
 
-/// A way to go on.
+/// A completion of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suggestion {
     /// The term that is suggested, or its beginning.
@@ -31,11 +31,11 @@ pub struct Suggestion {
     pub example: Option<&'static str>,
     /// The whole filter with it.
     pub text: String,
-    /// Where the cursor then is, in characters.
+    /// The position of the cursor afterwards, in characters.
     pub at: usize,
 }
 
-/// Ways to go on at the cursor `at` (in characters) of a filter: keys first, then the values of the key.
+/// Completions at the cursor `at` (in characters) of a filter: keys or, after a key, its values.
 ///
 /// ```
 /// use rondel_core::filter::{Names, Scope, suggest};
@@ -82,7 +82,7 @@ pub fn suggest(text: &str, at: usize, scope: Scope, known: &Names<'_>) -> Vec<Su
     let last = last.trim_matches('"').to_lowercase();
     let mut values = values((key, scope), known);
     values.retain(|value| value.to_lowercase().contains(&last) && *value != last);
-    // Those that begin so come first.
+    // Values that begin with the text come first.
     values.sort_by_key(|value| !value.to_lowercase().starts_with(&last));
     let term = |value: String| make(format!("{key}:{chosen}{}", quoted(&value)), true, None);
     values.into_iter().take(SUGGESTION_COUNT_MAX).map(term).collect()

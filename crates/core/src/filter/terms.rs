@@ -1,4 +1,4 @@
-//! What a filter is made of.
+//! The parts of a filter.
 
 use super::value::{LabelTest, LengthRange, Pattern, When};
 use crate::folded_state::FoldedState;
@@ -7,7 +7,7 @@ use crate::word_enum::words;
 
 /// The longest filter, in characters.
 pub const FILTER_LEN_MAX: usize = 1000;
-/// The most terms that a filter has.
+/// Maximum number of terms of a filter.
 pub const TERM_COUNT_MAX: usize = 40;
 
 /// What a filter is applied to.
@@ -74,11 +74,11 @@ words! {
 }
 
 impl JobState {
-    /// What a job that is not in order is marked with in lists, whether it is on, and whether it sends anything.
+    /// The marks that lists show on a job: its problems, and whether it is paused or in shadow mode.
     pub const MARKS: &'static [Self] =
         &[Self::Failing, Self::NeverSucceeded, Self::NoExecutor, Self::Paused, Self::Late, Self::Shadow];
 
-    /// The folded state that it stands for. `paused` stands for every job that is off, also one whose state is `error` or `running`.
+    /// The folded state that it stands for. `paused` has none: it stands for every job that is off, also one in state `error` or `running`.
     #[must_use]
     pub const fn folded(self) -> Option<FoldedState> {
         match self {
@@ -111,7 +111,7 @@ impl Scope {
     }
 }
 
-/// Values of which one must be there, and values of which none may be.
+/// Values of which one must match, and values of which none may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<T> {
     /// One of these; empty for any.
@@ -133,14 +133,14 @@ impl<T> Choice<T> {
         self.any.is_empty() && self.none.is_empty()
     }
 
-    /// Whether something of which `is` answers whether it is a value passes.
+    /// Whether an item passes; `is` decides whether the item is a value.
     pub fn admits(&self, is: impl Fn(&T) -> bool) -> bool {
         (self.any.is_empty() || self.any.iter().any(&is)) && !self.none.iter().any(&is)
     }
 }
 
 impl<T: Copy + Ord> Choice<T> {
-    /// Those of `all` that pass; `None` where all do.
+    /// The values of `all` that pass; `None` if all do.
     #[must_use]
     pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
         let chosen = || all.iter().copied().filter(|value| self.admits(|other| other == value)).collect();
@@ -148,12 +148,12 @@ impl<T: Copy + Ord> Choice<T> {
     }
 }
 
-/// Labels of which one must be there, or of which none may be.
+/// Labels of which a job must have one, or must have none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTerm {
     /// The labels.
     pub any: Vec<LabelTest>,
-    /// Whether none of them may be there.
+    /// Whether a job must have none of them.
     pub is_not: bool,
 }
 
@@ -185,7 +185,7 @@ pub struct Filter {
     pub until: Option<When>,
     /// The executors.
     pub executors: Choice<Pattern>,
-    /// The causes.
+    /// The triggers.
     pub triggers: Choice<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,

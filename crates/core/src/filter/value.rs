@@ -11,7 +11,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// The units of lengths, the longest first, in milliseconds.
 const UNITS: [(&str, u64); 6] =
     [("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
-/// The longest length that a filter names: a thousand years.
+/// The longest length that a filter may name: a thousand years.
 const LENGTH_MAX_MS: u64 = 1000 * 366 * 86_400_000;
 
 /// A name, in which `*` stands for any number of characters.
@@ -25,7 +25,7 @@ impl Pattern {
         !self.0.contains('*')
     }
 
-    /// The longest text that every name it matches contains.
+    /// The longest part that every matching name contains.
     #[must_use]
     pub fn part(&self) -> &str {
         self.0.split('*').max_by_key(|part| part.len()).unwrap_or_default()
@@ -62,10 +62,10 @@ impl LabelTest {
     }
 }
 
-/// An end of a stretch of time, as it was written.
+/// A bound of a period, as written in a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// So long before now.
+    /// This long before now.
     Ago(Duration),
     /// This day.
     Today,
@@ -134,7 +134,7 @@ impl When {
     }
 }
 
-/// The instant of a local time. One that comes twice is the first; one that a clock change skips is an hour later.
+/// The instant of a local time. One that the clock repeats is the first of the two; one that it skips is an hour later.
 fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
     let later = local.checked_add_signed(chrono::TimeDelta::hours(1));
     let at = zone.from_local_datetime(&local).earliest();
@@ -151,7 +151,7 @@ pub struct Bound {
     pub is_inclusive: bool,
 }
 
-/// From how long to how long.
+/// A range of lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LengthRange {
     /// Longer than this.
@@ -175,7 +175,7 @@ impl LengthRange {
         (self.over.map_or(i64::MIN, |over| of(over, 1)), self.under.map_or(i64::MAX, |under| of(under, -1)))
     }
 
-    /// Adds `>5m`, `<=1s` or the like; false where it is none, or where that side is given already.
+    /// Adds `>5m`, `<=1s` or the like; false if it is no bound, or that side is given already.
     pub(super) fn add(&mut self, text: &str) -> bool {
         let Some((side, rest)) = text.chars().next().map(|side| (side, &text[side.len_utf8()..])) else { return false };
         let (is_inclusive, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));

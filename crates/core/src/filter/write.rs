@@ -74,7 +74,7 @@ fn text(text: &Text) -> String {
     if is_plain { format!("{minus}{}", text.text) } else { format!("{minus}{}", in_quotes(&text.text)) }
 }
 
-/// A value, in quotes where it would not be read back otherwise.
+/// A value, in quotes if it could not be read back otherwise.
 pub(super) fn quoted(value: &str) -> String {
     if value.chars().all(is_plain) { value.to_owned() } else { in_quotes(value) }
 }

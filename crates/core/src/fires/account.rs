@@ -11,11 +11,11 @@ use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// The longest range that one account covers; what is later is left to the next one.
+/// The longest range that one account covers; the next account covers the rest.
 pub const RANGE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// The most entries of one account.
+/// Maximum number of entries of one account.
 pub const ENTRY_COUNT_MAX: usize = 1_000;
-/// Fires with the same verdict, one after another, are one entry where they are more than this.
+/// More consecutive fires than this with the same verdict become one entry.
 pub const FOLD_ABOVE: u64 = 24;
 
 /// A definition that a job had, or has.
@@ -33,20 +33,19 @@ pub struct Definition {
 pub struct Facts<'a> {
     /// The definitions that held in the range, the oldest first.
     pub definitions: &'a [Definition],
-    /// What fixed rates count from.
+    /// The instant that fixed rates count from.
     pub anchor: Timestamp,
     /// When the job was deleted: nothing later is planned.
     pub deleted_at: Option<Timestamp>,
-    /// The rows of the range, in any order, with the span that reaches into it; those with a cause of their own and
-    /// shards are skipped.
+    /// The rows of the range, in any order, with a span that reaches into it. Rows with a cause of their own and shards are ignored.
     pub rows: &'a [Run],
     /// The earlier attempts of the run that an answer is about.
     pub attempts: &'a [Attempt],
-    /// What is known around that run.
+    /// The context of that run.
     pub context: Option<&'a Context>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
-    /// The maintenance windows about the job.
+    /// The maintenance windows that apply to the job.
     pub windows: &'a [MaintenanceWindow],
     /// The present.
     pub now: Timestamp,
@@ -61,7 +60,7 @@ pub struct Range {
     pub from: Timestamp,
     /// The last one; at most [`RANGE_MAX`] later.
     pub to: Timestamp,
-    /// At most so many entries; [`ENTRY_COUNT_MAX`] at most.
+    /// Maximum number of entries, at most [`ENTRY_COUNT_MAX`].
     pub limit: usize,
 }
 
@@ -70,9 +69,9 @@ pub struct Range {
 pub struct Entry {
     /// The first of them.
     pub first: Timestamp,
-    /// The last of them: the same where it is one.
+    /// The last of them; the same as `first` for a single fire.
     pub last: Timestamp,
-    /// How many they are.
+    /// How many fires there are.
     pub count: u64,
     /// What became of them.
     pub verdict: Verdict,
@@ -81,17 +80,17 @@ pub struct Entry {
 /// What became of a fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has a row of its own, which has the rest.
+    /// It has a row of its own, which holds the details.
     Row {
         /// The run.
         run: RunId,
-        /// Where it stands.
+        /// The run's status.
         status: RunStatus,
-        /// Why it stands there.
+        /// Why it has this status.
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<Detail>>,
-        /// Whether the definition that held at its instant plans it: one that was settled by a change is not.
+        /// Whether the definition in force at its instant plans it; false for a fire that an edit settled.
         planned: bool,
     },
     /// It was skipped together with others, which share a row.
@@ -103,13 +102,13 @@ pub enum Verdict {
         /// The parameters of the reason.
         detail: Option<Box<Detail>>,
     },
-    /// The schedule alone would fire, and the job's calendar does not let it.
+    /// The schedule alone would fire, but the job's calendar removes or moves this fire.
     Calendar {
         /// The calendar.
         calendar: String,
-        /// What it calls the day.
+        /// The calendar's name for the day.
         day: Option<String>,
-        /// The instant that it moves to; `None` where it is removed.
+        /// The instant that the fire moves to; `None` if it is removed.
         moved_to: Option<Timestamp>,
     },
     /// The job was paused.
@@ -125,9 +124,9 @@ pub enum Verdict {
     Undecided,
     /// It is ahead.
     Planned,
-    /// Its row was removed, being old.
+    /// Its row was removed because of its age.
     Removed,
-    /// It has no row and ought to have one. It must not exist.
+    /// It has no row although it should have one. This must not happen.
     Missing,
 }
 
@@ -147,7 +146,7 @@ impl Verdict {
         RunStatus::WORDS.iter().copied().chain(without_row)
     }
 
-    /// The word for it in JSON: the status of the row where there is one, else one of its own.
+    /// Its word in JSON: the status of its row or, without a row, a word of its own.
     #[must_use]
     pub const fn code(&self) -> &'static str {
         match self {
@@ -163,7 +162,7 @@ impl Verdict {
         }
     }
 
-    /// Whether it is about a fire, and not about an instant that a calendar took.
+    /// Whether it is about a fire, and not about an instant that a calendar removed or moved.
     #[must_use]
     pub const fn is_fire(&self) -> bool {
         !matches!(self, Self::Calendar { .. })
@@ -175,6 +174,6 @@ impl Verdict {
 pub struct Account {
     /// In order, none overlapping another.
     pub entries: Vec<Entry>,
-    /// Where the account ends before its range does: the instant from which the next one goes on.
+    /// If the account ends before its range does: the instant from which the next one continues.
     pub next: Option<Timestamp>,
 }

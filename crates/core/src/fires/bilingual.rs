@@ -1,8 +1,8 @@
-//! The same words in English and Chinese.
+//! Texts in English and Chinese side by side.
 
 use crate::maintenance::FiresInside;
 
-/// English and Chinese.
+/// A text in English and in Chinese.
 pub(super) type Bilingual = (String, String);
 
 pub(super) fn both(en: impl Into<String>, zh: impl Into<String>) -> Bilingual {

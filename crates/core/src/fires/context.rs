@@ -1,5 +1,5 @@
-//! What an answer needs besides the rows of its job: the server and the executors that an open run depends on, the runs
-//! that hold it back, and the runs whose ends led to its own.
+//! The facts for an answer in addition to the rows of its job: the server and the executors that an open run depends on, the runs that hold
+//! it back, and the runs whose ends led to its own.
 
 use std::time::Duration;
 
@@ -15,33 +15,33 @@ use crate::words::Lang;
 
 /// How many runs and executors an answer names; the others are counted.
 pub const NAMED_COUNT_MAX: usize = 5;
-/// How many parents an answer follows to the first cause, from a run that did not begin because of its parent.
+/// How many parents an answer follows towards the first cause of a run that did not begin because of its parent.
 pub const CAUSE_STEP_COUNT_MAX: usize = 5;
 /// A run that begins this much after its due time is late.
 const LATE_FROM: Duration = Duration::from_secs(1);
 
-/// What is known around the run that an answer is about.
+/// The surroundings of the run that an answer is about.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
     /// The server that has the open run.
     pub server: Option<ServerState>,
-    /// Executors of the app that do not take runs now; for a running one, its executor alone.
+    /// Executors of the app that take no runs now; for a run that is running, only its own executor.
     pub executors: Vec<ExecutorState>,
     /// Whether an executor of the app is online and takes runs.
     pub has_taker: bool,
     /// The earlier run of the job that it waits behind.
     pub ahead: Option<OtherRun>,
-    /// The key of the limit that it, or the run ahead of it, waits for …
+    /// The key of the limit that the run, or the run ahead of it, waits for.
     pub limit: Option<String>,
-    /// … the runs that hold the limit, the longest held first …
+    /// The runs that hold the limit, the longest held first, as far as they are named.
     pub holders: Vec<OtherRun>,
-    /// … and how many more there are.
+    /// How many more runs hold the limit.
     pub holders_more: usize,
     /// The runs that led to the end of this one: its parent, the parent of that, and so on.
     pub causes: Vec<OtherRun>,
 }
 
-/// A server, as far as it matters to a run of its.
+/// The state of a server, as far as it matters to a run that it has.
 #[derive(Clone, Debug)]
 pub struct ServerState {
     /// The node's name.
@@ -57,18 +57,18 @@ pub struct ServerState {
 pub struct ExecutorState {
     /// Its name.
     pub name: String,
-    /// For one that is silent: since when, and when it is given up; `None` for one that takes nothing new.
+    /// If it is silent: since when, and when it is given up. `None` if it is connected and takes nothing new.
     pub silent: Option<(Timestamp, Timestamp)>,
     /// Its switch.
     pub switch: Switch,
 }
 
-/// Another run that explains one.
+/// Another run that helps to explain the one in question.
 #[derive(Clone, Debug)]
 pub struct OtherRun {
     /// The run.
     pub run: Run,
-    /// Its job; `None` where the reader may not see that.
+    /// The name of its job; `None` if the reader may not see the job.
     pub job: Option<String>,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Around<'a, F> {
 }
 
 impl<F: Fn(Timestamp) -> String> Around<'_, F> {
-    /// What the run waits for, where that is not stored with it and no executor takes runs.
+    /// What the run waits for if that is not stored with it: an executor, if none takes runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
         let is_executor = !self.context.has_taker && !self.context.executors.is_empty();
         is_executor.then(|| both("for an executor", "执行器"))
@@ -149,7 +149,7 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
         ))
     }
 
-    /// Executors that the stored wait names as draining are known to the reader.
+    /// Leaves out executors that the stored wait already names as draining.
     fn executors(&self) -> Vec<Bilingual> {
         let obstacles = self.run.detail.as_ref().map_or(&[][..], |detail| &detail.obstacles);
         let is_switched_off =
@@ -199,7 +199,7 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
         )
     }
 
-    /// What the run ahead does.
+    /// What the run ahead is doing.
     fn ahead(&self) -> Option<Bilingual> {
         let ahead = self.context.ahead.as_ref()?;
         let (run, on) = (&ahead.run, ahead.executor());

@@ -1,4 +1,4 @@
-//! Verdicts in order, put together: a long stretch of one verdict is one entry.
+//! Folds verdicts in order: a long stretch of one verdict becomes one entry.
 
 use super::account::{Account, Entry, FOLD_ABOVE, Verdict};
 use crate::time::Timestamp;
@@ -19,10 +19,10 @@ pub(super) struct Fold {
     open: Option<Open>,
 }
 
-/// A stretch that may go on.
+/// A stretch that the next fires may extend.
 struct Open {
     stretch: Stretch,
-    /// Each instant, while they are few.
+    /// Each instant, while there are few.
     listed: Vec<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl Fold {
         self.next.is_some()
     }
 
-    /// The account, which ends where the range does, or at `stopped` where the walk was given up.
+    /// The account. It ends with the range, or at `stopped` if the walk stopped early.
     pub(super) fn finish(mut self, stopped: Option<Timestamp>) -> Account {
         self.close();
         Account { entries: self.entries, next: self.next.or(stopped) }

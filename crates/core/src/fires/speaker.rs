@@ -23,10 +23,10 @@ use crate::words::{Lang, moment};
 
 /// A run that begins this much after its due time is late.
 const LATE_FROM: Duration = Duration::from_secs(1);
-/// A shorter wait explains nothing.
+/// Shorter waits are not given as an explanation.
 const WAIT_FROM: Duration = Duration::from_millis(500);
 
-/// Speaks about the fire of one instant.
+/// Writes the sentences about the fire of one instant.
 pub(super) struct Speaker<'a> {
     facts: &'a Facts<'a>,
     job: Option<&'a Job>,
@@ -46,7 +46,7 @@ impl<'a> Speaker<'a> {
         moment(self.zone, at)
     }
 
-    /// How an answer begins that is about a fire that was not asked about by its instant.
+    /// The start of an answer about a fire that the question did not name by its instant.
     pub(super) fn lead(&self, about: About) -> Bilingual {
         let at = self.moment(self.at);
         match about {
@@ -116,7 +116,7 @@ impl<'a> Speaker<'a> {
         (en, zh)
     }
 
-    /// What is known around this run.
+    /// This run with its context, if there is any.
     fn around<'r>(&'r self, row: Option<&'r Run>) -> Option<Around<'r, impl Fn(Timestamp) -> String + 'r>> {
         let (run, context) = row.zip(self.facts.context)?;
         Some(Around { run, context, now: self.facts.now, moment: |at| self.moment(at) })
@@ -150,7 +150,7 @@ impl<'a> Speaker<'a> {
             );
         }
         if row.is_some_and(|row| row.started_at.is_none() && !row.is_root()) {
-            // Its server ended, and the executors that may have it have not all answered, or the one that has it reports no start.
+            // Its server ended, and not all executors that may have the run have answered, or the one that has it reports no start.
             return both(
                 format!("It may be running{}: it was sent, and when it began is not known{}.", on.0, again.0),
                 format!("可能正在执行{}：已发送，尚不知何时开始{}。", on.1, again.1),
@@ -162,7 +162,7 @@ impl<'a> Speaker<'a> {
         )
     }
 
-    /// The answer for a run that did not begin in its last attempt: an earlier one may have.
+    /// The answer for a run whose last attempt did not begin; an earlier one may have begun.
     fn not_begun(&self, row: Option<&Run>, why: &Bilingual) -> Bilingual {
         match row.and_then(|row| Some((last_begun(self.facts.attempts, row)?, row))) {
             Some((begun, row)) => not_begun(begun, row, why, |at| self.moment(at)),
@@ -197,7 +197,7 @@ impl<'a> Speaker<'a> {
             | RunStatus::Cancelled
             | RunStatus::Skipped => ("succeeded", "成功"),
         };
-        // Older rows have as the start of a run that was never received when it was sent.
+        // Older rows of a run that was never received have the instant of sending as its start.
         let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
@@ -344,7 +344,7 @@ impl<'a> Speaker<'a> {
         }
     }
 
-    /// Names the calendar where it removes every fire that the schedules plan from now on.
+    /// Names the calendar if it removes every fire that the schedules plan from now on.
     fn all_removed(&self) -> Option<Bilingual> {
         let (table, anchor, now) = (&self.job?.timetable, self.facts.anchor, self.facts.now);
         let calendar = table.calendar.as_ref()?.calendar.name();
@@ -358,7 +358,7 @@ impl<'a> Speaker<'a> {
     }
 }
 
-/// What made a run.
+/// What triggered a run.
 const fn triggered(trigger: Trigger) -> (&'static str, &'static str) {
     match trigger {
         Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),
@@ -370,7 +370,7 @@ const fn triggered(trigger: Trigger) -> (&'static str, &'static str) {
     }
 }
 
-/// What follows the outcome: the clause of the reason, else what the executor wrote.
+/// The part after the outcome: the clause of the reason, or else the executor's message.
 fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
     if status == RunStatus::Succeeded {
@@ -400,7 +400,7 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
     let (en, zh) = both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
-    // A handler gives its own reason to skip; the clause above has what the server wrote.
+    // A handler gives its own reason to skip, which is added to the clause of the server.
     let own = row.and_then(|row| row.message.as_deref()).filter(|_| reason == Reason::Handler);
     match own.filter(|message| !message.is_empty()) {
         Some(message) => Some(both(format!("{en}: {message}"), format!("{zh}：{}", in_words(message, Lang::Zh)))),
@@ -412,7 +412,7 @@ fn executor(row: Option<&Run>) -> Bilingual {
     executor_named(row.and_then(|row| row.executor.as_deref()))
 }
 
-/// Why there is a further attempt, for one that is under way.
+/// Why an open run has a further attempt; empty for a first one.
 fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
     let none = Detail::default();
@@ -424,7 +424,7 @@ fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     )
 }
 
-/// Which attempt it was, where it was not the first.
+/// Which attempt it was; empty for a first one.
 fn attempts(row: Option<&Run>) -> Bilingual {
     let Some(row) = row.filter(|row| row.attempt > 1) else { return nothing() };
     let (attempt, lost) = (row.attempt, row.lost_count);
@@ -449,11 +449,11 @@ fn late(row: Option<&Run>) -> Bilingual {
         return nothing();
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
-    // The trace is stored with the end. A run that has not ended has waited since it was due.
+    // The trace is stored with the end. For a run that has not ended, all of its delay counts as a wait for an executor.
     let mut waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
     let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
     if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
-        // The trace ends where it was sent: it waited in the queue of its executor.
+        // The trace ends when the run was sent: then it waited in the queue of its executor.
         waits.executor = late;
     }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());

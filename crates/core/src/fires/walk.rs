@@ -1,4 +1,4 @@
-//! The walk through a range: cut where something changes, and between two cuts described as a whole.
+//! The walk through a range: it is cut where something changes, and each stretch between two cuts is described as a whole.
 
 use super::account::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
 use super::fold::{Fold, Stretch};
@@ -11,7 +11,7 @@ use crate::taken::{Taken, taken};
 use crate::time::Timestamp;
 use crate::timetable::Applied;
 
-/// How many instants and days one account looks at, an instant once for each schedule; what is left is for the next one.
+/// Maximum number of instants and days that one account looks at, an instant once for each schedule. The next account covers the rest.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The account of a range.
@@ -55,10 +55,10 @@ pub(super) struct Walk<'a> {
     fold: Fold,
     steps: usize,
     steps_max: usize,
-    /// Only the first fire is wanted.
+    /// Whether the walk ends at the first fire.
     is_first_wanted: bool,
     has_fire: bool,
-    /// Where it was given up: everything before is described.
+    /// Where the walk stopped early; everything before is described.
     stopped: Option<Timestamp>,
 }
 
@@ -83,28 +83,28 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The same with at most so many steps.
+    /// Limits the walk to at most this many steps.
     pub(super) fn within(self, steps: &usize) -> Self {
         Self { steps_max: (*steps).min(STEP_COUNT_MAX), ..self }
     }
 
-    /// The same up to the first fire.
+    /// Ends the walk at the first fire.
     pub(super) fn until_first_fire(self) -> Self {
         Self { is_first_wanted: true, ..self }
     }
 
     pub(super) fn run(mut self) -> Account {
-        self.go()
+        self.build_account()
     }
 
-    /// Takes what it needed off the steps that are left.
+    /// Runs the walk and subtracts its steps from those left.
     pub(super) fn run_within(mut self, steps: &mut usize) -> Account {
-        let account = self.go();
+        let account = self.build_account();
         *steps = steps.saturating_sub(self.steps.max(1));
         account
     }
 
-    fn go(&mut self) -> Account {
+    fn build_account(&mut self) -> Account {
         let whole = self.stopped.take();
         let mut cursor = just_before(self.from);
         for cut in self.cuts() {
@@ -118,7 +118,7 @@ impl<'a> Walk<'a> {
         std::mem::replace(&mut self.fold, Fold::new(0)).finish(stopped)
     }
 
-    /// The instants after which something else holds than up to them, in order; the last is the range's end.
+    /// The instants at which something changes, in order; each belongs to the stretch before it. The last one is the range's end.
     fn cuts(&self) -> Vec<Timestamp> {
         let Facts { definitions, deleted_at, next_fire_at, windows, now, kept_from, .. } = self.facts;
         let mut cuts: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
@@ -134,7 +134,7 @@ impl<'a> Walk<'a> {
         cuts
     }
 
-    /// Adds what became of the fires of a stretch in which nothing changes.
+    /// Adds the verdicts of the fires in a stretch in which nothing changes.
     fn add_stretch(&mut self, between: Between) {
         let Between(_, until) = between;
         let definition = self.definition_at(until);
@@ -148,12 +148,12 @@ impl<'a> Walk<'a> {
         let verdict = self.verdict_without_row(definition, until);
         let table = &definition.job.timetable;
         match (table.schedules.as_slice(), &table.calendar) {
-            _ if table.delay().is_some() => self.tell_delay(between, verdict),
-            ([one], None) => self.tell_plain(one, between, verdict),
+            _ if table.delay().is_some() => self.add_delay(between, verdict),
+            ([one], None) => self.add_plain(one, between, verdict),
             ([one], Some(applied)) if matches!(applied.rule, CalendarRule::Only | CalendarRule::Except) => {
-                self.tell_days(definition, (one, applied), between, &verdict);
+                self.add_days(definition, (one, applied), between, &verdict);
             }
-            _ => self.tell_each(definition, between, &verdict),
+            _ => self.add_each(definition, between, &verdict),
         }
     }
 
@@ -165,7 +165,7 @@ impl<'a> Walk<'a> {
 
     fn plans(&self, definition: &Definition, row: &Run) -> bool {
         let table = &definition.job.timetable;
-        // A pump begins from when it was saved, and anew after an edit or a failure, at instants that no schedule has.
+        // A pump begins when it is saved, and again after an edit or a failure, at instants that no schedule has.
         let begins_by_itself = definition.job.pump.is_some();
         begins_by_itself || table.delay().is_some() || table.fire_at(self.facts.anchor, row.fire_at).is_some()
     }
@@ -190,15 +190,15 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// A delay has one instant that is known without a row.
-    fn tell_delay(&mut self, Between(from, until): Between, verdict: Verdict) {
+    /// Only one instant of a delay is known without a row.
+    fn add_delay(&mut self, Between(from, until): Between, verdict: Verdict) {
         if let Some(at) = self.facts.next_fire_at.filter(|at| from < *at && *at <= until) {
             self.push(Between(at, at), 1, verdict, std::iter::once(at));
         }
     }
 
-    /// Counts without walking.
-    fn tell_plain(&mut self, schedule: &Schedule, Between(from, until): Between, verdict: Verdict) {
+    /// Counts the fires of one schedule without walking.
+    fn add_plain(&mut self, schedule: &Schedule, Between(from, until): Between, verdict: Verdict) {
         self.steps += 1;
         let anchor = self.facts.anchor;
         let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
@@ -209,7 +209,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Goes from one edge of the calendar to the next, and counts between them.
-    fn tell_days(
+    fn add_days(
         &mut self,
         definition: &Definition,
         (schedule, applied): (&Schedule, &Applied),
@@ -219,23 +219,23 @@ impl<'a> Walk<'a> {
         let mut cursor = from;
         loop {
             let fire = definition.job.timetable.next_until(self.facts.anchor, cursor, until).map(|fire| fire.at);
-            self.tell_closed((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
+            self.add_closed((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
             let Some(fire) = fire.filter(|_| self.stopped.is_none() && !self.fold.is_full()) else { return };
             let local = local::shown(schedule.zone, fire);
             let edge =
                 just_before(local::instant(schedule.zone, applied.calendar.next_edge(local))).min(until).max(fire);
-            // Where the clock changes before the edge, it may show times of before the fire again.
+            // If the clock changes before the edge, it may repeat local times from before the fire.
             let steady = local::shown(schedule.zone, edge) - local == chrono_length(fire, edge);
             cursor = if steady { edge } else { fire };
-            self.tell_plain(schedule, Between(just_before(fire), cursor), verdict.clone());
+            self.add_plain(schedule, Between(just_before(fire), cursor), verdict.clone());
             if self.is_over(cursor) {
                 return;
             }
         }
     }
 
-    /// Instants that the calendar takes, all of them, day by day.
-    fn tell_closed(&mut self, (schedule, applied): (&Schedule, &Applied), Between(from, until): Between) {
+    /// Adds all instants that the calendar removes or moves, day by day.
+    fn add_closed(&mut self, (schedule, applied): (&Schedule, &Applied), Between(from, until): Between) {
         let mut cursor = from;
         while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
             let tomorrow =
@@ -243,7 +243,7 @@ impl<'a> Walk<'a> {
             let day_ends = tomorrow.map_or(until, |tomorrow| just_before(local::instant(schedule.zone, tomorrow)));
             cursor = day_ends.min(until).max(at);
             let verdict = verdict_of_taken(applied, taken(schedule, applied, at));
-            self.tell_plain(schedule, Between(just_before(at), cursor), verdict);
+            self.add_plain(schedule, Between(just_before(at), cursor), verdict);
             if self.is_over(cursor) {
                 return;
             }
@@ -251,13 +251,13 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks through all instants: those of the timetable, and those that its calendar took.
-    fn tell_each(&mut self, definition: &Definition, Between(from, until): Between, verdict: &Verdict) {
+    fn add_each(&mut self, definition: &Definition, Between(from, until): Between, verdict: &Verdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
         let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
         let mut fire = next_fire(from);
         let mut raw = table.calendar.as_ref().and_then(|_| next_raw(from));
-        // Each step asks every schedule for its next instant; and for the one that the calendar may take.
+        // Each step asks every schedule for its next instant, and with a calendar also for the next one without the calendar.
         let cost = table.schedules.len().max(1) * (1 + usize::from(table.calendar.is_some()));
         while let Some(at) = fire.into_iter().chain(raw.map(|(at, _)| at)).min() {
             self.steps += cost;
@@ -303,7 +303,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The rows of the schedule itself, one for each instant: that of the whole before those of its shards.
+/// The rows that the schedule itself made, one for each instant: the row of the whole comes before those of its shards.
 fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     let mut rows: Vec<&Run> = rows.iter().filter(|row| row.cause == 0).collect();
     rows.sort_by_key(|row| (row.fire_at, row.shard_index));

@@ -11,10 +11,10 @@ use crate::status::Trigger;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
-/// How far around an instant the nearest fires are looked for, step by step.
+/// Growing distances around an instant, in seconds, within which the nearest fires are searched.
 const WINDOWS_SECS: [u64; 5] = [60, 3_600, 86_400, 32 * 86_400, 366 * 86_400];
-/// How many steps the search for the nearest fires takes in one answer, counted as in an account: what is not found by
-/// then is left out.
+/// Maximum number of steps of the search for the nearest fires in one answer, counted as in an account. A fire that is not found within
+/// them is left out.
 pub(super) const SEARCH_STEP_COUNT_MAX: usize = 40_000;
 
 /// What an answer is about.
@@ -41,11 +41,11 @@ pub struct Why {
     pub at: Timestamp,
     /// How it was chosen.
     pub about: About,
-    /// What became of the fire of this instant; `None` where nothing was planned and nothing ran.
+    /// What became of the fire of this instant; `None` if nothing was planned and nothing ran.
     pub entry: Option<Entry>,
-    /// Where nothing was planned: the nearest fire before, within a year …
+    /// The nearest earlier fire within a year, if nothing was planned.
     pub before: Option<Timestamp>,
-    /// … and the nearest one after.
+    /// The nearest later fire within a year, if nothing was planned.
     pub after: Option<Timestamp>,
     /// The answer in English.
     pub en: String,
@@ -63,7 +63,7 @@ impl Why {
         }
     }
 
-    /// The same answer to a question without an instant: the sentence names the fire that it is about.
+    /// The same answer for a question that named no instant: the sentence names the fire that it is about.
     #[must_use]
     pub fn about(self, about: About, facts: &Facts<'_>) -> Self {
         let (en, zh) = Speaker::new(facts, self.at).lead(about);
@@ -73,8 +73,7 @@ impl Why {
 
 /// Why a job ran or did not run at an instant.
 ///
-/// Of the rows, those of the instant and the span that reaches it are enough; the fires nearby are found by the
-/// definitions alone.
+/// The facts need only the rows of the instant and the span that reaches it; nearby fires are found from the definitions alone.
 #[must_use]
 pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
     let entry = account(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
@@ -91,7 +90,7 @@ pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
     Why { at, about, entry: None, before, after, en, zh }
 }
 
-/// Why a run has its status, also of one that was requested. It is among the rows of the facts.
+/// Why a run has its status, whatever triggered it. The run must be among the rows of the facts.
 #[must_use]
 pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
     let verdict = Verdict::of_run(run, true);
@@ -100,12 +99,12 @@ pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
     Why { at: run.fire_at, about: About::Instant, entry, before: None, after: None, en, zh }
 }
 
-/// How far from an instant a run may be that the answer is about, where nothing was planned at the instant.
+/// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
 pub const NEAR: Duration = Duration::from_secs(60);
-/// How far from an instant a run of the schedule may have begun: other instants have their own answers.
+/// The same distance for the start of a run of the schedule, whose own instant has its own answer.
 const NEAR_BEGIN: Duration = Duration::from_secs(1);
 
-/// Of these runs the one nearest to an instant, by the instant it was made for or began at; none further than [`NEAR`].
+/// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAR`].
 #[must_use]
 pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
     let apart = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
@@ -136,8 +135,8 @@ pub fn nearest(facts: &Facts<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     (nearest_before(facts, after_now, |_| true, &mut steps), nearest_after(facts, after_now, &mut steps))
 }
 
-/// Looks at one stretch with one definition after the other, the newest first, and in each backwards in growing windows:
-/// where a definition fires often, a small window has its last fire.
+/// Searches the stretches of one definition each, the newest first, and each stretch backwards in growing windows: if a definition fires
+/// often, a small window has its last fire.
 fn nearest_before(
     facts: &Facts<'_>,
     at: Timestamp,

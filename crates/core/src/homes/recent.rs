@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::id::{JobId, NodeId};
 use crate::time::Timestamp;
 
-/// After so long a fire counts half.
+/// After this time a fire counts half.
 pub const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// What a store multiplies a count with that it was read at such an age, for databases that cannot compute powers, and what is a whole.
-/// Older counts are nothing.
+/// By age of a count, the factor that a store multiplies it by, for databases that cannot compute powers. [`DECAY_WHOLE`] is a factor of
+/// one; older counts are 0.
 pub const DECAY_STEPS: [(Duration, u64); 8] = [
     (Duration::from_secs(40), 256),
     (Duration::from_secs(300), 211),
@@ -20,10 +20,10 @@ pub const DECAY_STEPS: [(Duration, u64); 8] = [
     (Duration::from_secs(2_400), 23),
     (Duration::from_secs(3_600), 8),
 ];
-/// The factor of a count that is fresh.
+/// The factor of a fresh count.
 pub const DECAY_WHOLE: u64 = 256;
 
-/// What a job weighs beside its recent fires, in thousandths of a fire: jobs that fire seldom are shared out by their number.
+/// The load of a job in addition to its recent fires, in thousandths of a fire: jobs that seldom fire are distributed by their number.
 const IDLE_JOB: u64 = 10;
 
 /// A decaying count of fires.
@@ -58,12 +58,12 @@ impl RecentFires {
     pub fn thousandths_at(self, now: Timestamp) -> u64 {
         let half_lives = now.since(self.counted_at).as_secs_f64() / HALF_LIFE.as_secs_f64();
         let factor = (-half_lives).exp2();
-        // A part of a thousandth is nothing, and no count comes near the ends of these types.
+        // Fractions of a thousandth are dropped, and no count comes near the ends of these types.
         let thousandths = f64::from(u32::try_from(self.thousandths).unwrap_or(u32::MAX)) * factor;
         Duration::from_secs_f64(thousandths).as_secs()
     }
 
-    /// With so many fires more.
+    /// Adds this many fires.
     #[must_use]
     pub fn and(self, fires: u64, now: Timestamp) -> Self {
         let thousandths = self.thousandths_at(now).saturating_add(fires.saturating_mul(1_000));
@@ -98,7 +98,7 @@ impl JobShare {
 pub struct NodeShare {
     /// The node.
     pub node: NodeId,
-    /// Its share where the strategy is [`ClaimStrategy::Weight`](super::ClaimStrategy::Weight); who has 0 gets nothing, unless all have.
+    /// Its share under [`ClaimStrategy::Weight`](super::ClaimStrategy::Weight); a node with 0 gets nothing, unless all have 0.
     pub weight: u32,
     /// How many jobs it is home to.
     pub job_count: u64,

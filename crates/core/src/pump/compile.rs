@@ -12,13 +12,13 @@ use crate::spec::{
 };
 use crate::time::Timestamp;
 
-/// The most groups of a pump job.
+/// Maximum number of groups of a pump job.
 const GROUP_COUNT_MAX: u32 = 1_000;
 const THREADS_MAX: u32 = 1_000;
 const FETCH_MAX: u32 = 100_000;
 const HAND_OVER_MAX: Duration = Duration::from_secs(3600);
 
-/// What of a job's definition goes with its pump, or does not.
+/// The parts of a job's definition that a pump restricts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobParts<'a> {
     pub(crate) schedules: &'a [(String, &'a ScheduleSpec)],
@@ -147,7 +147,7 @@ impl PumpSpec {
     }
 }
 
-/// What goes with a pump job only as it is.
+/// Refuses settings that must keep their defaults in a pump job.
 fn refuse_others(job: JobParts<'_>, errors: &mut Vec<FieldError>) {
     let mut refuse = |pointer: &str, message: &str| errors.push(FieldError::new(pointer, message));
     if job.shards.is_some() {

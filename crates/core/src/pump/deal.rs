@@ -1,4 +1,4 @@
-//! Who has which item: evenly, with as few changes as possible.
+//! Deals items to groups: evenly, with as few changes as possible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -6,10 +6,10 @@ use std::time::Duration;
 use super::item::{Change, Item, Owner};
 use crate::time::Timestamp;
 
-/// How long an item is kept that the definition has no longer: one that comes back goes on with its epoch and its checkpoint.
+/// How long an item that the definition no longer has is kept. If it is added again in that time, it keeps its epoch and its checkpoint.
 const REMOVED_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// A group that an executor works for.
+/// A group that an executor runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Its run and attempt.
@@ -25,25 +25,25 @@ pub enum GroupMode {
     Takes,
     /// Its executor is not connected now: it keeps what it has.
     Keeps,
-    /// It leaves its executor: it gives everything back.
+    /// It leaves its executor: it releases everything.
     Leaves,
 }
 
-/// What is wanted of a deal.
+/// The target of a deal.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The items of the definition.
     pub names: &'a BTreeMap<String, String>,
-    /// How many one group has at most.
+    /// Maximum number of items of one group.
     pub per_group: Option<u32>,
-    /// How long an item that is asked back may take.
+    /// How long a group may take to release an item.
     pub hand_over: Duration,
 }
 
-/// The changes after which each item of the definition has an owner, as far as there are groups: what the groups that take items have
-/// differs by at most one, and nothing moves that need not.
+/// The changes that give each item of the definition an owner, as far as there are groups. The item counts of the groups that take items
+/// then differ by at most one, and no item moves without need.
 ///
-/// The changes are in the order in which they are to be made. An item that a group must give back is asked for and dealt only when it has
+/// The changes are in the order in which they must be made. An item that a group must release is only asked for; it is dealt once it has
 /// been released.
 #[must_use]
 pub fn deal(
@@ -101,7 +101,7 @@ pub fn deal(
     let mut room = quotas.iter().zip(&kept).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
     let mut next = 0;
     for (name, epoch) in free {
-        // Each in turn, so that the first groups do not have theirs long before the last ones.
+        // In turn, so that the first groups do not get all of their items long before the last ones.
         let Some(step) = (0..groups.len()).find(|step| room[(next + step) % groups.len()] > 0) else { break };
         let index = (next + step) % groups.len();
         room[index] -= 1;
@@ -111,7 +111,7 @@ pub fn deal(
     changes
 }
 
-/// How many items each group is to have. Those that have the most get the remainder: so the fewest move.
+/// How many items each group gets. The groups that have the most get the remainder, so that the fewest items move.
 fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: Wanted<'_>) -> Vec<usize> {
     let of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
     let mut takers: Vec<usize> = of_mode(GroupMode::Takes).collect();

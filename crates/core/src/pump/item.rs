@@ -6,7 +6,7 @@ use crate::id::RunId;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// Who has an item: one attempt of a group's run. The next attempt of the same group has nothing of it.
+/// The owner of an item: one attempt of a group's run. The group's next attempt does not inherit the item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Owner {
     /// The group's run.
@@ -18,7 +18,7 @@ pub struct Owner {
 /// What was done with rows of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Selects that asked for it.
+    /// Selects for the item.
     pub fetches: i64,
     /// Rows that they returned.
     pub rows: i64,
@@ -58,15 +58,15 @@ words! {
 pub struct Item {
     /// Its name.
     pub name: String,
-    /// Who has it; `None` where it is free.
+    /// Its owner; `None` while it is free.
     pub owner: Option<Owner>,
     /// Rises with each owner.
     pub epoch: i64,
-    /// When its owner was asked to give it back.
+    /// When its owner was asked to release it.
     pub asked_at: Option<Timestamp>,
     /// The number of the last progress at this epoch; 0 for none.
     pub sequence: i64,
-    /// Where the last owner stopped, in its own words.
+    /// Where the last owner stopped, in the handler's own format.
     pub checkpoint: Option<String>,
     /// What was done at epochs before this one.
     pub before: Counts,
@@ -76,7 +76,7 @@ pub struct Item {
     pub per_minute: u32,
     /// When the oldest row in work was fetched.
     pub oldest_at: Option<Timestamp>,
-    /// The last select at this epoch returned no rows, and none is in work.
+    /// Whether the last select at this epoch returned no rows and no row is in work.
     pub dry: bool,
     /// When the row was last written.
     pub updated_at: Timestamp,
@@ -123,10 +123,10 @@ impl Item {
     }
 }
 
-/// What an owner reports of an item. The counts are of its epoch.
+/// An owner's report on an item. The counts cover its epoch only.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Who reports.
+    /// The owner that reports.
     pub owner: Owner,
     /// The epoch at which it has the item.
     pub epoch: i64,
@@ -134,24 +134,24 @@ pub struct Progress {
     pub sequence: i64,
     /// What was done.
     pub counts: Counts,
-    /// Rows of the last minute.
+    /// Rows that were done in the last minute.
     pub per_minute: u32,
     /// When the oldest row in work was fetched.
     pub oldest_at: Option<Timestamp>,
-    /// The last select returned no rows, and none is in work.
+    /// Whether the last select returned no rows and no row is in work.
     pub dry: bool,
-    /// Where it stands, in its own words.
+    /// How far the owner has come, in the handler's own format.
     pub checkpoint: Option<String>,
-    /// It is given back.
+    /// Whether the owner has released the item.
     pub released: bool,
 }
 
-/// A change of an item. Each states what it expects; one that meets something else does nothing.
+/// A change of an item. Each names the state that it expects, and does nothing in any other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The definition has a new item.
     Add,
-    /// The definition has it no longer, and it has no owner.
+    /// The definition no longer has the item, and the item has no owner.
     Remove,
     /// A free item goes to an owner, under the next epoch.
     Deal {
@@ -160,17 +160,17 @@ pub enum Change {
         /// The new owner.
         to: Owner,
     },
-    /// Its owner is asked to give it back.
+    /// Its owner is asked to release it.
     Ask {
-        /// At which epoch it has it.
+        /// The owner's epoch.
         epoch: i64,
     },
-    /// Its owner's attempt is over.
+    /// Its owner's attempt has ended.
     Free {
-        /// Whose.
+        /// That owner.
         owner: Owner,
     },
-    /// It was not given back in time: its owner has it no longer, whatever it reports later.
+    /// It was not released in time: its owner loses it, whatever it reports later.
     Fence {
         /// The epoch that ends.
         epoch: i64,
@@ -179,7 +179,7 @@ pub enum Change {
     Report(Progress),
 }
 
-/// Makes a change, and answers whether it was made.
+/// Applies a change, and returns whether it was applied.
 ///
 /// ```
 /// use rondel_core::pump::{Change, Item, Owner, apply};
@@ -260,7 +260,7 @@ fn change_item(item: &mut Item, change: &Change, now: Timestamp) -> bool {
     }
 }
 
-/// The epoch is what counts: the last words of an owner whose attempt has ended are taken until the item is dealt on.
+/// The epoch decides: a late report of an owner whose attempt has ended is accepted until the item is dealt again.
 fn report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;

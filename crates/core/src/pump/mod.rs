@@ -1,9 +1,9 @@
-//! Pump jobs: which group has which item, who gives one back, and when the whole begins and ends.
+//! Pump jobs: which group has which item, when a group releases one, and when a root run begins and ends.
 //!
-//! A pump job keeps groups running, each a long run below the root run of its fire. Its items are dealt to the groups ([`mod@deal`]). An item has one
-//! owner at a time, an attempt of a group's run, and an epoch that rises with each owner. It changes hands only after its owner has released it, after that
-//! owner's attempt is over, or after `hand_over` has passed ([`item`]). [`root`] decides when a root run begins and ends, [`place`] how many groups an
-//! executor has, [`totals`] adds items up.
+//! A pump job keeps groups running, each a long run below the root run of its fire. Its items are dealt to the groups ([`mod@deal`]). An
+//! item has one owner at a time, an attempt of a group's run, and an epoch that rises with each owner. It changes owner only after its
+//! owner has released it, after that owner's attempt has ended, or after `hand_over` has passed ([`item`]). [`root`] decides when a root
+//! run begins and ends, [`place`] on which executors groups run, [`totals`] adds items up.
 
 pub(crate) mod compile;
 pub mod deal;
@@ -31,13 +31,13 @@ pub struct Pump {
     pub items: BTreeMap<String, String>,
     /// How many groups run.
     pub groups: u32,
-    /// How many of them one executor has at most.
+    /// Maximum number of groups on one executor.
     pub per_executor: Option<u32>,
-    /// How many items one group has at most.
+    /// Maximum number of items of one group.
     pub items_per_group: Option<u32>,
     /// How a group works.
     pub limits: Limits,
-    /// When it ends.
+    /// When its root runs end.
     pub until: Until,
 }
 
@@ -50,13 +50,13 @@ pub struct Limits {
     pub fetch: u32,
     /// How many rows one execute gets.
     pub batch: u32,
-    /// Who fetches.
+    /// Which worker of a group fetches, and when.
     pub mode: PumpMode,
     /// The wait after a select without rows.
     pub idle: Duration,
     /// The wait after each select with rows.
     pub pause: Duration,
-    /// How long an item that is asked back may take to be released.
+    /// How long a group may take to release an item.
     pub hand_over: Duration,
 }
 
@@ -72,7 +72,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// When a root run that was planned for `start` ends at the latest; `None` where no instant ends it.
+    /// When a root run that was planned for `start` ends at the latest; `None` if no instant ends it.
     #[must_use]
     pub fn end_of(&self, start: Timestamp) -> Option<Timestamp> {
         match self {

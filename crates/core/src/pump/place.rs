@@ -1,4 +1,4 @@
-//! How many groups of a pump job an executor has.
+//! On which executors the groups of a pump job run.
 
 /// Groups of one pump job on an executor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,15 +12,15 @@ pub struct Load {
 /// Whether an executor takes groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
-    /// It does.
+    /// It takes groups.
     Open,
     /// It has no free slot: it keeps what it has.
     Full,
-    /// It shuts down or is switched off: what it has is to leave.
+    /// It shuts down or is switched off: its groups must leave.
     Off,
 }
 
-/// The executor that gets the next group: the first of those with the fewest.
+/// The executor that gets the next group: the first of those with room that have the fewest.
 ///
 /// ```
 /// use rondel_core::pump::{Load, Room, least_loaded};
@@ -36,8 +36,8 @@ pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> 
     open.min_by_key(|(_, load)| load.groups).map(|(index, _)| index)
 }
 
-/// The executor that a group leaves for another one: one that takes none any more, or the one with the most where another has at least two
-/// fewer. `None` where all is well, or no other executor has room.
+/// The executor from which one group moves to another executor: one that is off, or the one with the most groups if another has at least
+/// two fewer. `None` if no group needs to move, or no other executor has room.
 #[must_use]
 pub fn surplus(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
     let to = least_loaded(loads, per_executor)?;

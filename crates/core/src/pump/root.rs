@@ -8,9 +8,9 @@ use crate::reason::Reason;
 use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 
-/// How long after a root run that failed, or was skipped, the next one begins.
+/// Wait between a root run that failed, or was skipped, and the next one.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// How long after its instant a start that the schedule has not made is made up for.
+/// Grace after a start's instant: a run that the schedule has not begun by then is begun here.
 const AFTER_START: Duration = Duration::from_secs(10);
 
 /// The newest root run of a pump job.
@@ -22,7 +22,7 @@ pub struct Root {
     pub version: i64,
     /// Why it exists.
     pub trigger: Trigger,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
     /// Why it ended.
     pub reason: Option<Reason>,
@@ -39,7 +39,7 @@ pub enum RootStep {
     Stay,
     /// A new one begins, planned for this instant.
     Begin(Timestamp),
-    /// It ends.
+    /// The run ends, for this reason.
     End(Reason),
 }
 
@@ -61,7 +61,7 @@ pub fn next_step(
 }
 
 fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
-    // A run that was triggered by hand goes on while the schedule is paused.
+    // A run that was triggered by hand keeps running while the schedule is paused.
     let is_by_schedule = !matches!(root.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill);
     let reason = if root.ends {
         None
@@ -79,10 +79,10 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
     reason.map_or(RootStep::Stay, RootStep::End)
 }
 
-/// The schedule begins root runs itself, at its instants. What remains: a pump without a schedule, a window that a server or a definition comes into,
-/// and what must begin anew after an edit or a failure.
+/// The schedule begins root runs itself, at its instants. This function begins the others: of a pump without a schedule, in a window that
+/// was already open when a server started or a definition was saved, and again after an edit or a failure.
 fn begin(job: &Job, pump: &Pump, switched_on: Timestamp, newest: Option<Root>, now: Timestamp) -> RootStep {
-    let start = window_start(job, pump, switched_on, now).or_else(|| goes_on(job, pump, newest?));
+    let start = window_start(job, pump, switched_on, now).or_else(|| interrupted_window_start(job, pump, newest?));
     let Some(start) = start else { return RootStep::Stay };
     let Some(root) = newest.filter(|root| root.fire_at >= start) else { return RootStep::Begin(start) };
     let was_interrupted = match (root.status, root.reason) {
@@ -99,20 +99,20 @@ fn begin(job: &Job, pump: &Pump, switched_on: Timestamp, newest: Option<Root>, n
     }
 }
 
-/// When the window began of a root run that an edit or a pause has ended, of a pump that ends when it is empty: nothing has closed it.
-fn goes_on(job: &Job, pump: &Pump, newest: Root) -> Option<Timestamp> {
+/// Start of the window that an edit or a pause interrupted, for a pump that ends when it is empty: such a window is still open.
+fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let was_ended = matches!(newest.reason, Some(Reason::Paused | Reason::Changed));
     (ends_empty && was_ended).then_some(newest.fire_at)
 }
 
-/// When the window began that is open now; `None` where none is.
+/// Start of the window that is open now; `None` if none is.
 fn window_start(job: &Job, pump: &Pump, switched_on: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let schedules = &job.timetable.schedules;
     let start = if schedules.is_empty() {
         switched_on
     } else {
-        // Only an end makes a window that one can come into later.
+        // Only an end instant makes a window that can be entered after its start.
         if !matches!(pump.until, Until::At(_)) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! What the items of a pump job add up to.
+//! Totals over the items of a pump job.
 
 use super::item::{Counts, Item, ItemState};
 use crate::time::Timestamp;
@@ -10,7 +10,7 @@ pub struct Totals {
     pub free: u32,
     /// Items that a group has.
     pub dealt: u32,
-    /// Items that a group was asked to give back.
+    /// Items that a group was asked to release.
     pub releasing: u32,
     /// Items whose last select returned no rows, with none in work.
     pub dry: u32,
@@ -42,7 +42,7 @@ impl Totals {
 }
 
 impl Counts {
-    /// The counts that a group reports at the end of an attempt, in its message; `None` where it has none.
+    /// Reads the counts from the message that a group reports at the end of an attempt; `None` if it has none.
     ///
     /// ```
     /// use rondel_core::pump::Counts;

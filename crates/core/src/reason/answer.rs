@@ -1,4 +1,4 @@
-//! What a run waits for that was sent and is not answered, in words.
+//! What a run that was sent and is not answered yet waits for, in words.
 
 use super::{Detail, ObstacleKind};
 use crate::words::Lang;

@@ -1,4 +1,4 @@
-//! Messages of runs in Chinese: executors and servers write them into the ledger in English.
+//! Translates messages of runs into Chinese. Executors and servers write them to the ledger in English.
 //!
 //! Only what Rondel writes itself is translated. What a handler or a program wrote stays as it is, in quotation marks.
 
@@ -28,7 +28,7 @@ pub fn in_words(message: &str, lang: Lang) -> String {
     }
 }
 
-/// The message in Chinese where Rondel wrote it, or its beginning.
+/// The message in Chinese if Rondel wrote it, or its beginning; `None` otherwise.
 #[must_use]
 pub fn in_chinese(message: &str) -> Option<String> {
     let mut rest = message;
@@ -37,7 +37,7 @@ pub fn in_chinese(message: &str) -> Option<String> {
         rest = before;
         clauses.push(clause);
     }
-    let mut text = fixed(rest)
+    let mut text = translate_fixed_message(rest)
         .or_else(|| stopped(rest))
         .or_else(|| shards(rest))
         .or_else(|| agent(rest))
@@ -49,8 +49,8 @@ pub fn in_chinese(message: &str) -> Option<String> {
     Some(text)
 }
 
-/// What a message adds to "timed out", in English and Chinese: ` after 2s`, `：时限为 2 秒`. A sentence that names the
-/// outcome would name it twice otherwise.
+/// The part of a message after "timed out", in English and Chinese: ` after 2s`, `：时限为 2 秒`. A sentence that names the outcome adds only
+/// this part, so as not to name it twice.
 #[must_use]
 pub fn beyond_timeout(message: &str) -> Option<(String, String)> {
     let en = message.strip_prefix("timed out")?;
@@ -59,7 +59,7 @@ pub fn beyond_timeout(message: &str) -> Option<(String, String)> {
     Some((en.to_owned(), format!("：时限为 {limit}{clauses}")))
 }
 
-/// How a run failed that waited for the runs of other jobs: by one of them, which is named.
+/// The Chinese clause for a run that failed because of one of its children, which the message names.
 #[must_use]
 pub fn failed_child(message: &str) -> Option<String> {
     let ends = [
@@ -74,7 +74,7 @@ pub fn failed_child(message: &str) -> Option<String> {
     Some(format!("{job}{}", outcome(status, Lang::Zh)))
 }
 
-fn fixed(message: &str) -> Option<String> {
+fn translate_fixed_message(message: &str) -> Option<String> {
     let text = match message {
         "cancelled" => "已取消",
         "stopped" => "已停止",
@@ -150,7 +150,7 @@ fn program(message: &str) -> Option<String> {
     } else if let Some(signal) = how.strip_prefix("killed by signal ").and_then(number) {
         format!("被信号 {signal} 终止")
     } else if how == "ended without an exit code" || how == "panicked" {
-        fixed(how)?
+        translate_fixed_message(how)?
     } else if let Some((status, wanted)) = how.strip_prefix("status ").and_then(|rest| rest.split_once(", expected ")) {
         format!("HTTP 状态码 {}，应为 {}", number(status)?, wanted.replace(" or ", " 或 "))
     } else {
@@ -159,7 +159,7 @@ fn program(message: &str) -> Option<String> {
     Some(rest.map_or_else(|| how.clone(), |rest| format!("{how}：{}", quoted(rest))))
 }
 
-/// What is added to the end of a message.
+/// A clause at the end of a message.
 fn clause(text: &str) -> Option<String> {
     if text == "the handler does not yield and cannot be aborted: it may still be at work" {
         return Some("处理器不让出线程，无法中止，可能仍在执行".to_owned());

@@ -1,7 +1,7 @@
-//! Why a run stands where it stands: one vocabulary of codes with typed parameters, put into words in one place.
+//! Why a run has its status: one vocabulary of codes with typed parameters, put into words in one place.
 //!
-//! [`Reason`] is the code, as it stands in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document
-//! beside the code. [`words`] makes English and Chinese of both, with [`unknown`]; no other place does.
+//! [`Reason`] is the code, as stored in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document next to the code.
+//! [`words`] makes English and Chinese text of both, with [`unknown`]; no other place does.
 
 mod answer;
 pub mod message;
@@ -33,7 +33,7 @@ pub const OBSTACLE_COUNT_MAX: usize = 8;
 const TEXT_LEN_MAX: usize = 100;
 
 words! {
-    /// Why a run stands where it stands, where the status alone does not imply it.
+    /// Why a run has its status, if the status alone does not imply it.
     Reason {
         /// The fire was missed (no server was at work) and the job's misfire policy skips it.
         Misfire = "misfire",
@@ -57,7 +57,7 @@ words! {
         NotReceived = "not_received",
         /// A user or a program asked for it.
         Requested = "requested",
-        /// A job that it follows from did not end as its definition wants.
+        /// A parent job did not end as the definition requires.
         Parent = "parent",
         /// A later run of the job took its place.
         Covered = "covered",
@@ -79,7 +79,7 @@ words! {
 }
 
 impl Reason {
-    /// Whether it keeps an attempt from beginning. A run that no attempt began of is skipped for it, another one fails.
+    /// Whether it keeps an attempt from beginning. A run of which no attempt began is skipped for this reason, any other run fails.
     #[must_use]
     pub const fn keeps_from_beginning(self) -> bool {
         match self {
@@ -106,13 +106,13 @@ impl Reason {
         }
     }
 
-    /// Whether a pump that ends for it has done what was wanted of it.
+    /// Whether a pump that ends for this reason has ended as planned.
     #[must_use]
     pub const fn ends_pump(self) -> bool {
         matches!(self, Self::WindowOver | Self::Dry | Self::Paused | Self::Changed)
     }
 
-    /// Whether a pump that ends for it does not go on with what it left.
+    /// Whether the reason ends a pump's window, so that no later run continues with what is left.
     #[must_use]
     pub const fn ends_window(self) -> bool {
         matches!(self, Self::WindowOver | Self::Dry)
@@ -170,7 +170,7 @@ words! {
     LimitKind {
         /// Runs at the same time.
         Concurrency = "concurrency",
-        /// Starts in a length of time.
+        /// Starts per period.
         Rate = "rate",
         /// Not known yet: the server that counts it has not been found.
         Home = "home",
@@ -267,14 +267,14 @@ const fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A length of time as [`Detail`] has it.
+/// A length of time in milliseconds, as [`Detail`] stores it.
 #[must_use]
 pub fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Detail {
-    /// As JSON text of at most [`DETAIL_LEN_MAX`] bytes; nothing where there is no parameter.
+    /// As JSON text of at most [`DETAIL_LEN_MAX`] bytes; `None` without parameters.
     #[must_use]
     pub fn to_json(&self) -> Option<String> {
         if *self == Self::default() {
@@ -291,13 +291,13 @@ impl Detail {
         }
     }
 
-    /// Reads stored JSON text. A text that this version does not understand has no parameters: the code still has the reason.
+    /// Reads stored JSON text. A text that this version cannot parse has no parameters; the code still has the reason.
     #[must_use]
     pub fn from_json(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
     }
 
-    /// Names the executors that do not take the run, as many as are kept.
+    /// Adds executors that do not take the run; more than [`OBSTACLE_COUNT_MAX`] are only counted.
     #[must_use]
     pub fn with_obstacles(mut self, obstacles: impl IntoIterator<Item = Obstacle>) -> Self {
         for obstacle in obstacles {
@@ -310,7 +310,7 @@ impl Detail {
         self
     }
 
-    /// The same with what the run waits for from `wait`; what belongs to the reason stays.
+    /// Replaces what the run waits for by `wait`; the parameters of the reason stay.
     #[must_use]
     pub fn waiting(&self, wait: Self) -> Self {
         let reason = self.clone();

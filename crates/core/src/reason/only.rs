@@ -1,10 +1,10 @@
-//! What a run waits for, or waited for, that its caller triggered for one executor alone, in words.
+//! What a run that was triggered for one executor alone waits for, or waited for, in words.
 
 use super::Detail;
 use super::words::obstacles;
 use crate::words::Lang;
 
-/// What it waits for, where it was triggered for one executor.
+/// What a run waits for, if it was triggered for one executor.
 pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     let name = detail.only_executor.as_deref()?;
     let why = obstacles(detail, lang);
@@ -16,7 +16,7 @@ pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
-/// Why it was skipped, where it was triggered for one executor; `waited` is the text for how long it waited.
+/// Why a run was skipped, if it was triggered for one executor; `waited` is the text for how long it waited.
 pub(super) fn no_executor(detail: &Detail, waited: &str, lang: Lang) -> Option<String> {
     let name = detail.only_executor.as_deref()?;
     let why = obstacles(detail, lang);

@@ -14,7 +14,7 @@ pub(super) const fn words(reason: Reason, lang: Lang) -> &'static str {
     }
 }
 
-/// Why a pump has failed that ended as planned.
+/// Why a pump that ended as planned has failed.
 pub(super) const fn unfinished(reason: Reason, lang: Lang) -> Option<&'static str> {
     match (reason, lang) {
         (Reason::Dry, Lang::En) => Some("the rows that were left had failed for good"),

@@ -1,4 +1,4 @@
-//! Why the outcome of a run is unknown although its executor was there, in words.
+//! Clauses for runs whose end no executor reported, and for attempts that were stopped because no server answered.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::Detail;
 use super::words::short;
 use crate::words::Lang;
 
-/// Why the outcome of a run is unknown whose timeout passed: its executor was there, and reported no end of it.
+/// Why the outcome of a run that passed its timeout is unknown: its executor was not lost, but reported no end.
 ///
 /// ```
 /// use rondel_core::reason::Detail;
@@ -34,7 +34,7 @@ pub fn unreported(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
-/// Why it is not known how a run ended that was to be cancelled: its executor reported no end of it.
+/// Why it is not known how a run ended after a cancel was requested: its executor reported no end.
 pub(crate) fn unconfirmed_cancel(detail: &Detail, lang: Lang) -> String {
     if let Some(text) = unreported(detail, lang) {
         return text;
@@ -48,7 +48,7 @@ pub(crate) fn unconfirmed_cancel(detail: &Detail, lang: Lang) -> String {
     }
 }
 
-/// Why an executor stopped an attempt; nothing where it did not stop it for a silence of the servers.
+/// Why an executor stopped an attempt; `None` unless it did so because no server answered.
 pub(super) fn silenced(detail: &Detail, lang: Lang) -> Option<String> {
     let silent = short(Duration::from_millis(detail.silent_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
@@ -60,7 +60,7 @@ pub(super) fn silenced(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
-/// Why a run is not sent again that may start once at most: the mark of its sending is there, and no executor has it.
+/// Why a run that may start at most once is not sent again: the mark of its sending is stored, and no executor has it.
 pub(super) fn not_sent_again(detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     match (name, lang) {

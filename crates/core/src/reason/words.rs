@@ -11,7 +11,7 @@ use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::words::Lang;
 
-/// What a sentence about a run is made of.
+/// The facts that a sentence about a run is made of.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Its status.
@@ -32,7 +32,7 @@ impl<'a> Subject<'a> {
     }
 }
 
-/// Explains the status of a run in sentences; empty where the status is enough.
+/// Explains the status of a run in sentences; `None` if the status is enough.
 ///
 /// ```
 /// use rondel_core::reason::words::{Subject, sentence};
@@ -77,7 +77,7 @@ pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(pick(lang, " ", "")))
 }
 
-/// How an attempt ended that another one followed.
+/// Explains the end of an attempt that was followed by another one.
 #[must_use]
 pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
     let none = Detail::default();
@@ -98,7 +98,7 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
     }
 }
 
-/// Why a run has its verdict. One that failed for a reason that keeps runs from beginning had an attempt that began.
+/// Why a run has its verdict. If it failed for a reason that keeps attempts from beginning, an earlier attempt had begun.
 #[must_use]
 pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
     match (status, reason) {
@@ -117,7 +117,7 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, la
     }
 }
 
-/// Why there is another attempt: the clause speaks of the previous one.
+/// Why there is another attempt: a clause about the previous one.
 #[must_use]
 pub fn because_again(reason: Reason, detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
@@ -386,7 +386,7 @@ fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
     }
 }
 
-/// Who does not take it and why, grouped by the obstacle.
+/// Which executors do not take the run and why, grouped by the obstacle.
 pub(super) fn obstacles(detail: &Detail, lang: Lang) -> Option<String> {
     let mut groups: BTreeMap<(ObstacleKind, Option<&str>), Vec<&str>> = BTreeMap::new();
     for Obstacle { executor, kind, condition } in &detail.obstacles {
@@ -467,7 +467,7 @@ fn waited(detail: &Detail, lang: Lang) -> String {
 /// A length of time in its two largest units: `38 s`, `1 min 30 s`, `5 分钟`.
 #[must_use]
 pub fn short(length: Duration, lang: Lang) -> String {
-    // Milliseconds beside minutes, or tenths beside seconds, are of no use.
+    // Milliseconds next to minutes, or tenths next to seconds, are of no use.
     let seconds = if length >= Duration::from_secs(1) { (length + Duration::from_millis(500)).as_secs() } else { 0 };
     let parts = [
         (seconds / 86_400, "d", "天"),

@@ -1,8 +1,8 @@
-//! What executors are asked before some routers pick, and what their answers mean.
+//! Questions that executors are asked before some routers pick, and what the answers mean.
 
 use super::ask::{Ask, Choice, deal};
 
-/// What a router wants to know of each executor first. All are asked at once; the caller waits a little.
+/// A question to each executor before a router picks. All executors are asked at once, and the caller waits briefly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
     /// Are you there?
@@ -23,8 +23,8 @@ pub enum Answer {
     No,
 }
 
-/// The first in the order of the list that answered yes. An earlier one that has not answered yet is waited for, until the
-/// question ends. The shards of a fire are dealt over all that answered yes.
+/// Picks the first candidate, in the order of the list, that answered yes. It waits for earlier ones that have not answered until the
+/// question ends. The shards of a fire are dealt over all candidates that answered yes.
 pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
     let answer = |index: &usize| ask.candidates[*index].answer;
     if ask.shards > 1 {

@@ -1,4 +1,4 @@
-//! What a router is asked, and its choice.
+//! The input of a router, and its choice.
 
 use super::answers::Answer;
 use super::hash_points::HashPoints;
@@ -13,9 +13,9 @@ pub struct Candidate<'a> {
     pub points: &'a HashPoints,
     /// What it declares for `Route::Weight`.
     pub weight: u32,
-    /// How many runs it has in hand.
+    /// How many runs it has.
     pub active: usize,
-    /// Why it cannot take this run now; `None` for an open one. Only open ones are picked, the others are remembered.
+    /// Why it cannot take this run now; `None` if it is open. Only open candidates are picked; the others are still remembered.
     pub refusal: Option<Refusal>,
     /// Its answer to the route's `question`.
     pub answer: Answer,
@@ -26,23 +26,23 @@ pub struct Candidate<'a> {
 pub struct Ask<'a> {
     /// Its job.
     pub job: JobId,
-    /// What stands in for the job's id on the ring of consistent hash.
+    /// Key on the ring of consistent hash in place of the job's id.
     pub hash_key: Option<&'a str>,
-    /// Its shard: index …
+    /// Index of its shard.
     pub shard: usize,
-    /// … and how many there are; 1 for an unsharded run.
+    /// Number of shards; 1 for an unsharded run.
     pub shards: usize,
-    /// Counts from 1.
+    /// Its attempt, from 1.
     pub attempt: i32,
-    /// The executor that had the attempt before; for the first attempt of a broadcast's shard the one that it is for.
+    /// The executor that had the previous attempt; for the first attempt of a broadcast's shard, the executor that the shard is for.
     pub executor: Option<&'a str>,
-    /// Everyone who is online and fit, in the order of their names.
+    /// All executors that are online and eligible, in the order of their names.
     pub candidates: &'a [Candidate<'a>],
     /// The present.
     pub now: Timestamp,
     /// A random number: the same for all shards of a fire, so that they are dealt from one start.
     pub draw: u32,
-    /// Whether answers were waited for long enough.
+    /// Whether the wait for answers has ended.
     pub is_over: bool,
 }
 
@@ -51,9 +51,9 @@ pub struct Ask<'a> {
 pub enum Choice {
     /// This candidate gets the run.
     Take(usize),
-    /// Answers are missing.
+    /// Answers are still missing.
     Wait,
-    /// None of them, now.
+    /// No candidate can take the run now.
     NoExecutor,
 }
 
@@ -77,12 +77,12 @@ impl Ask<'_> {
         self.candidates.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// The open candidate that the shard's turn comes to, from a start: shards are dealt over the executors.
+    /// The open candidate for this shard if the shards of a fire are dealt over the executors in turn, from `start` on.
     pub(super) fn dealt(&self, start: u32) -> Option<usize> {
         deal(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.deal()))
     }
 
-    /// How far the shard stands behind the first one of its fire.
+    /// The shard's offset from the first shard of its fire; 0 for an unsharded run.
     pub(super) const fn deal(&self) -> usize {
         if self.shards > 1 { self.shard } else { 0 }
     }
@@ -93,7 +93,7 @@ impl Ask<'_> {
         self.draw.wrapping_add(step.wrapping_mul(0x9E37_79B9))
     }
 
-    /// The open candidate with the least value; any of them where several have it.
+    /// The open candidate with the least value; a random one if several have it.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
         let least = self.open().map(&value).min()?;
         let start = usize::try_from(self.chance()).unwrap_or(0);
@@ -101,7 +101,7 @@ impl Ask<'_> {
     }
 }
 
-/// The item at a count that wraps around.
+/// The item at position `turn`, which wraps around; `None` without items.
 pub(super) fn deal(items: impl DoubleEndedIterator<Item = usize>, turn: usize) -> Option<usize> {
     let items: Vec<usize> = items.collect();
     items.get(turn.checked_rem(items.len())?).copied()

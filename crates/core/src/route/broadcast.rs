@@ -1,6 +1,6 @@
-//! Broadcast: every executor gets a shard (XXL-JOB's `SHARDING_BROADCAST`). Who they are is fixed when the fire is expanded;
-//! here a shard goes to the one that it is for, and waits while that one has no room. A shard that is tried again goes to
-//! the same one if it is still there, else to another. Remembers nothing.
+//! Broadcast: every executor gets a shard (XXL-JOB's `SHARDING_BROADCAST`). The executors are fixed when the fire is expanded; here a shard
+//! goes to its executor, and waits while that one has no room. A retried shard goes to the same executor if it is still online, else to
+//! another. Remembers nothing.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

@@ -1,11 +1,11 @@
-//! What routers compute of an executor's name once, when it comes online.
+//! The hashes of an executor's name, computed once when it comes online.
 
 use md5::{Digest as _, Md5};
 
-/// Places on the hash ring for each executor, as XXL-JOB has them.
+/// Points on the hash ring for each executor, as in XXL-JOB.
 const POINT_COUNT: usize = 100;
 
-/// An executor's stable name, with its places on the hash ring.
+/// An executor's stable name, with its points on the hash ring.
 ///
 /// ```
 /// let points = rondel_core::route::HashPoints::new("billing-1");
@@ -19,13 +19,13 @@ pub struct HashPoints {
 }
 
 impl HashPoints {
-    /// Hashes the name: some 10 µs.
+    /// Hashes the name, which takes about 10 µs.
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self::at(name, name)
     }
 
-    /// The places of another text than the name: an address, as XXL-JOB has them.
+    /// Takes the points from `place` instead of the name: XXL-JOB hashes the address.
     #[must_use]
     pub fn at(name: &str, place: &str) -> Self {
         let mut points = Box::new([0; POINT_COUNT]);
@@ -46,12 +46,12 @@ impl HashPoints {
         &self.name
     }
 
-    /// What the name is remembered by: 64 bits of its md5, so that a memory holds no texts.
+    /// The executor's key in a memory: 64 bits of the md5 of its name, so that a memory holds no strings.
     pub(super) const fn key(&self) -> u64 {
         self.key
     }
 
-    /// How far the first of its places at or behind `at` lies from there, once around the ring.
+    /// Distance from `at` to the executor's next point at or after it, around the ring.
     pub(super) fn distance(&self, at: u32) -> u32 {
         let next = self.points.partition_point(|point| *point < at);
         let point = self.points.get(next).unwrap_or(&self.points[0]);

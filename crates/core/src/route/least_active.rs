@@ -1,5 +1,4 @@
-//! Least active: the one with the fewest runs in hand, of whatever job (from easyJob's least count); of equals any.
-//! Remembers nothing.
+//! Least active: the executor with the fewest runs of any job (from easyJob's least count); a random one of equals. Remembers nothing.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

@@ -1,11 +1,11 @@
-//! LFU: the one that this job used least often (XXL-JOB's LFU). Remembers a count for each name, for a day. Who comes
-//! online starts with the least count of the others, so that it is not flooded; of equals any, so that jobs born together
-//! do not all begin with the first.
+//! LFU: the executor that this job used least often (XXL-JOB's LFU). Remembers a count for each name, for a day. An executor that comes
+//! online starts with the least count of the others, so that it is not flooded. Among equals it picks at random, so that jobs created
+//! together do not all begin with the first.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;
 
-/// Counts begin again beyond.
+/// Counts are lowered beyond this.
 const COUNT_MAX: u32 = 1_000_000;
 
 pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
@@ -15,7 +15,7 @@ pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     if counts[index].1 > COUNT_MAX {
         let least = counts.iter().map(|(_, count)| *count).min().unwrap_or(0);
         counts.iter_mut().for_each(|(_, count)| *count -= least);
-        // The one that never has room must not hold the others' counts up for ever.
+        // The least count stays low if an executor never has room: this bounds the others' counts even so.
         counts.iter_mut().for_each(|(_, count)| *count = (*count).min(COUNT_MAX / 2));
     }
     Choice::Take(index)

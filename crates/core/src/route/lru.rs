@@ -1,6 +1,6 @@
-//! LRU: the one that this job used least recently (XXL-JOB's LRU). Remembers for each name when it was last used, as a
-//! count, for a day. Who comes online waits until the others had their turn; of those never used any, so that jobs born
-//! together do not all begin with the first.
+//! LRU: the executor that this job used least recently (XXL-JOB's LRU). Remembers for each name when it was last used, as a count, for a
+//! day. An executor that comes online waits until the others have had their turn. Among those never used it picks at random, so that jobs
+//! created together do not all begin with the first.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

@@ -1,4 +1,4 @@
-//! What routers remember of all jobs, on one node: lost at restart, which costs nothing but evenness.
+//! The memories of routers for all jobs on one node. A restart loses them, which costs only evenness.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use super::pick;
 use crate::id::JobId;
 use crate::spec::Route;
 
-/// Jobs and names that are remembered in all, about 32 bytes each; everything is forgotten beyond.
+/// Upper bound on the remembered jobs and names, about 32 bytes each; beyond it everything is forgotten.
 const ENTRY_MAX: usize = 1_000_000;
 
 /// The memories of all jobs of a node.

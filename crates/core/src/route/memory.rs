@@ -1,4 +1,4 @@
-//! What a router remembers of one job.
+//! The memory of a router for one job.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::time::Timestamp;
 /// How long a memory lasts: what was busy yesterday means nothing today.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// What the router of one job remembers.
+/// The memory of one job's router.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     route: Option<Route>,
     since: Option<Timestamp>,
     turn: Option<u32>,
-    /// A number for each name that is online, in their order.
+    /// The key and the number of each online executor, in the order of the names.
     marks: Vec<(u64, u32)>,
 }
 
@@ -69,7 +69,7 @@ impl Memory {
         &mut self.marks
     }
 
-    /// The entries that it takes of those that all jobs may have; none before a router has used it.
+    /// How many entries it counts for in the bound over all jobs; 0 before a router has used it.
     pub(super) fn entry_count(&self) -> usize {
         if self.route.is_some() { 1 + self.marks.len() } else { 0 }
     }

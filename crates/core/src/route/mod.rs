@@ -1,8 +1,8 @@
 //! Routers: which of the executors that could take a run gets it.
 //!
-//! A router is a pure function over what is asked ([`Ask`]: the job, the executors online in the order of their stable
-//! names, a number drawn by the caller) and what it remembers of the job ([`Memory`]). Each is a file here and a line in
-//! `router`; `docs/ROUTERS.md` has the table for users, and the steps for adding one.
+//! A router is a pure function of its input ([`Ask`]: the job, the executors online in the order of their stable names, a number drawn by
+//! the caller) and its memory of the job ([`Memory`]). Each is a file here and a line in `router`; `docs/ROUTERS.md` has the table for
+//! users, and the steps for adding one.
 
 mod answers;
 mod ask;
@@ -55,7 +55,7 @@ const fn router(route: Route) -> Router {
     }
 }
 
-/// What a router must know of the executors first; nothing for most.
+/// The question that a router needs answered first; `None` for most.
 #[must_use]
 pub const fn question(route: Route) -> Option<Question> {
     match route {
@@ -74,7 +74,7 @@ pub const fn question(route: Route) -> Option<Question> {
     }
 }
 
-/// Routes a run. A retry goes to another executor than the attempt before, where another is open.
+/// Routes a run. A retry goes to another executor than the previous attempt, if another is open.
 ///
 /// ```
 /// use rondel_core::route::{Answer, Ask, Candidate, Choice, Memory, HashPoints, pick};

@@ -1,4 +1,5 @@
-//! The short trace of a decision that a run keeps: who could have had it, who not and why, and what it waited for.
+//! The short trace of a routing decision that a run keeps: which executors were eligible, which were not and why, and what the run waited
+//! for.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,21 +15,21 @@ use crate::words::Lang;
 
 /// The longest trace, in bytes.
 pub const TRACE_LEN_MAX: usize = 1_000;
-/// In place of a router's word: the caller named the executor.
+/// In place of the router's name: the caller chose the executor.
 pub const CHOSEN: &str = "chosen";
-/// What the last parts of a trace may take.
+/// Bytes reserved for the last parts of a trace.
 const TAIL_LEN_MAX: usize = 120;
 
 /// Why a candidate does not get a run now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It has as many runs as it takes.
+    /// It has as many runs as it accepts.
     Full,
-    /// It goes away, or its switch is at draining.
+    /// It is shutting down, or its switch is at draining.
     Draining,
     /// Its switch is at stopped.
     Stopped,
-    /// It had the attempt before.
+    /// It had the previous attempt.
     HadItBefore,
     /// It answered that it is not free for the job.
     Busy,
@@ -54,15 +55,16 @@ impl Refusal {
 /// What a run waited for before it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// How late a server came to it.
+    /// How late a server got to the run.
     pub server: Option<Lateness>,
-    /// For the job's earlier runs, or whatever else its gate holds it back for.
+    /// Wait for the job's earlier runs, or for anything else that its gate checks.
     pub turn: Duration,
-    /// For an executor that takes it.
+    /// Wait for an executor that takes the run.
     pub executor: Duration,
 }
 
-/// A decision as JSON text of at most [`TRACE_LEN_MAX`] bytes: by which router, or [`CHOSEN`]. Lists that are too long end with the number of names that they leave out.
+/// Writes a decision as JSON text of at most [`TRACE_LEN_MAX`] bytes; `route` is the router's name or [`CHOSEN`]. Lists that are too long
+/// end with the number of names that they leave out.
 ///
 /// ```
 /// use rondel_core::route::{Answer, Candidate, Refusal, HashPoints, trace};
@@ -115,7 +117,7 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: Waited) -> String
     text
 }
 
-/// A trace as it is read again. Whatever is not in it is empty.
+/// A trace read back from its JSON. Missing parts are empty.
 ///
 /// ```
 /// use rondel_core::route::trace::Trace;
@@ -133,20 +135,20 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: Waited) -> String
 pub struct Trace {
     /// The route's word, or [`CHOSEN`].
     pub route: String,
-    /// Who could have had the run, by name …
+    /// Names of the eligible executors, as far as they are listed.
     pub of: Vec<String>,
-    /// … and how many more.
+    /// How many more were eligible.
     pub of_more: usize,
-    /// Who could not, and the word for why …
+    /// Executors that could not take the run, each with the word for its [`Refusal`], as far as they are listed.
     pub refused: BTreeMap<String, String>,
-    /// … and how many more.
+    /// How many more could not.
     pub refused_more: usize,
-    /// What it waited for, or why a server came late to it, in milliseconds.
+    /// Milliseconds waited, by what the run waited for or why a server was late.
     pub waited: BTreeMap<String, u64>,
 }
 
 impl Trace {
-    /// How late a server came to it, and how long it waited for its turn, and for an executor.
+    /// How late a server got to the run, and how long the run waited at its gate and for an executor.
     #[must_use]
     pub fn waits(&self) -> Waited {
         let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
@@ -197,7 +199,7 @@ impl fmt::Display for Trace {
     }
 }
 
-/// Writes items with commas between them until the text is `len_max` long; answers how many are left out.
+/// Writes items with commas between them until the text is `len_max` bytes long, and returns how many are left out.
 fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, write: impl Fn(&mut String, T)) -> usize {
     let mut left = 0;
     let mut is_first = true;

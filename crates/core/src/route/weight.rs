@@ -1,5 +1,5 @@
-//! Weight: by chance, in proportion to the weights that executors declare (from easyJob). Who declares 0 gets nothing,
-//! unless all do. Remembers nothing.
+//! Weight: random, in proportion to the weights that executors declare (from easyJob). An executor that declares 0 gets nothing, unless all
+//! do. Remembers nothing.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

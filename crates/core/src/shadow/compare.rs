@@ -1,4 +1,4 @@
-//! Fires of Rondel beside those of the scheduler that it is to replace: which of them both had.
+//! Compares fires of Rondel with those of the scheduler that it is to replace: which of them both had.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::word_enum::words;
 
 /// How far apart the instants of one fire may be on both sides: the other scheduler may keep whole seconds, rounded.
 const NEAR: Duration = Duration::from_millis(1_500);
-/// The most differences that one comparison names.
+/// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
 
 /// A fire of Rondel.
@@ -44,11 +44,11 @@ words! {
 pub struct OldFire {
     /// Its number there.
     pub source_id: i64,
-    /// The planned instant, where that is known.
+    /// The planned instant, if that is known.
     pub due_at: Option<Timestamp>,
     /// When it was sent.
     pub started_at: Timestamp,
-    /// The executor; empty where none had it.
+    /// The executor; empty if none had it.
     pub executor: String,
     /// How it ended.
     pub outcome: OldOutcome,
@@ -157,7 +157,7 @@ pub struct Comparison {
     pub differences_more: u64,
 }
 
-/// What is compared, and how.
+/// The range that is compared, and the bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// The first instant.
@@ -166,7 +166,7 @@ pub struct Range {
     pub to: Timestamp,
     /// How late a fire of the other scheduler may be to count as the same.
     pub tolerance: Duration,
-    /// From when on a fire is late.
+    /// From how much lateness on a fire counts as late.
     pub late_from: Duration,
 }
 
@@ -175,7 +175,7 @@ impl Range {
         self.from <= at && at < self.to
     }
 
-    /// From when to when fires have to be read, for those at the edges.
+    /// The range in which fires have to be read, so that those at the edges are compared too.
     #[must_use]
     pub fn with_edges(&self) -> (Timestamp, Timestamp) {
         (self.from - self.tolerance - NEAR, self.to + self.tolerance + NEAR)
@@ -184,8 +184,8 @@ impl Range {
 
 /// Compares the fires of one job. Both sides include those at the edges of the range, in any order.
 ///
-/// A fire there belongs to the fire here at the same instant; what is left belongs to the last fire here before it, within the
-/// tolerance: as that one, late, where nothing else is, or as its repetition.
+/// A fire of the other scheduler belongs to Rondel's fire at the same instant. Any other belongs to Rondel's last fire before it, within
+/// the tolerance: as that fire, late, if none was found for it, or else as its repetition.
 #[must_use]
 pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
     own.sort_by_key(|fire| (fire.fire_at, fire.run));
@@ -209,7 +209,7 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
                 found.comparison.twice += 1;
                 found.name(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
             }
-            // Of another range.
+            // It belongs to another range.
             Some(_) => {}
             None if range.has(fire.at()) => {
                 found.comparison.only_old += 1;
@@ -296,7 +296,7 @@ impl Found {
         let mean = |sum: Duration| milliseconds(sum).checked_div(comparison.both).unwrap_or(0);
         (comparison.old_lateness.mean_ms, comparison.rondel_lateness.mean_ms) =
             (mean(self.old_sum), mean(self.own_sum));
-        // Routers that choose by chance differ all the time: they take no place from what was lost or late.
+        // Routers that choose at random differ all the time: they must not displace fires that were lost or late.
         comparison.differences.sort_by_key(|one| (one.kind == DifferenceKind::OtherExecutor, one.at, one.source_id));
         let more = comparison.differences.len().saturating_sub(DIFFERENCE_COUNT_MAX);
         comparison.differences.truncate(DIFFERENCE_COUNT_MAX);
@@ -320,7 +320,7 @@ pub fn name_all(names: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether the other scheduler chose an executor that is not the one, or one of those, chosen here. Both are named as they are here.
+/// Whether the other scheduler chose an executor that is not among those chosen here. Both sides use the names from here.
 fn is_other(own: Option<&str>, old: &str) -> bool {
     let names = own.unwrap_or_default();
     let is_same = |name: &str| name == old || name.starts_with(MORE);

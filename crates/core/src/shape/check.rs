@@ -79,7 +79,7 @@ impl<'s> Checker<'s> {
                 } else {
                     None
                 };
-                // Its sentence repeats the whole text.
+                // The message of that error repeats the whole text.
                 wrong.is_none_or(|error| {
                     let message = if text.len() > 100 {
                         format!("expected {}, found {}", expected(self.root, schema), shown(text))
@@ -102,7 +102,7 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Of several branches the one that is meant. Where that is not clear, the type itself decides later.
+    /// Checks the value against the branch that is meant. If that is not clear, the type itself decides later.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
         let mut fitting = branches.iter().filter(|branch| admits(self.root, branch, value));
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
@@ -171,7 +171,7 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Keys that this object gives twice. Only the fields of a known object are checked: in free parameters the last counts.
+    /// Reports keys that this object gives twice. Only the fields of a known object are checked: in free parameters the last counts.
     fn check_duplicates(&mut self) {
         let here: Vec<&String> = self
             .duplicates

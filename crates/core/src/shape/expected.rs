@@ -19,7 +19,7 @@ pub(super) fn branches(schema: &Value) -> Option<&[Value]> {
     found.as_array().map(Vec::as_slice)
 }
 
-/// The words of which the value has to be one; empty where it may be another text or no text.
+/// The words of which the value has to be one; empty if it may be another string, or no string at all.
 pub(super) fn words<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s str> {
     let schema = resolve(root, schema);
     if let Some(word) = schema.get("const").and_then(Value::as_str) {
@@ -69,7 +69,7 @@ const OBJECT: &str = "an object";
 pub(super) fn expected(root: &Value, schema: &Value) -> String {
     let mut parts = parts(root, schema);
     if parts.iter().filter(|part| part.starts_with(OBJECT)).count() > 1 {
-        // The fields of several kinds of objects would hide the rest.
+        // Listing the fields of several kinds of objects would hide the rest.
         parts.retain(|part| !part.starts_with(OBJECT));
         parts.insert(0, OBJECT.to_owned());
     }
@@ -92,7 +92,7 @@ fn parts(root: &Value, schema: &Value) -> Vec<String> {
     found
 }
 
-/// What the types of a schema admit; with texts left out where the words of the whole are known.
+/// What the types of a schema admit; strings are left out if the words of the whole are known.
 fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
     let schema = resolve(root, schema);
     if let Some(branches) = branches(schema) {
@@ -151,7 +151,7 @@ pub(super) fn is_instant(schema: &Value) -> bool {
     schema.get("format").and_then(Value::as_str) == Some("date-time")
 }
 
-/// The bounds of the integer type. Narrower ranges are checked with the other values, in words of their own.
+/// The bounds of the integer type. Narrower ranges are checked later with the other values, with messages of their own.
 pub(super) fn bounds(schema: &Value) -> Option<(i128, i128)> {
     Some(match schema.get("format")?.as_str()? {
         "uint8" => (0, u8::MAX.into()),
@@ -176,7 +176,7 @@ pub(super) fn found(value: &Value) -> String {
     }
 }
 
-/// A text in quotes, cut where it is long.
+/// A text in quotes, cut if it is long.
 pub(super) fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_LEN_MAX) {
         Some((end, _)) => format!("{:?}…", &text[..end]),

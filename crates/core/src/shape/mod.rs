@@ -26,7 +26,7 @@ use crate::field_error::FieldError;
 /// How many errors of one document are kept; further ones are only counted.
 pub const ERROR_COUNT_MAX: usize = 200;
 
-/// What kind of deviation.
+/// The kind of a deviation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The type has no such field.
@@ -44,7 +44,7 @@ pub enum ErrorKind {
 pub struct ShapeError {
     /// A JSON pointer into the document.
     pub pointer: String,
-    /// What kind of deviation.
+    /// The kind of the deviation.
     pub kind: ErrorKind,
     /// A sentence that names what was expected and what was found.
     pub message: String,
@@ -55,7 +55,7 @@ pub struct ShapeError {
 pub struct Misfit<T> {
     /// The errors in the order of the document, at most [`ERROR_COUNT_MAX`].
     pub errors: Vec<ShapeError>,
-    /// How many there are.
+    /// How many errors there are, also those that are not kept.
     pub count: usize,
     /// The document with stand-ins for what is wrong, if that makes a `T`. For further checks only.
     pub repaired: Option<T>,
@@ -75,8 +75,7 @@ impl ErrorKind {
 }
 
 impl<T> Misfit<T> {
-    /// Of the errors that further checks of the repaired document found, those that are not a consequence of a deviation:
-    /// they lie neither above nor below one.
+    /// The errors in `found`, from further checks of the repaired document, that no deviation caused: they lie neither above nor below one.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -124,7 +123,7 @@ fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
     schema
 }
 
-/// What the schema does not know and the type refuses.
+/// The error for a document that fits the schema but that the type refuses.
 fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
     let mut pointer = String::new();
     for segment in error.path() {

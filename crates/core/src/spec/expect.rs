@@ -1,4 +1,4 @@
-//! What a definition expects of its job: a message is sent where that does not come true.
+//! The expectations in a definition: a message is sent when one is not met.
 
 use std::time::Duration;
 
@@ -79,13 +79,13 @@ impl ExpectSpec {
         self.success_by.is_none() && self.no_success_for.is_none() && self.longer_than.is_none() && self.late.is_none()
     }
 
-    /// Where its messages go.
+    /// The channels that its messages go to.
     #[must_use]
     pub fn channel_names(&self) -> Vec<String> {
         if self.channels.is_empty() { vec![EXPECT_CHANNEL.to_owned()] } else { self.channels.clone() }
     }
 
-    /// The channels that it names and the definition before did not, each with its place.
+    /// The channels that it names and the previous definition did not, each with its index.
     pub fn new_channels<'a>(&'a self, before: Option<&'a Self>) -> impl Iterator<Item = (usize, &'a str)> {
         let known = before.map_or(&[][..], |before| &before.channels);
         self.channels.iter().enumerate().filter(|(_, name)| !known.contains(name)).map(|(index, name)| (index, &**name))

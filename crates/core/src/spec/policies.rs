@@ -1,4 +1,4 @@
-//! Who runs a job, and what happens when things do not go as planned, by its definition.
+//! The parts of a definition that choose the executor and handle misfires, overlaps, lost executors and failures.
 
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ words! {
     }
 }
 
-/// What happens when a run is due and an earlier one is not over.
+/// What happens when a run is due and an earlier one has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct OverlapSpec {
@@ -153,7 +153,7 @@ impl Default for Delivery {
 words! {
     /// What an executor does with a run while no server answers it.
     OnSilence {
-        /// It goes on, for a bounded time where runs of the job must not overlap. The next run waits meanwhile.
+        /// The run continues, for a bounded time if runs of the job must not overlap; the next run waits meanwhile.
         Continue = "continue",
         /// It stops the run after 15 s, and the run is sent again as one whose executor was lost.
         Stop = "stop",
@@ -161,9 +161,9 @@ words! {
 }
 
 impl OnSilence {
-    /// The default of a job that names none. Work that may be repeated is stopped, so that the job goes on soon if the
-    /// executor is dead; work that must not be repeated goes on, for nothing else would finish it; and where runs may
-    /// overlap, nothing waits for a run that goes on.
+    /// The default if a definition sets none. Work that may be repeated is stopped, so that the job continues soon if the executor is dead.
+    /// Work that must not be repeated continues, because nothing else would finish it. It continues as well if runs may overlap, because
+    /// then nothing waits for it.
     #[must_use]
     pub const fn default_of(delivery: Delivery, overlap: OverlapPolicy) -> Self {
         match (delivery, overlap) {
@@ -192,7 +192,7 @@ impl Default for RetrySpec {
 }
 
 impl RetrySpec {
-    /// First wait and cap.
+    /// The first wait and the longest one.
     pub(crate) fn waits(&self) -> Result<(Duration, Duration), String> {
         let hour = Duration::from_secs(3600);
         let (first, cap) = match self.backoff.split_once("..") {

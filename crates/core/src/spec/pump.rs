@@ -1,4 +1,4 @@
-//! Pump jobs, as their definitions have them.
+//! Pump jobs, as definitions write them.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::schema::{DurationText, NAME_PATTERN};
 use crate::time::duration_text;
 use crate::word_enum::words;
 
-/// The most items of a pump job.
+/// Maximum number of items of a pump job.
 pub const ITEM_COUNT_MAX: u32 = 10_000;
-/// The longest parameters of an item, as JSON text.
+/// The longest parameters of an item, in bytes of JSON text.
 pub const ITEM_PARAMS_LEN_MAX: usize = 4 * 1024;
 
 /// A job that works off rows: a number of groups run all the time, each with its share of the items, fetch rows of these items and
@@ -45,7 +45,7 @@ pub struct PumpSpec {
     #[serde(default = "default_batch")]
     #[schemars(range(min = 1, max = 100_000))]
     pub batch: u32,
-    /// Who fetches.
+    /// Which worker of a group fetches rows, and when.
     #[serde(default)]
     pub mode: PumpMode,
     /// The wait after a select that returned no rows.
@@ -177,7 +177,7 @@ impl ItemsSpec {
         }
     }
 
-    /// How many they are.
+    /// How many items there are.
     #[must_use]
     pub fn count(&self) -> u32 {
         match self {
@@ -186,7 +186,7 @@ impl ItemsSpec {
         }
     }
 
-    /// Those with names, in their order; empty where only their number is given.
+    /// The items with names, in their order; empty if only their number is given.
     #[must_use]
     pub fn named(&self) -> &[ItemSpec] {
         match self {

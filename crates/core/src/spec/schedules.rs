@@ -77,7 +77,7 @@ pub struct JitterSpec {
     #[serde(with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub max: Duration,
-    /// What the length is drawn by.
+    /// Whether the delay is drawn once for each job or anew for each fire.
     #[serde(default)]
     pub by: JitterBy,
 }

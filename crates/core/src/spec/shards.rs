@@ -1,4 +1,4 @@
-//! The shards of a fire, by the words of a pump's items.
+//! The shards of a fire, written like the items of a pump.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::pump::{ITEM_PARAMS_LEN_MAX, ItemSpec, params_text};
 use crate::field_error::FieldError;
 
-/// What has a name and parameters.
+/// The kind of a thing with a name and parameters.
 #[derive(Clone, Copy)]
 pub(crate) enum Named {
     Item,
@@ -40,8 +40,8 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, Named), er
     }
 }
 
-/// The parameters of a fire with those of one of its shards over them: of two objects each field of the shard's is put into the fire's; any
-/// other value of the shard stands in the place of the whole.
+/// Merges the parameters of a shard into those of its fire. If both are objects, the shard's fields are put over the fire's; `null` changes
+/// nothing, and any other value replaces the whole.
 ///
 /// ```
 /// use rondel_core::spec::with_params_of_shard;

@@ -1,8 +1,8 @@
 //! The search for the next fire of a timetable, in bounded work.
 //!
-//! A calendar can silence a schedule for years. A search takes the candidates of all schedules in the order of their
-//! instants, so that a silent one is never searched beyond the fire of another, and it gives up after a fixed amount of
-//! work with the instant at which to go on: one job must not hold up the scan of all.
+//! A calendar can silence a schedule for years. A search takes the candidates of all schedules in the order of their instants, so that a
+//! silent one is never searched beyond the fire of another. It gives up after a fixed amount of work and returns the instant from which to
+//! continue: one job must not hold up the scan of all.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 
-/// How far a search goes that a calendar keeps from finding anything.
+/// How far a search looks ahead if the calendar keeps it from finding anything.
 const HORIZON: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-/// How many days a fire is shifted at most.
+/// Maximum number of days by which a fire is shifted.
 const SHIFT_DAYS_MAX: usize = 366;
-/// The most work of one search, in looks at a rule of a calendar: some tens of milliseconds.
+/// Maximum work of one search, counted in checks of a calendar's rule: some tens of milliseconds.
 const WORK_MAX: u64 = 4_000_000;
-/// What one step of a schedule costs, in the same unit.
+/// Cost of one step of a schedule, in the same unit.
 const STEP_WORK: u64 = 100;
-/// What a fire that was found gives back to a search that goes on behind it.
+/// Work that a found fire adds to a search that continues after it.
 const REFILL: u64 = 2_000;
 
 /// The end of a search.
@@ -78,10 +78,10 @@ impl<'a> Search<'a> {
         first.filter(|fire| fire.at <= until).map_or(Found::Nothing, Found::Fire)
     }
 
-    /// The first fire whose local time is in the calendar, or is not. A stretch that is closed is skipped as a whole.
+    /// The first fire whose local time is in the calendar or, if not `wanted`, is outside. A closed stretch is skipped as a whole.
     fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> Found {
         let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
-        // By schedule: its next candidate. Of two at one instant the first in the list counts.
+        // The next candidate of each schedule. At the same instant the first schedule of the list wins.
         let mut candidates: Vec<(Timestamp, usize)> =
             self.table.schedules.iter().enumerate().filter_map(first).collect();
         loop {
@@ -111,15 +111,15 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire where those on days outside the calendar move to the nearest day inside, at the same time of day.
+    /// The first fire after those on days outside the calendar have moved to the nearest day inside, at the same time of day.
     fn shifted(&mut self, after: Timestamp, until: Timestamp, calendar: &Calendar, direction: Direction) -> Found {
         let mut best: Option<Fire> = None;
         let mut open: Option<Timestamp> = None;
         let count = u64::try_from(self.table.schedules.len()).unwrap_or(1).max(1);
-        // Each schedule has its share, so that every search gets on with all of them.
+        // Each schedule has its share, so that every search makes progress with all of them.
         let share = self.work_left / count;
         for schedule in &self.table.schedules {
-            // A later schedule wins with an earlier instant alone.
+            // A later schedule of the list wins only with an earlier instant.
             let until = best.map_or(until, |best| just_before(best.at));
             let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
             match shift.next(until) {
@@ -184,7 +184,7 @@ impl Shift<'_> {
         }
     }
 
-    /// The first fire on this day of the calendar, its own and those that move to it.
+    /// The first fire on this day, of its own fires and those that move to it; `None` if the day is outside the calendar.
     fn on(&mut self, day: NaiveDate) -> Option<Timestamp> {
         if !self.has_day(day) {
             return None;
@@ -226,7 +226,7 @@ impl Shift<'_> {
         }
     }
 
-    /// Whether the schedule has no fire from which a shift could come to this day or a later one.
+    /// Whether no fire of the schedule could be shifted to this day or a later one.
     fn is_over(&mut self, day: NaiveDate) -> bool {
         self.spend(STEP_WORK);
         let reach = chrono::Days::new(u64::try_from(SHIFT_DAYS_MAX).unwrap_or(0));

@@ -1,9 +1,9 @@
-//! What an expression is made of, before it is put into a language.
+//! The parts of an expression, before they are put into a language.
 
 use super::shape::{Shape, members};
 use crate::cron::{ALL_DAYS, ALL_WEEKDAYS, DayRule, FIRST_YEAR, Fields, LAST_YEAR};
 
-/// The most times of day that are listed.
+/// Maximum number of times of day that are listed.
 const TIMES_MAX: u64 = 6;
 
 pub(super) struct Parts {
@@ -17,7 +17,7 @@ pub(super) struct Parts {
 pub(super) enum TimeOfDay {
     /// At these times: hour, minute, second.
     Clock(Vec<(u32, u32, u32)>),
-    /// At so many times that they have a pace.
+    /// At more times than are listed: by their pace.
     Pace { seconds: Shape, minutes: Shape, hours: Shape },
 }
 
@@ -28,7 +28,7 @@ pub(super) enum Days {
     OfWeek(Shape),
     /// Those of the month that are also those of the week.
     Both(Shape, Shape),
-    /// Those of the month, and those of the week besides.
+    /// Those of the month, and in addition those of the week.
     Either(Shape, Shape),
     Last {
         back: u32,

@@ -1,7 +1,7 @@
 //! Sentences for users, in each language: when a job runs.
 //!
-//! A cron expression is described from the sets that it was compiled into, never from its text: two ways to write the same
-//! read alike, and the sentence is what fires.
+//! A cron expression is described from the sets that it was compiled into, never from its text: two spellings of one schedule read alike,
+//! and the sentence is what really fires.
 
 mod asked;
 mod cron_parts;
@@ -68,7 +68,7 @@ pub fn cron(expression: &CronExpr, lang: Lang) -> String {
     }
 }
 
-/// As what an expression was read.
+/// How an expression was read.
 #[must_use]
 pub const fn dialect(dialect: Dialect, lang: Lang) -> &'static str {
     match (lang, dialect) {

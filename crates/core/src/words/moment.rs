@@ -6,8 +6,7 @@ use crate::cron::Tz;
 use crate::local;
 use crate::time::Timestamp;
 
-/// What the zone's clock shows at an instant, with the zone: `2026-11-20 02:30 Europe/Berlin`. Seconds and thirds are
-/// left out where they are 0.
+/// The local time of an instant, with its zone: `2026-11-20 02:30 Europe/Berlin`. Seconds and milliseconds are left out if they are 0.
 ///
 /// ```
 /// use rondel_core::cron::Tz;
@@ -28,9 +27,8 @@ pub fn moment(zone: Tz, at: Timestamp) -> String {
     format!("{} {}", local::shown(zone, at).format(form), zone.name())
 }
 
-/// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds:
-/// two where it is shown twice, and none where the clock skips it. `None` for what is no date and time, or outside of the
-/// years 1970 to 2199.
+/// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if it is shown
+/// twice, and none if the clock skips it. `None` for text that is no date and time, or outside of the years 1970 to 2199.
 ///
 /// ```
 /// use rondel_core::cron::Tz;

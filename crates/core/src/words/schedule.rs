@@ -34,7 +34,7 @@ pub fn schedule(schedule: &Schedule, lang: Lang) -> String {
     })
 }
 
-/// The same for all of a job's schedules, each with what its calendar does.
+/// When each of a job's schedules fires, with the effect of its calendar.
 #[must_use]
 pub fn timetable(table: &Timetable, lang: Lang) -> Vec<String> {
     let used = table.calendar.as_ref().map(|applied| calendar(applied.calendar.name(), applied.rule, lang));
@@ -47,7 +47,7 @@ pub fn timetable(table: &Timetable, lang: Lang) -> Vec<String> {
     table.schedules.iter().map(describe).collect()
 }
 
-/// The same of a schedule as it is written; `None` for one that is not valid.
+/// When a schedule fires, from its definition; `None` if that is not valid.
 #[must_use]
 pub fn schedule_spec(spec: &ScheduleSpec, lang: Lang) -> Option<String> {
     Schedule::compile("", spec).ok().map(|compiled| schedule(&compiled, lang))
@@ -88,7 +88,7 @@ fn instants(schedule: &Schedule, lang: Lang) -> String {
 fn every(period: Duration, lang: Lang) -> String {
     let text = length(period, lang);
     match lang {
-        // `every 1 minute` is written `every minute`, where it is one unit alone.
+        // `every 1 minute` is written `every minute`, if it has no other unit.
         Lang::En => format!("every {}", text.strip_prefix("1 ").filter(|unit| !unit.contains(' ')).unwrap_or(&text)),
         Lang::Zh => format!(
             "每{}",

@@ -1,6 +1,6 @@
 //! The shape of a set of numbers.
 
-/// The most numbers that are listed one by one where a step would describe them too.
+/// Maximum number of numbers that are listed one by one if a step would describe them too.
 const LISTED_MAX: usize = 4;
 
 /// How the numbers of a set lie in its range.
@@ -13,7 +13,7 @@ pub(super) enum Shape {
         from: u32,
         to: u32,
         step: u32,
-        /// The distance stays the same from one round of the range to the next.
+        /// Whether the distance stays the same from one round of the range to the next.
         whole: bool,
     },
     /// Stretches without a hole, from and to.
@@ -38,7 +38,7 @@ impl Shape {
         Self::Runs(runs(values))
     }
 
-    /// The same for a cycle, such as hours: 22 to 2 is one stretch.
+    /// As [`of`](Self::of), for a cycle such as hours: 22 to 2 is one stretch.
     pub(super) fn around(values: &[u32], low: u32, high: u32) -> Self {
         match Self::of(values, low, high) {
             Self::Runs(mut runs) => {
@@ -57,7 +57,7 @@ impl Shape {
         }
     }
 
-    /// The number where it is one.
+    /// The number, if there is only one.
     pub(super) fn one(&self) -> Option<u32> {
         match self {
             Self::Runs(runs) => match runs.as_slice() {
@@ -85,7 +85,7 @@ pub(super) fn members(set: u64) -> Vec<u32> {
     (0..64).filter(|value| set & (1 << value) != 0).collect()
 }
 
-/// Words for stretches: two neighbours are two, more are a range.
+/// Words for stretches: two neighbours are named one by one, more as a range.
 pub(super) fn described(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
     let describe = |&(from, until): &(u32, u32)| match () {
         () if from == until => vec![name(from)],

@@ -8,37 +8,40 @@ use super::confine::RunAs;
 use super::signature::ScriptKey;
 use crate::secrets::Secrets;
 
-/// What an agent may do.
+/// The settings of an agent.
 ///
 /// ```
 /// let config = rondel::agent::AgentConfig { allow_scripts: true, ..Default::default() };
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AgentConfig {
-    /// Whether the text of scripts is run. Off, jobs can only start programs that this host has.
+    /// Whether script texts are run. If false, jobs can only start programs of this host.
     pub allow_scripts: bool,
-    /// The keys of which one has signed each script that is run. With any, only signed scripts of the server are run: no text that
-    /// comes with a job, and no programs but those of [`allow_programs`](Self::allow_programs).
+    /// Public keys, one of which must have signed each script. If there is any, only signed scripts of the server are
+    /// run: no text that comes with a job, and no programs except those of [`allow_programs`](Self::allow_programs).
     pub script_keys: Vec<ScriptKey>,
-    /// Where scripts of the server are kept by their hash; `None` for memory alone.
+    /// Folder that caches scripts of the server by their hash; `None` to keep them in memory only.
     pub script_cache: Option<PathBuf>,
-    /// Where the files with secrets are, beside the environment's `RONDEL_SECRET_*`.
+    /// Folder of secret files, in addition to the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
-    /// Secrets by name that go before those of the environment: for an agent that has taken them out of it.
+    /// Secrets by name, used instead of those in the environment, for an agent that has removed them from it.
     pub secrets: Option<Secrets>,
-    /// Where the working directories of runs are made; `None` for a folder of this user's in the host's temporary one.
+    /// Folder for the working directories of runs; `None` for a folder of this user in the host's temporary directory.
     pub work_dir: Option<PathBuf>,
     /// Languages that are not offered although the host has their interpreter.
     pub without_languages: Vec<String>,
-    /// A program and its first arguments, to be started beside the agent with one more argument: the folder that it is to
-    /// give to [`clean_up_after`](super::clean_up_after). With it, a killed agent's processes end at once; without, when the next agent starts.
+    /// A program and its first arguments, started next to the agent with one more argument: the folder to pass to
+    /// [`clean_up_after`](super::clean_up_after). With it, the processes of a killed agent end at once; without it,
+    /// when the next agent starts.
     pub watcher: Option<Vec<PathBuf>>,
-    /// Variables of the agent's environment that its runs get beside the usual ones (`PATH`, `HOME`, `LANG` and the like).
+    /// Variables of the agent's environment that its runs get in addition to the usual ones (`PATH`, `HOME`, `LANG` and
+    /// the like).
     pub pass_env: Vec<String>,
-    /// The only programs that are started, by their absolute paths, interpreters of scripts too; `None` for any.
+    /// The only programs that may be started, interpreters included, by their absolute paths; `None` for any.
     pub allow_programs: Option<Vec<PathBuf>>,
-    /// The user as whom runs are started; `None` for the agent's own. The agent must be root.
+    /// The user that runs are started as; `None` for the agent's own. The agent must be root.
     pub run_as: Option<RunAs>,
-    /// Where the handler `http` may go beside the public internet: this host and its networks are closed to it.
+    /// Non-public addresses that the handler `http` may call; without them, this host and its networks are closed to
+    /// it.
     pub outgoing_allow: AllowedAddresses,
 }

@@ -1,5 +1,5 @@
-//! What the processes of runs get of the agent: a clean environment, on request another user, and on request only the
-//! programs of a list.
+//! Confinement of the processes of runs: a clean environment and, on request, another user and only the programs of a
+//! list.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -13,20 +13,20 @@ use super::config::AgentConfig;
 use super::family::WORK_DIR;
 use crate::job_error::JobError;
 
-/// Names that belong to the agent: its own settings and secrets stay with it.
+/// Variables with this prefix are the agent's own settings and secrets: runs do not get them.
 pub(super) const OWN_PREFIX: &str = "RONDEL_";
 
-/// Variables of the agent that its runs get.
+/// Variables that runs inherit from the agent.
 const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
-/// Those that begin so, too.
+/// Variables with this prefix are inherited too.
 const INHERITED_PREFIX: &str = "LC_";
-/// Those that name the agent's own user.
+/// Inherited variables that name the agent's own user.
 const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
-/// Where programs are looked for if the agent itself has no `PATH`.
+/// Where programs are searched if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Beginnings of the names of variables by which the dynamic linker, shells and git run other code than the program's …
+/// Prefixes of variables that make the dynamic linker, shells or git run code other than the program's …
 const LOADER_PREFIXES: [&str; 4] = ["LD_", "DYLD_", "BASH_FUNC_", "GIT_"];
-/// … and the variables of shells and interpreters that do.
+/// … and the variables that make shells and interpreters do so.
 const LOADERS: [&str; 16] = [
     "BASH_ENV",
     "CLASSPATH",
@@ -46,11 +46,11 @@ const LOADERS: [&str; 16] = [
     "_JAVA_OPTIONS",
 ];
 
-/// The user of this host as whom runs are started. The agent must be root.
+/// The user of this host that runs are started as. The agent must be root.
 ///
-/// The standard library cannot set supplementary groups, so each program is started by way of `launcher`, which changes the
-/// user and then becomes the program. It runs as root until then: so it gets none of the variables that a job may choose, but
-/// each of them under a name that begins with [`RunAs::VARIABLE_PREFIX`], and it enters the directory itself.
+/// The standard library cannot set supplementary groups, so each program is started through `launcher`, which changes
+/// the user and then becomes the program. The launcher runs as root until then. It therefore gets the variables that a
+/// job may choose only under names that begin with [`RunAs::VARIABLE_PREFIX`], and it enters the directory itself.
 #[derive(Clone, Debug)]
 pub struct RunAs {
     /// The user's name.
@@ -63,25 +63,25 @@ pub struct RunAs {
     pub home: PathBuf,
     /// Its shell, for `SHELL`.
     pub shell: PathBuf,
-    /// A program and its first arguments, to which `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is added: it becomes that program as
-    /// this user.
+    /// A program and its first arguments, to which `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is added: it becomes that
+    /// program, run as this user.
     pub launcher: Vec<OsString>,
-    /// A program and its first arguments, to which a working directory is added: it fails, with a sentence on its standard
-    /// error, where this user cannot work there or can read what belongs to the agent alone.
+    /// A program and its first arguments, to which a working directory is added. It fails, with a sentence on its
+    /// standard error, if this user cannot work there or can read files that belong to the agent alone.
     pub probe: Vec<OsString>,
 }
 
 impl RunAs {
-    /// Begins the names under which a launcher gets the variables of the program.
+    /// Prefix of the names under which a launcher gets the variables of the program.
     pub const VARIABLE_PREFIX: &'static str = "RONDEL_RUN_ENV_";
 }
 
-/// What holds for each program that the agent starts.
+/// Rules for each program that the agent starts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Confinement {
     pass_env: Vec<String>,
     allowed: Option<Vec<PathBuf>>,
-    /// Only signed scripts are run, and programs only from a list.
+    /// Only signed scripts are run, and only programs of the list.
     signed_only: bool,
     pub(super) run_as: Option<RunAs>,
 }
@@ -101,7 +101,7 @@ impl Confinement {
         self.find(program, Path::new("/")).is_ok()
     }
 
-    /// Refuses a program that a job names where only signed scripts are run, unless there is a list of programs.
+    /// Refuses a program that a job names if only signed scripts are run and there is no list of programs.
     pub(super) fn check_program(&self) -> Result<(), JobError> {
         if !self.signed_only || self.allowed.is_some() {
             return Ok(());
@@ -111,7 +111,7 @@ impl Confinement {
         ))
     }
 
-    /// Refuses an interpreter that a job chooses where only signed scripts are run: its arguments may be code.
+    /// Refuses an interpreter that a job chooses if only signed scripts are run: its arguments may be code.
     pub(super) fn check_interpreter(&self, given: Option<&[String]>) -> Result<(), JobError> {
         if !self.signed_only || given.is_none() {
             return Ok(());
@@ -121,8 +121,8 @@ impl Confinement {
         ))
     }
 
-    /// The command for a program and its arguments in a directory, with the variables that every run gets, then the job's,
-    /// then the run's `own`.
+    /// The command for a program and its arguments in a directory. Of its variables the run's `own` override the job's,
+    /// and those override the ones that every run gets.
     pub(super) fn command(
         &self,
         argv: &[String],
@@ -158,7 +158,7 @@ impl Confinement {
         }
     }
 
-    /// What runs get of the agent's environment.
+    /// The variables of the agent's environment that runs get.
     fn inherited(&self, own: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };
@@ -177,7 +177,8 @@ impl Confinement {
         passed
     }
 
-    /// What is started for the name `program`: the name itself where every program may be, else its absolute path.
+    /// The program to start for the name `program`: the name itself if every program may be started, else its absolute
+    /// path.
     fn find(&self, program: &str, cwd: &Path) -> Result<PathBuf, JobError> {
         let Some(allowed) = &self.allowed else { return Ok(PathBuf::from(program)) };
         let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
@@ -195,7 +196,7 @@ impl Confinement {
         )))
     }
 
-    /// Gives a run's working directory, and the script in it, to the user as whom it runs.
+    /// Makes the run's user the owner of its working directory and of the files in it.
     pub(super) fn give(&self, folder: &Path) -> io::Result<()> {
         let Some(user) = &self.run_as else { return Ok(()) };
         for entry in std::fs::read_dir(folder)? {
@@ -218,7 +219,7 @@ impl RunAs {
         let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut command = Command::new(launcher);
         command.args(first).arg("--cwd").arg(cwd).arg("--").arg(program).args(arguments).env_clear().current_dir("/");
-        // The mark by which a run's processes are found.
+        // The mark by which the run's processes are found.
         command.envs(variables.get(OsStr::new(WORK_DIR)).map(|folder| (WORK_DIR, folder)));
         let prefixed = |(name, value): (OsString, OsString)| {
             let mut longer = OsString::from(Self::VARIABLE_PREFIX);
@@ -229,7 +230,7 @@ impl RunAs {
         Ok(command)
     }
 
-    /// Whether the user can work in `folder`, and can read nothing of the agent's.
+    /// Checks that the user can work in `folder`, and can read nothing of the agent's.
     pub(super) fn probe(&self, folder: &Path) -> io::Result<()> {
         let (program, arguments) = self.probe.split_first().ok_or_else(|| io::Error::other("there is no probe"))?;
         let mut command = std::process::Command::new(program);
@@ -243,12 +244,12 @@ impl RunAs {
     }
 }
 
-/// Whether a variable makes an allowed program run other code. Those that do cannot all be known.
+/// Whether a variable is known to make an allowed program run other code. The list cannot be complete.
 fn is_loader(name: &str) -> bool {
     LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The absolute path of a program, as the system would find it.
+/// The absolute path of a program, resolved as the system would.
 fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(in_real_folder(&cwd.join(program))).filter(|found| is_program(found));
@@ -263,8 +264,8 @@ pub(super) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The same file by the real path of its folder. The file's own name stays: a program with many names (busybox) is another
-/// one under each of them.
+/// The path with its folder resolved to the real one. The file's own name stays: a program with many names (busybox) is
+/// a different one under each of them.
 fn in_real_folder(path: &Path) -> PathBuf {
     match (path.parent().and_then(|folder| folder.canonicalize().ok()), path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name),

@@ -1,8 +1,8 @@
-//! A child process and everything that it started, ended together.
+//! Ends a child process together with everything that it started.
 //!
-//! The process group is the first net. What left the group is found in `/proc`: by its parents, or by the mark that every
-//! process of a run inherits in its environment. Only what cut itself off from its parents *and* cleaned its environment
-//! before the end is not found. Where there is no `/proc`, the group is all there is.
+//! The process group is the first net. A process that left the group is found in `/proc`, by its parents or by the mark
+//! that every process of a run inherits in its environment. One that cut itself off from its parents *and* cleaned its
+//! environment before the end is not found. Without `/proc`, only the group is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,23 +13,23 @@ use tokio::process::Child;
 
 use crate::lifecycle::lock;
 
-/// The variable that names a run's working directory: also the mark by which its processes are found.
+/// The variable that names a run's working directory. It is also the mark by which the run's processes are found.
 pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 
-/// How often the processes are looked through again for those that were forked in the meantime.
+/// How often processes are listed again to find those forked in the meantime.
 const PASSES_MAX: usize = 16;
 
-/// All processes of one run. Dropped while armed it kills every one of them.
+/// All processes of one run. If it is dropped while armed, it kills every one of them.
 #[derive(Debug)]
 pub(super) struct Family {
     leader: Option<Pid>,
     mark: Vec<u8>,
-    /// Those that were ever signalled: found again when their parents are gone.
+    /// Every process signalled so far: it is recognised after its parents are gone.
     signalled: Mutex<BTreeSet<Identity>>,
 }
 
 impl Family {
-    /// `child` was started as the leader of a group of its own, with `NAME=value` in its environment.
+    /// `child` must have been started as the leader of its own group, with `NAME=value` in its environment.
     pub(super) fn led_by(child: &Child, name: &str, value: &str) -> Self {
         let id = child.id().and_then(|id| i32::try_from(id).ok());
         Self {
@@ -39,18 +39,18 @@ impl Family {
         }
     }
 
-    /// Asks all of them to end.
+    /// Asks all processes to end.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM, 1);
     }
 
-    /// The child has ended by itself: what it left in the background may go on.
+    /// For a child that has ended by itself: the processes it left in the background may continue.
     pub(super) fn disarm(mut self) {
         self.leader = None;
     }
 
-    /// Looks again until no process is left that was not signalled: a process that is to die forks no more. They are looked for
-    /// before any is signalled: a parent that ends leaves children that cannot be traced.
+    /// Lists processes until each has been signalled: one with a signal pending to kill it forks no more. They are
+    /// listed before any is signalled, because the children of a parent that has ended cannot be traced.
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
         let known = lock(&self.signalled).clone();
@@ -69,7 +69,8 @@ impl Family {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
             }
-            // The group has it already: many programs take a second SIGTERM for "at once, without tidying up".
+            // The group has got it already: many programs take a second SIGTERM as a request to end at once, without
+            // cleaning up.
             let others = beyond(&living, leader.as_raw_pid(), &new);
             others.for_each(|process| send_signal(process, signal));
             signalled.extend(new);
@@ -84,7 +85,7 @@ impl Drop for Family {
     }
 }
 
-/// Kills every process whose environment has the variable with a value that begins so, and what descends from it.
+/// Kills every process that has the variable with a value that starts with `value_start`, and all its descendants.
 pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
     let mark = format!("{name}={value_start}").into_bytes();
     let mut signalled = BTreeSet::new();
@@ -109,7 +110,7 @@ fn send_signal(process: Identity, signal: Signal) {
     }
 }
 
-/// Those of which `own` holds, and all that descend from them.
+/// The processes for which `own` holds, and all their descendants.
 fn strays(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
     let mut found: BTreeMap<i32, Identity> = BTreeMap::new();
     found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));
@@ -124,13 +125,13 @@ fn strays(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identi
     }
 }
 
-/// Those of `found` that are not in the group.
+/// The processes of `found` that are not in the group.
 fn beyond(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<Item = Identity> {
     let is_in = move |identity| living.iter().any(|process| process.identity == identity && process.group == group);
     found.iter().copied().filter(move |identity| !is_in(*identity))
 }
 
-/// A number is given to another process one day; with the instant of its start it is one process's alone.
+/// The system reuses a process id; together with its start time it identifies one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     id: i32,
@@ -153,14 +154,14 @@ impl Process {
         self.any_variable(|variable| variable.starts_with(mark))
     }
 
-    /// False for processes of other users, who cannot be looked at.
+    /// False for processes of other users, whose environment cannot be read.
     fn any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
         let environ = fs::read(format!("/proc/{}/environ", self.identity.id));
         environ.is_ok_and(|all| all.split(|byte| *byte == 0).any(is_meant))
     }
 }
 
-/// All but this one.
+/// All processes except this one.
 fn living() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let own = i32::try_from(std::process::id()).unwrap_or(0);

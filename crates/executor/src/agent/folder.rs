@@ -1,8 +1,8 @@
-//! A fresh working directory for each run, gone with the run, and what dead agents left behind.
+//! Working directories: a fresh one for each run, removed with the run, and the cleanup of those that dead agents left.
 //!
-//! An agent has one folder, `agent-…`, with a lock in it that dies with the process; runs have theirs inside. An agent
-//! that starts looks at its siblings: a folder whose lock is free belongs to an agent that is dead, so what still runs in it
-//! is ended, and it is removed.
+//! An agent has one folder, `agent-…`, with a lock file in it whose lock ends with the process; its runs have their
+//! folders inside. At its start an agent looks at the siblings: a folder whose lock is free belongs to a dead agent, so
+//! the processes still running in it are ended, and it is removed.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -20,11 +20,11 @@ use crate::lifecycle::lock;
 use crate::run::RunContext;
 
 const PREFIX: &str = "agent-";
-/// A folder without a lock yet.
+/// A folder whose lock file is not made yet.
 const NEW_PREFIX: &str = ".new-";
 const LOCK: &str = "lock";
 const OWNER_ONLY: u32 = 0o700;
-/// Others may pass through to what is theirs inside, and see nothing else.
+/// Other users may pass through to their own folders inside, and see nothing else.
 const PASSAGE: u32 = 0o711;
 const SECRET_FILE: u32 = 0o600;
 
@@ -36,7 +36,7 @@ pub(super) struct Folders {
     watcher: Mutex<Option<Child>>,
 }
 
-/// The default: a folder of this user's in the host's temporary one.
+/// The default base: a folder of this user in the host's temporary directory.
 pub(super) fn default_base() -> PathBuf {
     std::env::temp_dir().join(format!("rondel-agent-{}", own_uid()))
 }
@@ -46,9 +46,9 @@ fn own_uid() -> u32 {
 }
 
 impl Folders {
-    /// Makes the agent's folder in `base`, after it has removed those of dead agents. In a `shared` place, `base` must be
-    /// this user's own: another one might have made it. `watcher` is a program that cleans up at once if this process
-    /// dies: see [`clean_up_after`]. With `run_as` that user can enter the working directories of runs.
+    /// Makes the agent's folder in `base`, after removing those of dead agents. If the place is `shared`, `base` must
+    /// belong to this user: another user might have made it. `watcher` is a program that cleans up at once if this
+    /// process dies: see [`clean_up_after`]. The user `run_as` can enter the working directories of runs.
     pub(super) fn open(
         base: &Path,
         shared: bool,
@@ -63,20 +63,20 @@ impl Folders {
         }
         let base = base.canonicalize()?;
         if shared && run_as.is_some() {
-            // Another agent of this user may have made it for itself alone.
+            // Another agent of this user may have made it with access for itself alone.
             std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
         }
         remove_dead(&base);
         let new = builder(NEW_PREFIX).tempdir_in(&base)?;
         std::fs::set_permissions(new.path(), Permissions::from_mode(mode))?;
-        // A run that could open the lock could hold it, and keep the next agent from cleaning up.
+        // A run that can open the lock file could hold the lock, and so keep the next agent from cleaning up.
         let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
         lock.lock()?;
-        // Only now others see it: none finds it without its lock.
+        // The folder becomes visible to other agents only now, when its lock is held.
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
         let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
         std::fs::rename(new.path(), &path)?;
-        // Its old path is gone: there is nothing to remove.
+        // The old path is gone: there is nothing to remove.
         drop(new.keep());
         let watcher = watcher.and_then(|command| start_watcher(command, &path));
         let folders = Self { path, _lock: lock, watcher: Mutex::new(watcher) };
@@ -88,7 +88,7 @@ impl Folders {
         Ok(folders)
     }
 
-    /// A working directory for one attempt of a run, for this user only.
+    /// Makes a working directory for one attempt, for this user only.
     pub(super) fn make(&self, run: &RunContext) -> io::Result<TempDir> {
         builder(&format!("run-{}-{}-", run.run_id(), run.attempt())).tempdir_in(&self.path)
     }
@@ -117,7 +117,7 @@ fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
 fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     let (program, arguments) = command.split_first()?;
     let mut command = Command::new(program);
-    // It needs nothing of the environment, and others could read it there.
+    // It needs no variables, and other users could read them there.
     command.args(arguments).arg(path).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
     let started = command.spawn();
     let warn = |error: &io::Error| {
@@ -126,17 +126,17 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     started.inspect_err(warn).ok()
 }
 
-/// Waits until its standard input ends, which is when the agent that started it has: orderly, or by being killed. Ends
-/// what the agent's runs left, and removes the folder.
+/// Waits until standard input ends, which happens when the agent that started this process ends, in order or killed.
+/// Then ends the processes that the agent's runs left, and removes the folder.
 ///
 /// # Errors
-/// The error of the input, or of the removal.
+/// The error of reading the input, or of the removal.
 pub fn clean_up_after(folder: &Path) -> io::Result<()> {
     io::copy(&mut io::stdin().lock(), &mut io::sink())?;
     end_left_over(folder)
 }
 
-/// Removes the folders of agents that are no more.
+/// Removes the folders of dead agents.
 fn remove_dead(base: &Path) {
     let Ok(entries) = std::fs::read_dir(base) else { return };
     for entry in entries.flatten() {
@@ -150,7 +150,7 @@ fn remove_dead(base: &Path) {
     }
 }
 
-/// Whether it is a folder of this user whose lock is free.
+/// Whether the path is a folder of this user whose lock is free.
 fn is_dead(path: &Path) -> bool {
     let is_ours = path.symlink_metadata().is_ok_and(|meta| meta.is_dir() && meta.uid() == own_uid());
     is_ours && File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())

@@ -1,4 +1,4 @@
-//! The handler `http`: one request, with limits on what comes back.
+//! The handler `http`: one request, with limits on the response.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,13 +19,13 @@ use rondel_core::error_chain::chain;
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 const BODY_BYTES_MAX: usize = 1024 * 1024;
-/// The largest `max_body_bytes`: an answer is in memory as a whole.
+/// The largest `max_body_bytes` a job may set: the whole response is held in memory.
 const MAX_BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 const REDIRECTS_MAX: usize = 10;
-/// By which others learn of the trace that a request belongs to.
+/// The header that passes on the trace a request belongs to.
 const TRACE_HEADER: &str = "traceparent";
 
-/// So much of a body is shown in the log.
+/// Limit on how much of a body the log shows.
 const LOGGED_BYTES: usize = 2 * 1024;
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -47,22 +47,22 @@ pub(super) struct HttpResult {
     body_bytes: usize,
 }
 
-/// Which statuses are good.
+/// A pattern of expected statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Code(u16),
-    /// The hundreds.
+    /// All statuses with this first digit.
     Class(u16),
 }
 
-/// The client goes to the URL of the params, as far as this list allows.
+/// The client for the URLs of the params, limited to public addresses and `allowed`.
 pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
     let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent, idle_timeout: None };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
-/// The same request as a part of the run's trace, unless the job names another one.
+/// Makes the request a part of the run's trace, unless the job sets another one.
 pub(super) fn in_trace(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
     let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
     if let Some(parent) = parent.filter(|_| !is_set) {
@@ -96,7 +96,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let request = build(client, params)?.timeout(timeout);
     let began = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
-    // The URL is in the log as it was given; the error's own copy of it might show a secret in another spelling.
+    // The log has the URL as given. The error's own copy could show a secret in an encoding that is not masked.
     let failed = |error: RequestError| {
         if let Some(refused) = refusal(&error) {
             return bad("url", refused);
@@ -159,7 +159,7 @@ fn bad(field: &str, reason: impl std::fmt::Display) -> JobError {
     JobError::terminal(format_args!("params: {field}: {reason}"))
 }
 
-/// The error of a body: too much of it, or (reported by the caller) the connection.
+/// The error of a body: too large, or a connection error, which the caller reports.
 enum BodyError {
     TooLarge(usize),
     Read(RequestError),

@@ -1,4 +1,5 @@
-//! Scripts that the server keeps: asked for at the start of a run, known by their hash, and kept here so that each text comes once.
+//! Scripts that the server keeps. The server is asked for the hash at the start of each run, and each text is cached by
+//! its hash, so that it is sent only once.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
@@ -17,14 +18,14 @@ use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::RunContext;
 
-/// How many texts are kept on disk …
+/// How many texts are cached on disk …
 const FILE_COUNT_MAX: usize = 256;
-/// … or in memory, where there is no folder.
+/// … or in memory, if there is no folder.
 const TEXT_COUNT_MAX: usize = 32;
 /// The length of a hash in hex.
 const HASH_LEN: usize = 64;
 
-/// The texts of scripts that have been run, and the keys that must have signed them.
+/// A cache of the scripts that have been run, and the keys one of which must have signed each.
 #[derive(Debug)]
 pub(super) struct KeptScripts {
     cache: Cache,
@@ -43,7 +44,7 @@ impl KeptScripts {
         Ok(Self { cache, keys })
     }
 
-    /// The text that is to be run.
+    /// Returns the text to run.
     pub(super) async fn text(
         &self,
         script: Script,
@@ -71,7 +72,7 @@ impl KeptScripts {
         }
     }
 
-    /// The answer of the server, and the text that belongs to it.
+    /// The server's reply, and the text that belongs to it.
     async fn find(&self, named: &ScriptRef, run: &RunContext, log: &Log) -> Result<(ScriptReply, String), JobError> {
         let reply = self.ask(named, run, false).await?;
         match self.cache.get(&reply.hash) {
@@ -79,7 +80,7 @@ impl KeptScripts {
             Cached::Changed => log.warn("the text of the script was changed on this host; it is fetched again"),
             Cached::Missing => {}
         }
-        // Another version may be the newest by now.
+        // By now another version may be the newest.
         let mut reply = self.ask(named, run, true).await?;
         let text = std::mem::take(&mut reply.source);
         let found = hash(text.as_bytes());
@@ -132,7 +133,7 @@ impl KeptScripts {
     }
 }
 
-/// Whether it can be the name of a file here.
+/// Whether the text is a valid hash, and so a safe file name.
 fn is_hash(text: &str) -> bool {
     text.len() == HASH_LEN && text.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
 }
@@ -146,7 +147,7 @@ enum Cache {
 #[derive(Debug, PartialEq, Eq)]
 enum Cached {
     Text(String),
-    /// What is there is another text. It is removed.
+    /// The cached text does not have this hash. It is removed.
     Changed,
     Missing,
 }
@@ -175,7 +176,8 @@ impl Cache {
         match self {
             Self::Folder(folder) => {
                 make_room(folder)?;
-                // Complete under its name, or not there; a file or link that stands there already is replaced, not written to.
+                // The file appears under its name only when complete; a file or link already there is replaced, not
+                // written to.
                 let mut file = tempfile::Builder::new().permissions(private()).tempfile_in(folder)?;
                 file.write_all(text.as_bytes())?;
                 file.persist(folder.join(hash)).map(drop).map_err(|error| error.error)
@@ -196,7 +198,7 @@ fn private() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o600)
 }
 
-/// Removes the files that were written first.
+/// Removes the oldest files.
 fn make_room(folder: &Path) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -1,20 +1,20 @@
-//! What a process prints, cut into lines as it comes.
+//! Cuts the output of a process into lines as it arrives.
 
 use crate::log::LINE_BYTES_MAX as LOGGED_MAX;
 
-/// A line without an end is handed on at this length, one more than a log takes, so that it is marked as cut there; the
-/// rest of it is skipped.
+/// A line is passed on at this length even without an end, and its rest is skipped. The length is one more than a log
+/// takes, so that the log marks the line as cut.
 const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
-    /// The rest of a line that was too long.
+    /// The rest of a line that was too long is being skipped.
     skipping: bool,
 }
 
 impl Lines {
-    /// Takes more of the output; `emit` gets each line that is complete.
+    /// Takes more of the output and passes each complete line to `emit`.
     pub(super) fn push(&mut self, mut bytes: &[u8], mut emit: impl FnMut(&str)) {
         while let Some(end) = bytes.iter().position(|byte| *byte == b'\n') {
             self.add(&bytes[..end], &mut emit);
@@ -26,7 +26,7 @@ impl Lines {
         self.add(bytes, &mut emit);
     }
 
-    /// The output is over.
+    /// Passes on the last line, at the end of the output.
     pub(super) fn finish(mut self, mut emit: impl FnMut(&str)) {
         if !self.partial.is_empty() {
             self.flush(&mut emit);

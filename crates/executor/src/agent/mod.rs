@@ -1,7 +1,7 @@
-//! The ready-made handlers of the agent: `shell` runs a program, `pump` two of them for the groups of pump jobs, `python`, `node`, `php` and `powershell` run scripts,
-//! `http` makes a request.
+//! The ready-made handlers of the agent: `shell` runs a program, `pump` two of them for the groups of pump jobs;
+//! `python`, `node`, `php` and `powershell` run scripts; `http` makes a request.
 //!
-//! An agent is an executor with these handlers, for users without a program of their own to put the SDK in.
+//! An agent is an executor with these handlers, for users who have no program of their own to add the SDK to.
 
 mod config;
 mod confine;
@@ -38,24 +38,25 @@ pub use rondel_core::outgoing::AllowedAddresses;
 use script::Interpreter;
 pub use signature::ScriptKey;
 
-/// Adds the handlers `shell`, `pump` and `http`, those of the script languages whose interpreter this host has, and the secrets
-/// for their params.
+/// Adds the handlers `shell`, `pump` and `http`, a handler for each script language whose interpreter this host has,
+/// and the secrets for their params.
 ///
-/// `shell` takes `{"argv": ["program", "argument"]}` or, where scripts are allowed, `{"script": "…", "args": "…",
-/// "interpreter": ["sh"]}`; in the place of its text, `{"name": "close-orders", "version": 3}` names a script that the server
-/// keeps; beside them `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell` take the same
-/// without `argv`; they are there only where scripts are allowed. A script gets `args` (a text, or a list of them), then
-/// the shard's index and the number of shards, as XXL-JOB's scripts do.
+/// `shell` takes `{"argv": ["program", "argument"]}` or, if scripts are allowed, `{"script": "…", "args": "…",
+/// "interpreter": ["sh"]}`. Instead of its text, `{"name": "close-orders", "version": 3}` names a script that the
+/// server keeps. Both forms also take `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell` take the same
+/// without `argv`; they exist only if scripts are allowed. A script gets `args` (a text, or a list of them), then the
+/// shard's index and the number of shards, as XXL-JOB's scripts do.
 ///
-/// What a program prints is the run's log. Exit code 0 is a success, 77 passes the run over, 99 is a failure that no retry
-/// mends, every other one a failure. It runs in a fresh working directory, removed at its end, and is ended with all
-/// processes that it started when the run is to stop.
+/// The output of a program goes to the run's log. Exit code 0 is a success, 77 skips the run, 99 is a failure that is
+/// not retried, and every other code is a failure. The program runs in a fresh working directory, which is removed at
+/// its end. When the run has to stop, the program is ended with all processes that it started.
 ///
-/// `pump` is for pump jobs and takes `{"select": ["program", "argument"], "execute": ["program", "argument"]}`, beside them
-/// `env` and `cwd`. The first program reads items and prints rows, the second reads rows and executes them, as lines of JSON.
+/// `pump` is for pump jobs. It takes `{"select": ["program", "argument"], "execute": ["program", "argument"]}`, and
+/// also `env` and `cwd`. The first program reads items and prints rows, the second reads rows and executes them, as
+/// lines of JSON.
 ///
-/// `http` takes `{"url": "…"}` and beside it `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
-/// `"2xx"`, or a list), `timeout` and `max_body_bytes`. Requests go to the public internet, and where
+/// `http` takes `{"url": "…"}`, and also `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
+/// `"2xx"`, or a list), `timeout` and `max_body_bytes`. Requests go to public addresses and to those that
 /// [`AgentConfig::outgoing_allow`] allows.
 ///
 /// ```no_run
@@ -70,8 +71,8 @@ pub use signature::ScriptKey;
 /// ```
 ///
 /// # Errors
-/// [`ExecutorError::HttpClient`] where the host's certificates cannot be used, [`ExecutorError::WorkDir`] where the working
-/// directories cannot be made.
+/// [`ExecutorError::HttpClient`] if the host's certificates cannot be used, [`ExecutorError::WorkDir`] if the folder of
+/// the working directories or the script cache cannot be made.
 pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, ExecutorError> {
     let secrets = config.secrets.clone().unwrap_or_else(Secrets::from_env);
     let secrets = match &config.secrets_dir {
@@ -130,7 +131,7 @@ fn interpreters(config: &AgentConfig) -> Vec<Interpreter> {
     found
 }
 
-/// The languages that have a handler of their own, whether this host has their interpreters or not.
+/// The languages that have their own handler, whether or not this host has their interpreters.
 pub fn languages() -> impl Iterator<Item = &'static str> {
     script::LANGUAGES.iter().map(|language| language.name)
 }

@@ -1,4 +1,4 @@
-//! What a process prints, on its way into the run's log.
+//! Copies the output of a process to the run's log.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use crate::extract::Log;
 use crate::job_error::JobError;
 use crate::log::Bytes;
 
-/// Read at once: few calls for a flood, little memory for a thousand quiet processes.
+/// Size of one read: large enough for few calls in a flood, small enough for a thousand quiet processes.
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// After so many bytes in one go other tasks have their turn.
+/// After this many bytes in a row the task yields to others.
 const TURN_BYTES: usize = 128 * 1024;
 
-/// How long a process may be held up because its lines cannot be sent on; after that they are dropped and counted, until
+/// How long a process may be held up because its lines cannot be sent. After that lines are dropped and counted until
 /// there is room again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What is kept of the output that the log has no more room for: its end.
+/// How much of the end of the output is kept once the log is full.
 const TAIL_BYTES: usize = 64 * 1024;
 
-/// Reads a pipe to its end, whatever comes.
+/// Reads a pipe to its end into the log.
 pub(super) async fn pump(
     pipe: Option<impl AsyncRead + Unpin>,
     level: &'static str,
@@ -55,7 +55,7 @@ pub(super) async fn pump(
     output.finish(&mut seen);
 }
 
-/// Reads a pipe to its end and returns what came.
+/// Reads a pipe to its end and returns the output.
 pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
     let (mut captured, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
@@ -90,7 +90,7 @@ struct Output<'a> {
 impl Output<'_> {
     async fn take(&mut self, bytes: &[u8], seen: &mut impl FnMut(&str)) {
         if self.log.buffer().is_full() {
-            // Lines that would only push each other out are not even made.
+            // The lines would only push each other out, so they are not even made.
             return self.tail.push(bytes);
         }
         self.wait_for_room().await;
@@ -101,7 +101,7 @@ impl Output<'_> {
         });
     }
 
-    /// A process that prints faster than its lines can be sent waits for them, but not for ever.
+    /// A process that prints faster than its lines can be sent waits for them, but not without limit.
     async fn wait_for_room(&mut self) {
         if self.log.buffer().has_room() {
             self.patient = true;
@@ -117,7 +117,7 @@ impl Output<'_> {
             seen(line);
         };
         if let Some(kept) = tail.into_kept() {
-            // Where the log became full in the middle of a line, the rest of the line is part of what was left out.
+            // If the log became full in the middle of a line, the rest of that line counts as left out.
             lines = Lines::default();
             log.buffer().left_out(kept.left_out_lines, kept.left_out_bytes);
             lines.push(&kept.bytes, &mut emit);
@@ -126,7 +126,7 @@ impl Output<'_> {
     }
 }
 
-/// The last bytes of a stream, and how much stood before them.
+/// The last bytes of a stream, and the number of lines and bytes dropped before them.
 #[derive(Default)]
 struct Tail {
     older: Vec<u8>,
@@ -147,14 +147,14 @@ impl Tail {
             let gone = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
             self.gone_lines += count_lines(&gone);
             self.gone_bytes += gone.len() as u64;
-            // The memory of what is gone is used again.
+            // The freed buffer is reused.
             self.newer = gone;
             self.newer.clear();
         }
         self.newer.extend_from_slice(bytes);
     }
 
-    /// What to show, from the beginning of a line on; `None` where nothing came.
+    /// The bytes to show, from the beginning of a line; `None` if none came.
     fn into_kept(self) -> Option<TailBytes> {
         let Self { mut older, newer, gone_lines, gone_bytes } = self;
         older.extend_from_slice(&newer);
@@ -162,7 +162,7 @@ impl Tail {
             return None;
         }
         let first_line = older.iter().position(|byte| *byte == b'\n').map_or(older.len(), |end| end + 1);
-        // One endless line has no beginning to be found: its end is shown.
+        // A single endless line has no beginning to cut at, so its end is shown.
         let cut = if first_line >= older.len() { older.len().saturating_sub(TAIL_BYTES / 8) } else { first_line };
         let bytes = older.split_off(cut);
         Some(TailBytes {

@@ -1,4 +1,4 @@
-//! A program from its start to its verdict: fed, read, asked to stop, and taken along with all that it started.
+//! The life of a program from start to verdict: feeding it, reading its output, stopping it with all that it started.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -20,31 +20,31 @@ use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::{RunContext, parents};
 
-/// By which programs learn of the trace that they run in.
+/// The variable that passes on the trace a program runs in.
 const TRACE_PARENT: &str = "TRACEPARENT";
 
-/// How long the output of a program that has ended is still read: what it left in the background may hold it open.
+/// How long output is still read after a program has ended: its background processes may hold the pipe open.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-/// The program skips the run, as tests of automake and meson do.
+/// The program skips the run; automake and meson use the same code in tests.
 const SKIP_CODE: i32 = 77;
-/// It failed, and trying again is of no use.
+/// The program failed, and a retry is of no use.
 const TERMINAL_CODE: i32 = 99;
 
-/// What is to be started.
+/// A program to start.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) argv: Vec<String>,
     pub(super) env: BTreeMap<String, String>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) stdin: Option<String>,
-    /// More variables of the run's own.
+    /// Further variables of the run's own.
     pub(super) own: Vec<(&'static str, String)>,
-    /// The run's working directory: the current one, unless `cwd` names another.
+    /// The run's working directory: the program starts in it, unless `cwd` names another.
     pub(super) folder: TempDir,
 }
 
-/// The most that a program may print where its output is captured.
+/// The most that a program may print while its output is captured.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CaptureLimit {
     pub(super) bytes: usize,
@@ -57,8 +57,8 @@ pub(super) struct ProgramResult {
 }
 
 impl Program {
-    /// Runs it. A run that is to stop asks all of its processes to end; those that do not are killed when this is
-    /// dropped, after the grace.
+    /// Runs the program. If the run has to stop, all its processes are asked to end; those still alive when this future
+    /// is dropped, after the grace, are killed.
     pub(super) async fn run(
         self,
         confinement: &Confinement,
@@ -76,7 +76,7 @@ impl Program {
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {
                     family.terminate();
-                    // Until it is over, or the grace is and all this is dropped.
+                    // Until the program has ended, or the grace has and this future is dropped.
                     work.await?;
                     None
                 }
@@ -96,8 +96,8 @@ impl Program {
         verdict
     }
 
-    /// Runs it to its own end, and returns what it printed on its standard output where that is captured; else that goes to
-    /// the log. Where it prints more than the limit, and where this is dropped, all of its processes are killed.
+    /// Runs the program to its own end. With `limit`, its standard output is captured and returned, else it goes to the
+    /// log. If the program prints more than the limit, or this future is dropped, all its processes are killed.
     pub(super) async fn run_to_end(
         self,
         confinement: &Confinement,
@@ -154,18 +154,18 @@ fn run_env(run: &RunContext) -> [(&'static str, String); 11] {
     ]
 }
 
-/// The span that the program's own are children of, under the name that other tools use too.
+/// The parent span of the program's own spans, in the variable that other tools use too.
 fn trace_env(run: &RunContext) -> Option<(&'static str, String)> {
     run.traceparent().map(|parent| (TRACE_PARENT, parent.to_string()))
 }
 
-/// The runs that the run follows from. Servers keep it far below what a variable can hold.
+/// The runs that this run follows. Servers keep the value far below the size limit of a variable.
 fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
     let parents = serde_json::from_str(run.params()).ok().and_then(|mut params| parents::take(&mut params))?;
     Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
-/// Feeds it, reads it, and waits for its end.
+/// Feeds the program, reads its output, and waits for its end.
 async fn work(
     child: &mut Child,
     stdin: Option<String>,
@@ -188,7 +188,7 @@ async fn work(
     Ok(status)
 }
 
-/// The same where its standard output is captured.
+/// Like [`work`], with the standard output captured.
 async fn work_captured(
     child: &mut Child,
     stdin: Option<String>,
@@ -222,7 +222,7 @@ fn note_error(line: &str, last_error: &Mutex<String>) {
 
 async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
     let (Some(mut stdin), Some(text)) = (stdin, text) else { return };
-    // A program need not read what it is given.
+    // A program need not read its input.
     if let Err(error) = stdin.write_all(text.as_bytes()).await
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
@@ -230,7 +230,7 @@ async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
     }
 }
 
-/// What a run left may be large: it is removed beside the tasks.
+/// A run may leave many files, so they are removed on a blocking thread.
 async fn remove(folder: TempDir) {
     let path = folder.path().to_owned();
     let removed = tokio::task::spawn_blocking(move || folder.close()).await;

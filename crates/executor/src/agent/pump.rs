@@ -14,7 +14,7 @@ use super::program::{CaptureLimit, Program};
 use crate::job_error::JobError;
 use crate::pump::{Item, Pump, PumpContext};
 
-/// The most that a select may print.
+/// The most that a select program may print.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
@@ -29,7 +29,7 @@ pub(super) struct PumpParams {
     cwd: Option<PathBuf>,
 }
 
-/// A line that a select printed.
+/// A line that the select program printed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Row {
@@ -41,7 +41,7 @@ pub(super) struct Row {
     checkpoint: Option<String>,
 }
 
-/// An item as a select reads it.
+/// An item as the select program reads it.
 #[derive(Serialize)]
 struct ItemLine<'a> {
     name: &'a str,
@@ -60,7 +60,7 @@ impl ProgramPump {
         Self { folders: Arc::clone(folders), confinement: Arc::clone(confinement) }
     }
 
-    /// Runs one of the programs of the group's parameters, and returns what it printed where that is asked for.
+    /// Runs one of the programs of the group's parameters, and returns its output if that is captured.
     async fn call(
         &self,
         cx: &PumpContext,

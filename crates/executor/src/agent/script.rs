@@ -17,18 +17,18 @@ use rondel_core::script::ScriptRef;
 /// A language that has a handler of its own.
 #[derive(Debug)]
 pub(super) struct Language {
-    /// The handler.
+    /// The handler's name.
     pub(super) name: &'static str,
-    /// Programs that understand it, the best first.
+    /// Programs that run the language, the preferred one first.
     programs: &'static [&'static str],
-    /// What stands between the program and the script.
+    /// Options between the program and the script.
     options: &'static [&'static str],
     extension: &'static str,
-    /// Set where the job does not set it: so that lines can be read when they are printed.
+    /// Variables set unless the job sets them, so that lines can be read as soon as they are printed.
     env: &'static [(&'static str, &'static str)],
 }
 
-/// All of them.
+/// All languages with their own handler.
 pub(super) const LANGUAGES: [Language; 4] = [
     Language {
         name: "python",
@@ -48,7 +48,7 @@ pub(super) const LANGUAGES: [Language; 4] = [
     },
 ];
 
-/// A language and the program that runs it here.
+/// A language and the program on this host that runs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Interpreter {
     pub(super) language: &'static Language,
@@ -63,7 +63,7 @@ pub(super) enum Script {
     Kept(ScriptRef),
 }
 
-/// What the run's script is called with: a text is one argument.
+/// The script's arguments: a text is one argument.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Args {
@@ -76,7 +76,7 @@ pub(super) enum Args {
 pub(super) struct ScriptParams {
     pub(super) script: Script,
     args: Option<Args>,
-    /// Has the interpreter read the script without running it: for mistakes in its syntax.
+    /// Whether the interpreter only checks the script's syntax and does not run it.
     #[serde(default)]
     check: bool,
     pub(super) interpreter: Option<Vec<String>>,
@@ -86,7 +86,7 @@ pub(super) struct ScriptParams {
     stdin: Option<String>,
 }
 
-/// The interpreters among these programs' folders (`PATH`), but for the languages that are not wanted.
+/// The interpreters found in the folders of `path`, except those of unwanted languages.
 pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpreter> {
     let wanted = LANGUAGES.iter().filter(|language| !unwanted.iter().any(|name| name == language.name));
     let is_there = |program: &str| std::env::split_paths(path).any(|folder| is_program(&folder.join(program)));
@@ -98,7 +98,7 @@ pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpret
 }
 
 impl Interpreter {
-    /// The program that the params mean, with the text of their script; it is written into `folder`.
+    /// The program for the params and the text of their script, which is written into `folder`.
     pub(super) fn program(
         self,
         (params, script): (ScriptParams, &str),
@@ -118,16 +118,17 @@ impl Interpreter {
     }
 }
 
-/// What is to become of a script.
+/// How the interpreter is called.
 #[derive(Debug)]
 pub(super) enum Call {
-    /// The interpreter only reads it.
+    /// The interpreter only reads the script.
     Check,
     Run(Option<Args>, Shard),
 }
 
-/// What has a program read a script without running it: the programs by their file names, and their first options, so that no other
-/// option of the interpreter has something run. Of one that is not here it is not known what an option does.
+/// Options that make an interpreter read a script without running it, by the file names of the programs. They come
+/// first, so that no other option makes the interpreter run anything. For a program not listed here, the effect of its
+/// options is unknown.
 const CHECKS: [(&[&str], &[&str]); 4] = [
     (&["sh", "bash", "dash", "ash", "ksh", "zsh"], &["-n"]),
     (&["python3", "python"], &["-c", "import sys; compile(open(sys.argv[-1], 'rb').read(), sys.argv[-1], 'exec')"]),
@@ -147,7 +148,8 @@ fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
     })
 }
 
-/// Interpreter, script, arguments, shard index, number of shards: with one argument, or none, what XXL-JOB's scripts get.
+/// Interpreter, script, arguments, shard index, number of shards. With one argument or none this is what XXL-JOB's
+/// scripts get.
 pub(super) fn script_line(
     interpreter: Vec<String>,
     script: &str,

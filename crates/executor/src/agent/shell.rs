@@ -18,7 +18,7 @@ pub(super) struct ShellParams {
     argv: Option<Vec<String>>,
     script: Option<Script>,
     args: Option<Args>,
-    /// Has the interpreter read the script without running it: for mistakes in its syntax.
+    /// Whether the interpreter only checks the script's syntax and does not run it.
     #[serde(default)]
     check: bool,
     interpreter: Option<Vec<String>>,
@@ -28,17 +28,17 @@ pub(super) struct ShellParams {
     stdin: Option<String>,
 }
 
-/// What the params mean.
+/// What the params ask to run.
 #[derive(Debug)]
 pub(super) enum Work {
     /// A program and its arguments.
     Program(Vec<String>),
-    /// A script.
+    /// A script, by its text or its name.
     Script(Script),
 }
 
 impl ShellParams {
-    /// Takes it out of the params.
+    /// Takes the work out of the params.
     pub(super) fn take_work(&mut self, allow_scripts: bool) -> Result<Work, JobError> {
         match (self.argv.take(), self.script.take()) {
             (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
@@ -68,7 +68,7 @@ impl ShellParams {
     }
 }
 
-/// The program that the params mean, or the text of their script, which is written into `folder`.
+/// The program to start. If the code is a script, its text is written into `folder`.
 pub(super) fn program(params: ShellParams, code: Code, shard: Shard, folder: TempDir) -> Result<Program, JobError> {
     let ShellParams { args, check, interpreter, env, cwd, stdin, .. } = params;
     let argv = match code {
@@ -82,7 +82,7 @@ pub(super) fn program(params: ShellParams, code: Code, shard: Shard, folder: Tem
     Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
 }
 
-/// What is started: the same with the text of the script.
+/// The work with the script's text looked up.
 #[derive(Debug)]
 pub(super) enum Code {
     Program(Vec<String>),

@@ -1,4 +1,4 @@
-//! Signatures of scripts: Ed25519 over what [`rondel_core::script::signed_text`] puts together.
+//! Ed25519 signatures of scripts, over the text that [`rondel_core::script::signed_text`] builds.
 
 use std::fmt;
 
@@ -9,10 +9,10 @@ use ring::signature::{ED25519, UnparsedPublicKey};
 
 const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const END: &str = "-----END PUBLIC KEY-----";
-/// What stands before the 32 bytes of an Ed25519 key in its DER form (RFC 8410).
+/// The bytes before the 32 bytes of an Ed25519 key in its DER form (RFC 8410).
 const DER_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// A public key by which an agent knows the scripts that it may run.
+/// A public key that verifies the scripts an agent may run.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ScriptKey([u8; 32]);
 
@@ -31,7 +31,7 @@ impl ScriptKey {
     /// ```
     ///
     /// # Errors
-    /// A sentence about what the text is not.
+    /// A sentence about why the text is not such a key.
     pub fn from_pem(text: &str) -> Result<Self, String> {
         let inner = text.trim().strip_prefix(BEGIN).and_then(|text| text.strip_suffix(END));
         let inner = inner.ok_or_else(|| format!("is not a public key in PEM, which begins with {BEGIN}"))?;

@@ -1,4 +1,5 @@
-//! The end of an executor: it accepts no more, lets runs finish, stops those that do not, and waits for acknowledgements.
+//! The end of an executor: it accepts no more runs, lets those it has finish, stops the rest, and waits for
+//! acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use super::{HeldRun, Link};
 use crate::run::StopCause;
 use crate::table::RunTable;
 
-/// How long dropped tasks may take to be gone. Only one that blocks its thread takes longer, and that cannot be stopped.
+/// How long dropped tasks may take to end. Only one that blocks its thread takes longer, and it cannot be stopped.
 const TASKS_GRACE: Duration = Duration::from_secs(2);
 
 type Table = RunTable<HeldRun, Link>;
@@ -20,7 +21,7 @@ impl Engine {
         self.end_pumps();
         if !self.settles_within(drain_grace, |table| table.is_empty()).await {
             self.stop(&StopCause::Drained, |_| true);
-            // Past its grace a run is dropped and reports, so this ends but for what blocks a thread.
+            // A run is dropped after its grace and reports, so only a blocked thread can use up this limit.
             self.settles_within(timing.cancel_grace + TASKS_GRACE, |table| table.is_empty()).await;
         }
         let answered = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_lingering_logs();
@@ -33,7 +34,7 @@ impl Engine {
         self.stop_tasks().await;
     }
 
-    /// Whether it holds no run, and every result is acknowledged.
+    /// Whether the executor holds no run, and every result is acknowledged.
     pub(crate) fn is_settled(&self) -> bool {
         let table = self.table();
         table.is_empty() && table.outbox.unacked_count() == 0

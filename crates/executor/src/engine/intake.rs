@@ -1,4 +1,4 @@
-//! From triggers to runs in the table, and from endings to results.
+//! Turns triggers into runs in the table, and endings into results.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl Intake for Engine {
     }
 }
 
-/// Instants in milliseconds; a start of 0 for a handler that never began.
+/// The result to send, with instants in milliseconds. A start of 0 means that the handler never began.
 pub(super) fn wire_result(
     run: &RunContext,
     ending: &Ending,

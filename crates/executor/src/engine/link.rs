@@ -1,4 +1,4 @@
-//! What waits to be written to one server's stream, in order.
+//! The queue of messages for one server's stream, in order.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -16,17 +16,17 @@ use crate::table::{Item, TableLink};
 /// Items in one round of messages.
 const BATCH_MAX: usize = 500;
 
-/// Bytes in one round of messages, as they are sent, unless one item alone has more: well below what a server takes in one
-/// message.
+/// Encoded bytes in one round of messages, unless one item alone has more. It is well below what a server accepts in
+/// one message.
 const BATCH_BYTES_MAX: usize = rondel_proto::MESSAGE_BYTES_MAX / 2;
 
 /// Bytes of the reports of groups in one message, unless one report alone has more.
 const REPORTS_BYTES_MAX: usize = 500 * 1024;
 
-/// What an item takes in its message beside itself: its tag and its length.
+/// Bytes that an item takes in its message in addition to its own: its tag and its length.
 const ITEM_OVERHEAD: usize = 8;
 
-/// Log bytes that wait for one stream; more stays with the logs, which are bounded.
+/// Log bytes that may wait for one stream; the rest stays in the logs, which are bounded.
 const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The messages that wait for one live session.
@@ -34,7 +34,7 @@ const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Link {
     id: u64,
     node_id: i64,
-    /// How many silences had been too long when it was opened.
+    /// How many silences had been too long when this session was opened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
     wake: Notify,
@@ -55,7 +55,7 @@ impl Link {
         Self { silence_count, ..self }
     }
 
-    /// Resolves when something waits.
+    /// Resolves when a message waits.
     pub(crate) async fn ready(&self) {
         while lock(&self.queue).items.is_empty() {
             self.wake.notified().await;
@@ -66,7 +66,7 @@ impl Link {
         lock(&self.queue).items.is_empty()
     }
 
-    /// The next round of messages. Within a round logs and the reports of groups stand before results, so that they are
+    /// The next round of messages. Within a round, logs and the reports of groups come before results, so that they are
     /// always on the stream before the result of their run.
     pub(crate) fn take(&self) -> Vec<ExecutorMessage> {
         let mut round = Round::default();
@@ -115,7 +115,7 @@ impl TableLink for Link {
     }
 }
 
-/// How many bytes the item takes as it is sent.
+/// The encoded size of the item.
 fn bytes(item: &Item) -> usize {
     ITEM_OVERHEAD
         + match item {
@@ -164,7 +164,7 @@ impl Round {
     }
 }
 
-/// Reports in messages that a server takes: the items of all reports in one are counted, and so are their bytes.
+/// Splits reports into messages within a server's limits on the items and the bytes of one message.
 fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let mut messages: Vec<Vec<PumpReport>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);

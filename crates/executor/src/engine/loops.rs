@@ -1,4 +1,4 @@
-//! The loops that run beside the sessions.
+//! The loops that run next to the sessions.
 
 use std::sync::Arc;
 

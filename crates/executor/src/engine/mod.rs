@@ -1,4 +1,4 @@
-//! The executor at work: triggers become tasks, tasks become results, and loops beside them keep what was promised.
+//! The running executor: triggers become tasks, tasks become results, and loops do the periodic work.
 
 mod drain;
 mod intake;
@@ -36,10 +36,10 @@ use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
 pub(crate) use silence::{Silence, Silent, silence_limit};
 
-/// A handler that can be dropped is, after the grace; only after that margin does it count as stuck.
+/// A handler that yields is dropped at the end of the grace. One that runs on for this long after it counts as stuck.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
 
-/// Who dials in.
+/// How this executor identifies itself to servers.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) namespace: String,
@@ -60,14 +60,14 @@ pub(crate) struct Engine {
     pub(crate) servers: Servers,
     table: Mutex<RunTable<HeldRun, Link>>,
     journal: Option<Arc<Journal>>,
-    /// Results wait for the journal, or results in it were acknowledged.
+    /// Notified when results wait for the journal, or results in it were acknowledged.
     journal_wake: Notify,
-    /// Something went away that a drain may be waiting for.
+    /// Notified when something ended that a drain may be waiting for.
     settled: Notify,
     next_link: AtomicU64,
-    /// Where handlers run: the runtime that the executor was started on.
+    /// The runtime that handlers run on: the one that the executor was started on.
     handlers_on: OnceLock<Handle>,
-    /// The last problems of the declared jobs, so that each is logged once, whichever server reports it.
+    /// The last problems reported for the declared jobs, so that each is logged once, whichever server reports it.
     problems: Mutex<BTreeSet<String>>,
 }
 
@@ -104,13 +104,13 @@ impl Engine {
         lock(&self.table)
     }
 
-    /// Handlers are to run on the runtime of the caller.
+    /// Makes handlers run on the runtime of the caller.
     pub(crate) fn run_handlers_here(&self) {
         self.handlers_on.get_or_init(Handle::current);
     }
 }
 
-/// Runs.
+/// Starting and ending runs.
 impl Engine {
     fn start(self: &Arc<Self>, runs: Vec<HeldRun>) {
         for HeldRun(run) in runs {
@@ -146,7 +146,8 @@ impl Engine {
         self.poke();
     }
 
-    /// The last state of a group's items goes out before the result.
+    /// Records the end of a run, and returns the runs that can now start. A group's last report is sent before its
+    /// result.
     fn finish(&self, run: &RunContext, result: v1::Result) -> Vec<HeldRun> {
         if run.pump().is_some() {
             self.send_reports();
@@ -161,7 +162,7 @@ impl Engine {
         startable
     }
 
-    /// Stops all runs of which `which` holds, whether they run or wait for a slot.
+    /// Stops all runs for which `which` holds, running or waiting for a slot.
     fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
         let ended = |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
         for run in self.table().stop(|run: &HeldRun| which(run), ended, now()) {
@@ -170,22 +171,22 @@ impl Engine {
         self.poke();
     }
 
-    /// Where no server has answered for too long, what must not run twice stops. That is also looked at before each run begins: a
-    /// process that stood still may come to itself there, and the run be another executor's by now.
+    /// Stops the runs that must not run twice if no server has answered for too long. This is also checked before each
+    /// run begins: a paused process may resume exactly there, when the run is already another executor's.
     fn heed_silence(&self) {
         self.stop_after(self.setup.silence.exceeded(host::uptime()));
     }
 
-    /// Stops each run for which the silence was too long.
+    /// Stops each run whose own limit the silence has exceeded.
     fn stop_after(&self, silent: Option<Silent>) {
         let Some(Silent { limit, lasted }) = silent else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
-        // To the second, but for lengths of which nothing would be left.
+        // Whole seconds, except for lengths under one second.
         let length = if lasted < Duration::from_secs(1) { lasted } else { Duration::from_secs(lasted.as_secs()) };
         self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
     }
 
-    /// Makes the verdict of runs that should have ended and have not, because their handlers hold their threads.
+    /// Reports a verdict for runs that should have ended and have not, because their handlers hold their threads.
     fn end_stuck(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
@@ -215,7 +216,7 @@ impl Engine {
         }
     }
 
-    /// A result was made or answered for.
+    /// Wakes the journal loop and a drain, after a result was made or acknowledged.
     fn poke(&self) {
         if self.journal.is_some() {
             self.journal_wake.notify_one();
@@ -224,7 +225,7 @@ impl Engine {
     }
 }
 
-/// What sessions bring.
+/// Events from sessions.
 impl Engine {
     pub(crate) fn hello(&self) -> Hello {
         let (held, finished) = self.table().inventory();
@@ -251,7 +252,7 @@ impl Engine {
         })
     }
 
-    /// A session begins whose hello was sent at that uptime; `None` where another one to the same node lives.
+    /// Begins a session whose hello was sent at uptime `hello_at`; `None` if another session to the same node is alive.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = now();
         self.stop_after(self.setup.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
@@ -261,7 +262,7 @@ impl Engine {
         }
         welcome.fences.iter().for_each(|fence| table.fence(fence));
         let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
-        let link = Arc::new(link.opened_after(self.setup.silence.over_count()));
+        let link = Arc::new(link.opened_after(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
         table.link_up(&link, now);
         drop(table);
@@ -290,7 +291,7 @@ impl Engine {
     /// Records that a server was heard. Returns false if the silence before was too long: runs that must not run twice are
     /// stopped, and this session and all older ones must be reopened, because their triggers may have gone to other executors.
     pub(crate) fn heard(&self, link: &Link) -> bool {
-        if link.silence_count != self.setup.silence.over_count() {
+        if link.silence_count != self.setup.silence.exceeded_count() {
             return false;
         }
         let exceeded = self.setup.silence.heard(host::uptime());
@@ -334,7 +335,7 @@ impl Engine {
         link.push(Item::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
     }
 
-    /// What is wrong with the jobs that the code declares: the others of them are registered.
+    /// Logs what is wrong with declared jobs. Those without a problem are registered.
     pub(crate) fn declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
         let lines: BTreeSet<String> = problems
             .iter()
@@ -355,19 +356,19 @@ impl Engine {
         *known = lines;
     }
 
-    /// Running and queued.
+    /// The numbers of running and of queued runs.
     pub(crate) fn load(&self) -> (u32, u32) {
         self.table().load()
     }
 }
 
-/// The present, as the table counts it.
+/// The current instant of the clock that the table uses.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
-/// The same without the schemas of parameters where it would be larger than a server takes: parameters are still checked
-/// when a handler reads them, and everything else must be there.
+/// Drops the schemas of parameters if the hello would be larger than a server accepts. Parameters are still checked
+/// when a handler reads them; all other fields are needed.
 fn fitted(hello: Hello) -> Hello {
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX {
         return hello;
@@ -377,7 +378,7 @@ fn fitted(hello: Hello) -> Hello {
     );
     let mut hello = Hello { handler_infos: Vec::new(), ..hello };
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX {
-        // Without these a run counts as begun, which is the safe side.
+        // A run without these fields counts as begun, which is the safe side.
         for run in &mut hello.held {
             (run.not_begun, run.started_at_ms) = (false, 0);
         }
@@ -385,7 +386,7 @@ fn fitted(hello: Hello) -> Hello {
     hello
 }
 
-/// What a hello takes in its message beside itself.
+/// Bytes that a hello takes in its message in addition to its own.
 const HELLO_OVERHEAD: usize = 16;
 
 #[cfg(test)]

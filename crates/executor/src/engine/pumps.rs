@@ -1,4 +1,4 @@
-//! Orders for groups of pump jobs, and their reports.
+//! Orders for the groups of pump jobs, and the groups' reports.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ impl ReportLoop {
 }
 
 impl Engine {
-    /// Hands each group its order.
+    /// Passes each group its order.
     pub(crate) fn pump_orders(&self, orders: PumpOrders) {
         let orders = self.table().pump_orders(orders);
         for (run, order) in orders {
@@ -49,9 +49,9 @@ impl Engine {
         }
     }
 
-    /// Sends the reports that are new on every stream: any of these servers may own the job.
+    /// Sends new reports on every stream: any of the servers may own the job.
     pub(super) fn send_reports(&self) {
-        // Under the table's lock, so that two callers do not overtake each other.
+        // Holding the table's lock keeps the reports of two callers in order.
         let table = self.table();
         for part in self.setup.pumps.take_unsent().into_iter().flat_map(split) {
             table.outbox.links().for_each(|link| link.push(Item::Pump(part.clone())));
@@ -63,7 +63,7 @@ impl Engine {
         link.extend(self.setup.pumps.all().into_iter().flat_map(split).map(Item::Pump));
     }
 
-    /// Forgets the reports of groups whose results a server has.
+    /// Forgets the reports of groups whose results a server has acknowledged.
     pub(super) fn forget_reports(&self, acks: &[v1::ResultAck]) {
         for ack in acks {
             let key = RunKey::new(ack.run_id, ack.attempt);

@@ -1,4 +1,4 @@
-//! Sends what runs ask about the scripts that they name.
+//! Sends the requests of runs for the scripts that they name.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ impl ScriptLoop {
 }
 
 impl Engine {
-    /// Each request goes to one server. Without any it is dropped: its run asks again.
+    /// Sends each request to one server. Without a connected server the request is dropped: its run asks again.
     fn send_script_requests(&self) {
         let requests = self.setup.scripts.take_unsent();
         let table = self.table();

@@ -1,6 +1,7 @@
-//! How long no server has answered: after that, what must not run twice stops, for its successor may run elsewhere.
+//! How long no server has answered. After a limit, runs that must not run twice stop, because a successor may run
+//! elsewhere.
 //!
-//! Lengths are uptimes that go on while the host sleeps: a laptop that wakes up has been silent all night.
+//! Times are uptimes that include the host's sleep: a laptop that wakes up has been silent all night.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,15 +11,15 @@ use rondel_proto::v1;
 /// A silence of all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Silent {
-    /// After how long runs stop that must not run twice.
+    /// The length after which the runs that must not run twice stop.
     pub(crate) limit: Duration,
     pub(crate) lasted: Duration,
 }
 
-/// After how long without any server's answer a run stops; nothing where it goes on.
+/// How long no server may answer before a run stops; `None` if it continues.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
-        // Its items may be another group's by then.
+        // Its items may belong to another group by then.
         return Some(limit);
     }
     match trigger.on_silence() {
@@ -31,25 +32,25 @@ pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Du
     }
 }
 
-/// The default, where neither the builder nor a server sets it.
+/// The default, if neither the builder nor a server sets the limit.
 const SILENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(crate) struct Silence {
     configured: Option<Duration>,
-    /// By the last welcome; 0 until there is one: an executor that was never welcomed holds no runs.
+    /// Set by the last welcome; 0 before the first. An executor that was never welcomed holds no runs.
     limit_ms: AtomicU64,
     heard_ms: AtomicU64,
-    /// Silences that were too long and that a welcome has ended.
-    over_count: AtomicU64,
+    /// The number of silences that were too long and that a welcome has ended.
+    exceeded_count: AtomicU64,
 }
 
 impl Silence {
     pub(crate) fn new(configured: Option<Duration>) -> Self {
-        Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0), over_count: AtomicU64::new(0) }
+        Self { configured, limit_ms: AtomicU64::new(0), heard_ms: AtomicU64::new(0), exceeded_count: AtomicU64::new(0) }
     }
 
-    /// How long no server has answered; nothing before the first welcome.
+    /// How long no server has answered; `None` before the first welcome.
     pub(crate) fn lasted(&self, uptime: Duration) -> Option<Silent> {
         let limit = self.limit_ms.load(Ordering::Relaxed);
         let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
@@ -57,12 +58,13 @@ impl Silence {
         (limit > 0).then_some(Silent { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
     }
 
-    /// A server answered the hello of then: that is when it is known to have been there, for the welcome may have waited in
-    /// the socket too. Where the silence before was too long, that is answered, and the streams of before are over.
+    /// Records the answer to the hello that was sent at `hello_at`. The server is known to have been there at that
+    /// instant only, as the welcome may have waited in the socket too. Returns the silence before it if it was too
+    /// long; the older streams are then invalid.
     pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration, uptime: Duration) -> Option<Silent> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_some() {
-            self.over_count.fetch_add(1, Ordering::Relaxed);
+            self.exceeded_count.fetch_add(1, Ordering::Relaxed);
         }
         let by_server = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
         self.heard_ms.fetch_max(as_ms(hello_at), Ordering::Relaxed);
@@ -70,13 +72,15 @@ impl Silence {
         exceeded
     }
 
-    /// How many silences were too long until now: nothing counts that comes on a stream from before the last of them.
-    pub(crate) fn over_count(&self) -> u64 {
-        self.over_count.load(Ordering::Relaxed)
+    /// The number of silences that were too long so far. Messages on a stream opened before the last of them do not
+    /// count.
+    pub(crate) fn exceeded_count(&self) -> u64 {
+        self.exceeded_count.load(Ordering::Relaxed)
     }
 
-    /// A server was heard. Where the silence before was too long, that is answered, and it goes on: what waited in the
-    /// socket of a process that stood still may be another executor's by now, and only a new welcome ends it.
+    /// Records that a server was heard. If the silence before was too long, it is returned and continues: messages that
+    /// waited in the socket of a paused process may be for runs that another executor has by now. Only a new welcome
+    /// ends it.
     pub(crate) fn heard(&self, uptime: Duration) -> Option<Silent> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_none() {
@@ -85,7 +89,7 @@ impl Silence {
         exceeded
     }
 
-    /// The silence, where it is too long for runs that must not run twice.
+    /// The silence, if it is too long for runs that must not run twice.
     pub(crate) fn exceeded(&self, uptime: Duration) -> Option<Silent> {
         self.lasted(uptime).filter(|silent| silent.lasted >= silent.limit)
     }
@@ -114,9 +118,9 @@ mod tests {
         assert_eq!(limit(silence.exceeded(at(65))), Some(at(3)));
         assert_eq!(limit(silence.heard(at(65))), Some(at(3)), "a word that waited while the process stood still");
         assert_eq!(limit(silence.exceeded(at(66))), Some(at(3)));
-        assert_eq!(silence.over_count(), 0);
+        assert_eq!(silence.exceeded_count(), 0);
         assert_eq!(limit(silence.welcomed(3_000, at(66), at(66))), Some(at(3)));
-        assert_eq!(silence.over_count(), 1, "the streams of before are over");
+        assert_eq!(silence.exceeded_count(), 1, "the streams of before are over");
         assert_eq!((limit(silence.heard(at(67))), limit(silence.exceeded(at(69)))), (None, None));
         assert_eq!(limit(silence.welcomed(3_000, at(66), at(69))), None);
         assert_eq!(limit(silence.exceeded(at(69))), None, "another server was heard since");

@@ -1,4 +1,4 @@
-//! What happens by the clock: logs go out, lasting runs are announced, unanswered results go again, silence is noticed.
+//! The periodic work: ships logs, announces long runs, resends unacknowledged results, and notices silence.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::table::TableLog as _;
 mod pulse;
 use pulse::Pulse;
 
-/// Progress goes out this often at most.
+/// Progress is sent at most this often.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) struct SweepLoop {
@@ -49,7 +49,7 @@ impl SweepLoop {
         self.ship_logs();
         let timing = &self.engine.setup.timing;
         let mut table = self.engine.table();
-        table.hand_back_expired(now.into_std());
+        table.refuse_expired(now.into_std());
         table.announce_started(now.into_std(), timing.started_after);
         table.outbox.resend_due(now.into_std());
         table.outbox.forget_logs(now.into_std());
@@ -77,7 +77,7 @@ impl SweepLoop {
         }
         let table = self.engine.table();
         for log in marked {
-            // A run that is over puts the rest of its log on the stream itself, before its result.
+            // A run that has ended puts the rest of its log on the stream itself, before its result.
             if !table.outbox.ship(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
                 shipping.mark(log);
             }

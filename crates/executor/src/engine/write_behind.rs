@@ -1,4 +1,5 @@
-//! Results go through the journal in batches, and only then onto a stream; the journal shrinks when all are answered for.
+//! Writes results to the journal in batches before they go onto a stream, and shrinks the journal once they are
+//! acknowledged.
 
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use crate::journal::Journal;
 pub(crate) struct JournalLoop {
     engine: Arc<Engine>,
     journal: Arc<Journal>,
-    /// Whether the last write failed: logged once, not at each batch.
+    /// Whether the last write failed: the failure is logged once, not at each batch.
     failing: bool,
 }
 
@@ -44,13 +45,13 @@ impl JournalLoop {
         }
         self.shrink().await;
         if self.journal.is_welcome_pending() {
-            self.on_disk(Journal::remember_welcome).await;
+            self.on_disk(Journal::store_welcome).await;
         }
     }
 
-    /// Empties the journal when nothing in it is needed, or rewrites it when little of it is.
+    /// Empties the journal if none of its lines is needed, and rewrites it if few are.
     async fn shrink(&mut self) {
-        let needed = self.engine.table().outbox.journaled_count();
+        let needed = self.engine.table().outbox.unacked_journaled_count();
         if !self.journal.wants_shrinking(needed) {
             return;
         }

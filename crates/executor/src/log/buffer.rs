@@ -1,4 +1,4 @@
-//! The log of one attempt: lines that wait, chunks that were made of them, and what was acknowledged.
+//! The log of one attempt: pending lines, the chunks made of them, and what was acknowledged.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -15,16 +15,16 @@ use crate::lifecycle::lock;
 use crate::masks::Masks;
 use crate::table::{RunKey, TableLog};
 
-/// Lines become a chunk when they are this many bytes, or at the next sweep.
+/// Pending lines become a chunk at this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// What one attempt may keep that no session has taken yet; more is dropped and counted.
+/// Bytes that one attempt may hold before a session takes them; further lines are dropped and counted.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// What one attempt may keep that was sent and not acknowledged; no more is sent until it is.
+/// Bytes that one attempt may have sent without an acknowledgement; no more is sent until one arrives.
 const UNACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// A line costs this much beside its text.
+/// The bytes that a line costs in addition to its text.
 const LINE_OVERHEAD: usize = 32;
 
 /// One line, for readers in this process.
@@ -37,11 +37,11 @@ pub(crate) struct LogText {
 pub(crate) struct RunLog {
     key: RunKey,
     masks: OnceLock<Masks>,
-    /// `None` where no server collects the lines: they stay.
+    /// `None` if no server collects the lines: they stay here.
     shipping: Option<Arc<Shipping>>,
     limit: LogLimit,
     state: Mutex<State>,
-    /// Lines were sent on, or are durable.
+    /// Notified when lines were sent or became durable.
     room: Notify,
 }
 
@@ -52,14 +52,14 @@ struct State {
     dropped: u64,
     logged_bytes: usize,
     logged_lines: usize,
-    /// Nothing more is taken: the attempt is over.
+    /// The attempt has ended: no more lines are taken.
     closed: bool,
-    /// The end of what has become too long.
+    /// The end of a log that has exceeded its limit.
     tail: Option<Tail>,
     chunks: VecDeque<KeptChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
-    /// The session that has the first `sent` chunks; another one gets them all again.
+    /// The session that got the first `sent` chunks; another one gets them all again.
     link: u64,
     sent: usize,
     sent_bytes: usize,
@@ -71,7 +71,7 @@ struct KeptChunk {
 }
 
 impl RunLog {
-    /// `link` is the session that the run came by.
+    /// `link` is the session that the run came from.
     pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<Shipping>>, limit: LogLimit) -> Arc<Self> {
         let state = Mutex::new(State { link, ..State::default() });
         Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room: Notify::new() })
@@ -81,7 +81,7 @@ impl RunLog {
         self.key
     }
 
-    /// What to hide from now on; set once, before the handler starts.
+    /// Sets the texts to hide; called once, before the handler starts.
     pub(crate) fn set_masks(&self, masks: Masks) {
         self.masks.get_or_init(|| masks);
     }
@@ -137,12 +137,12 @@ impl RunLog {
         self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
     }
 
-    /// Whether the beginning is complete: of what comes only the end will be kept.
+    /// Whether the beginning is complete: of further lines only the end will be kept.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).tail.is_some()
     }
 
-    /// Whether a writer that can wait may go on; well before lines would be dropped.
+    /// Whether a writer that can wait may continue. It is false well before lines would be dropped.
     pub(crate) fn has_room(&self) -> bool {
         let state = lock(&self.state);
         state.closed || self.is_roomy(&state, 0, UNSENT_BYTES_MAX / 2)
@@ -160,7 +160,7 @@ impl RunLog {
         }
     }
 
-    /// Counts what a writer did not even make into lines, because the log is full.
+    /// Counts the output that a writer did not even make into lines, because the log is full.
     pub(crate) fn left_out(&self, lines: u64, bytes: u64) {
         if let Some(tail) = &mut lock(&self.state).tail {
             tail.leave_out(lines, bytes);
@@ -182,7 +182,7 @@ impl RunLog {
         }
     }
 
-    /// The lines that stayed, where no server collects them.
+    /// The lines that stayed here because no server collects them.
     pub(crate) fn lines(&self) -> Vec<LogText> {
         let state = lock(&self.state);
         state.pending.iter().map(|line| LogText { level: line.level.clone(), text: line.text.clone() }).collect()
@@ -201,7 +201,7 @@ impl TableLog for RunLog {
         lock(&self.state).link
     }
 
-    /// Takes no more lines; the end of a log that was too long is put behind its beginning.
+    /// Takes no more lines; the end of a log that was too long is appended to its beginning.
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -217,7 +217,7 @@ impl TableLog for RunLog {
         self.room.notify_waiters();
     }
 
-    /// The chunks that `link` has not been given, as far as it may have them; all of them for a last `flush`.
+    /// The chunks that `link` has not got yet, up to the limit of unacknowledged bytes; with `flush`, all of them.
     fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk> {
         let mut state = lock(&self.state);
         state.seal(self.key);
@@ -238,7 +238,7 @@ impl TableLog for RunLog {
         chunks
     }
 
-    /// Forgets what is durable.
+    /// Forgets the chunks up to `sequence`, which are durable.
     fn acked(&self, sequence: i64) {
         let mut state = lock(&self.state);
         while state.chunks.front().is_some_and(|kept| kept.chunk.sequence <= sequence) {
@@ -259,7 +259,7 @@ impl TableLog for RunLog {
         !lock(&self.state).chunks.is_empty()
     }
 
-    /// Whether lines or chunks are left that no session has.
+    /// Whether lines or chunks are left that no session has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
         !state.pending.is_empty() || state.dropped > 0 || state.sent < state.chunks.len()
@@ -276,7 +276,7 @@ impl Drop for RunLog {
     }
 }
 
-/// What a line takes in memory and in the count.
+/// What a line costs in memory and counts against the limit, in bytes.
 pub(super) fn cost(text: &str) -> usize {
     text.len() + LINE_OVERHEAD
 }

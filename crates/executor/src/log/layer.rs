@@ -14,8 +14,8 @@ use crate::run;
 pub struct LogLayer;
 
 /// A layer for the program's `tracing` subscriber: each event inside a run becomes a line of that run's log. Events
-/// outside runs pass by. A program without a subscriber does not need it: the executor installs one that has it, see
-/// [`Builder::without_subscriber`](crate::Builder::without_subscriber).
+/// outside runs are ignored. A program without a subscriber does not need it: the executor installs one with this
+/// layer, see [`Builder::without_subscriber`](crate::Builder::without_subscriber).
 ///
 /// ```no_run
 /// use tracing_subscriber::{filter::LevelFilter, prelude::*};
@@ -63,7 +63,7 @@ impl Text {
             "message" => self.message.write_fmt(value),
             name => write!(self.fields, " {name}={value}"),
         };
-        // Only a value's own Debug can fail; the line then ends where it did.
+        // Only a value's own Debug can fail; the text then ends there.
         if written.is_err() {
             self.fields.push_str(" …");
         }

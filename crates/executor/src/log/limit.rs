@@ -1,7 +1,7 @@
-//! How much one attempt may log.
+//! The limit of one attempt's log.
 
-/// How much of what one attempt logs is kept. Of what is more, the beginning and the end stay, with a line between them
-/// that counts what was left out.
+/// How much of the log of one attempt is kept. If a log is longer, its beginning and its end are kept, with a line
+/// between them that counts what was left out.
 ///
 /// ```
 /// let limit = rondel::LogLimit { lines: 1_000, ..rondel::LogLimit::default() };
@@ -9,7 +9,7 @@
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLimit {
-    /// Bytes, with about 32 for each line beside its text; 10 MiB by default.
+    /// Bytes, with about 32 for each line in addition to its text; 10 MiB by default.
     pub bytes: usize,
     /// Lines; 100,000 by default.
     pub lines: usize,
@@ -22,7 +22,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// What belongs to the end: a quarter, but not more than this many bytes, which wait in memory for the run's end.
+    /// The share of the end: a quarter, but at most this many bytes, which wait in memory until the run ends.
     const TAIL_BYTES_MAX: usize = 256 * 1024;
     const TAIL_LINES_MAX: usize = 1_000;
 

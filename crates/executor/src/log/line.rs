@@ -1,4 +1,4 @@
-//! A text made fit to be a line of a log.
+//! Makes a text fit for a line of a log.
 
 use crate::masks::Masks;
 

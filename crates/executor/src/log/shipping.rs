@@ -1,4 +1,4 @@
-//! Which logs have lines to send, and how much all of them hold together.
+//! Tracks which logs have lines to send, and how many bytes all logs hold together.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::buffer::RunLog;
 use crate::lifecycle::lock;
 
-/// What the logs of all runs may hold in memory; more is dropped and counted.
+/// Bytes that the logs of all runs may hold in memory; further lines are dropped and counted.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Shipping {
 }
 
 impl Shipping {
-    /// The log has lines since it was last collected.
+    /// Marks a log that has got lines since it was last collected.
     pub(crate) fn mark(&self, log: Arc<RunLog>) {
         lock(&self.marked).push(log);
     }
@@ -28,7 +28,7 @@ impl Shipping {
         std::mem::take(&mut *lock(&self.marked))
     }
 
-    /// A chunk is full: don't wait for the next sweep.
+    /// Requests shipping before the next sweep, because a chunk is full.
     pub(crate) fn hurry(&self) {
         self.hurry.notify_one();
     }

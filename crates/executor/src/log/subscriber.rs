@@ -21,6 +21,6 @@ pub(crate) fn install_if_missing() {
         .with_ansi(std::io::stderr().is_terminal())
         .with_target(false);
     let subscriber = tracing_subscriber::registry().with(filter).with(to_stderr).with(log_layer());
-    // An error means that the program installed its own at this moment, which then counts.
+    // An error means that the program installed its own subscriber meanwhile, which then stays.
     subscriber.try_init().ok();
 }

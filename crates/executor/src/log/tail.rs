@@ -1,4 +1,4 @@
-//! The end of a log that has become too long: the last lines, and how much stood before them.
+//! The end of a log that has exceeded its limit: the last lines, and a count of those dropped before them.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ impl Tail {
         Self { limit, lines: VecDeque::new(), bytes: 0, gone_lines: 0, gone_bytes: 0 }
     }
 
-    /// Takes a line; the first ones make room for it.
+    /// Adds a line and drops the oldest ones that no longer fit.
     pub(super) fn push(&mut self, line: LogLine) {
         self.bytes += cost(&line.text);
         self.lines.push_back(line);
@@ -31,7 +31,7 @@ impl Tail {
         }
     }
 
-    /// Counts what was never made into lines.
+    /// Counts output that was never made into lines.
     pub(super) fn leave_out(&mut self, lines: u64, bytes: u64) {
         self.gone_lines += lines;
         self.gone_bytes += bytes;

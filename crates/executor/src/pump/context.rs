@@ -1,4 +1,4 @@
-//! What one call of a pump knows of its group.
+//! The context of the calls of a pump.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use super::group::CheckpointError;
 use crate::extract::Log;
 use crate::run::RunContext;
 
-/// Where checkpoints go.
+/// Receives checkpoints.
 pub(super) trait Checkpoints: Send + Sync {
     fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError>;
 }
 
-/// The group that [`Pump::select`](crate::Pump::select) or [`Pump::execute`](crate::Pump::execute) is called for, as of this
-/// call.
+/// The context of one call of [`Pump::select`](crate::Pump::select) or [`Pump::execute`](crate::Pump::execute): the
+/// group, and its items as of this call.
 #[derive(Clone)]
 pub struct PumpContext {
     run: RunContext,
@@ -28,10 +28,10 @@ impl PumpContext {
         Self { run: run.clone(), epochs: Arc::new(epochs), checkpoints }
     }
 
-    /// The item's fencing token: it rises with each owner of the item. 0 for an item that is not one of this call.
+    /// The item's fencing token: it rises with each owner of the item. 0 for an item that is not part of this call.
     ///
-    /// An executor that stood still may write after the item has gone to another one; no scheduler can stop that write, but
-    /// your store can. Keep the highest epoch beside what is written for the item, and write only where this one is not lower:
+    /// A paused executor may write after the item has gone to another one. No scheduler can stop that write, but your
+    /// store can: keep the highest epoch with the data written for the item, and write only if this epoch is not lower:
     ///
     /// ```sql
     /// UPDATE orders SET state = 'closed', epoch = $1 WHERE id = $2 AND epoch <= $1
@@ -41,12 +41,12 @@ impl PumpContext {
         self.epochs.get(item).copied().unwrap_or(0)
     }
 
-    /// Stores where the item stands, in your own words, at most 4 KiB. It goes to the server with the next report, within
-    /// about a second, and the item's next owner gets it. Until then the one before counts: what lies between is done again
-    /// if this executor is lost.
+    /// Stores how far the item is done, in a format of your own, at most 4 KiB. The checkpoint is sent to the server
+    /// with the next report, within about a second, and the item's next owner gets it. Until then the previous one
+    /// counts: if this executor is lost, the work in between is done again.
     ///
     /// # Errors
-    /// The text is too long, or this call's item is no longer held at its epoch.
+    /// The text is too long, or the group no longer holds the item at this call's epoch.
     pub fn checkpoint(&self, item: &str, text: impl AsRef<str>) -> Result<(), CheckpointError> {
         self.checkpoints.store(item, self.epoch(item), text.as_ref())
     }
@@ -63,7 +63,7 @@ impl PumpContext {
         self.run.shard().total
     }
 
-    /// Resolves when the group is to end: it fetches nothing more, and what is in execution has a bounded time to finish.
+    /// Resolves when the group must end: it selects nothing more, and rows in execution have a bounded time to finish.
     pub async fn cancelled(&self) {
         match self.run.pump() {
             Some(port) => tokio::select! {
@@ -74,7 +74,7 @@ impl PumpContext {
         }
     }
 
-    /// Whether the group is to end.
+    /// Whether the group must end.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.run.stop_cause().is_some() || self.run.pump().is_some_and(|port| port.leaving().is_cancelled())

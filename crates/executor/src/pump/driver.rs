@@ -1,4 +1,4 @@
-//! One group at work: it calls the pump as the group's state asks for, and reports.
+//! Runs one group: calls the pump as the group's state requires, and reports.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -25,7 +25,7 @@ use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::{self, RunContext, StopCause, panic_message};
 
-/// What the group's calls share.
+/// The state that the group's calls share.
 struct Shared<R> {
     group: Mutex<Group<R>>,
     port: Arc<Port>,
@@ -39,7 +39,7 @@ impl<R: Clone + Send> Checkpoints for Shared<R> {
     }
 }
 
-/// What the task of a call ended with.
+/// The result of the task of a call.
 type CallResult<T> = Result<Result<T, JobError>, JoinError>;
 
 /// A call that has returned.
@@ -83,7 +83,7 @@ pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
     driver.drive().await
 }
 
-/// The present, as the group counts it.
+/// The current instant of the clock that the group uses.
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
@@ -125,10 +125,11 @@ impl<P: Pump> Driver<P> {
         lock(&self.shared.group)
     }
 
-    /// Does what is to be done, and returns when there is more; nothing where the group is over.
+    /// Takes every step that is due. Returns when the next one is, if an instant is known, or `None` if the group has
+    /// ended.
     fn work(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
-            // Before each row: what was selected may be another executor's by now.
+            // Checked before each row: the selected rows may belong to another executor by now.
             self.heed_stop();
             let step = self.group().next(now());
             match step {
@@ -164,7 +165,7 @@ impl<P: Pump> Driver<P> {
         }
     }
 
-    /// Whether the test that runs this group has seen enough.
+    /// Whether the limit of a test that runs this group is reached.
     fn is_due(&self) -> bool {
         match self.shared.port.until() {
             None => false,
@@ -250,7 +251,7 @@ impl<P: Pump> Driver<P> {
     }
 }
 
-/// What a select returned that is not executed, if anything.
+/// A warning about returned rows that are not executed, if there are any.
 fn dropped_line(found: &Fetched, limit: usize) -> Option<String> {
     let Fetched { surplus, strangers, .. } = *found;
     let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were asked for"));

@@ -1,4 +1,4 @@
-//! How the run of a group ends.
+//! The ending of the run of a group.
 
 use rondel_core::RunStatus;
 
@@ -6,10 +6,11 @@ use super::group::{Counts, Group};
 use crate::ending::Ending;
 use crate::run::StopCause;
 
-/// How many keys of failed rows are named.
+/// How many keys of failed rows a message names.
 const NAMED_MAX: usize = 10;
 
-/// The ending of a group that has released every item, with its counts. A group that no one cancelled goes on elsewhere.
+/// The ending of a group that has released every item, with its counts. A group that ended by itself or by a drain
+/// yields, to continue elsewhere.
 pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_selects: u64) -> Ending {
     let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});
@@ -35,7 +36,7 @@ pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, fail
     Ending { result: Some(counts.to_string()), is_unfinished: group.is_unfinished(), ..ending }
 }
 
-/// The first of these keys, and how many more there are.
+/// The first of these keys, and the number of the others.
 pub(super) fn names<'k>(keys: impl ExactSizeIterator<Item = &'k str>) -> String {
     let more = keys.len().saturating_sub(NAMED_MAX);
     let named = keys.take(NAMED_MAX).collect::<Vec<_>>().join(", ");

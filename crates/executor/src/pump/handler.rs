@@ -15,10 +15,10 @@ use crate::run::RunContext;
 
 /// How the rows of a pump job are fetched and executed: [`Builder::pump`](crate::Builder::pump) registers it.
 ///
-/// A pump job keeps groups running. Each group holds some of the job's items, selects rows of these, and executes them with
-/// several workers. The functions are called in the run of the group: its log, [`shard::index`](crate::shard::index) and
-/// [`run::current`](crate::run::current) work inside of them. A panic is caught: of `select` it is a failed select, which is tried
-/// again after a wait, of `execute` rows that failed.
+/// A pump job keeps groups running. Each group holds some of the job's items, selects their rows, and executes these
+/// with several workers. The functions are called in the run of the group: its log,
+/// [`shard::index`](crate::shard::index) and [`run::current`](crate::run::current) work inside them. A panic is caught:
+/// in `select` it counts as a failed select, which is retried after a wait; in `execute` its rows have failed.
 ///
 /// ```
 /// use std::sync::Mutex;
@@ -65,11 +65,11 @@ use crate::run::RunContext;
 pub trait Pump: Send + Sync + 'static {
     /// A row. It is cloned for each try.
     type Row: Send + Clone + 'static;
-    /// What both functions fail with, as handlers do.
+    /// The error of both functions, as of a handler.
     type Error: Into<JobError>;
 
-    /// Returns rows of these items that are to be executed, at most `limit`. What it returns beyond that, and rows of other
-    /// items, are dropped; rows that are in work already are left out by their [`key`](Self::key).
+    /// Returns rows of these items to be executed, at most `limit`. Further rows, and rows of other items, are dropped;
+    /// rows already in work are recognised by their [`key`](Self::key) and left out.
     fn select(
         &self,
         cx: &PumpContext,
@@ -77,8 +77,8 @@ pub trait Pump: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Self::Row>, Self::Error>> + Send;
 
-    /// Executes rows: one, or where the job has a `batch` up to so many, all of one item. An error means that none of them is
-    /// done. Like each handler it may be called twice for one row, after an executor was lost.
+    /// Executes rows of one item: one row or, if the job has a `batch`, up to that many. An error means that none of
+    /// them is done. Like any handler it may be called twice for one row, after an executor was lost.
     fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> impl Future<Output = Result<(), Self::Error>> + Send;
 
     /// The name of the item that the row belongs to.
@@ -88,13 +88,13 @@ pub trait Pump: Send + Sync + 'static {
     fn key(row: &Self::Row) -> String;
 }
 
-/// A pump that has its name with it: what `#[rondel::pump("…")]` makes of an `impl Pump`.
+/// A pump with a name, as `#[rondel::pump("…")]` makes it of an `impl Pump`.
 pub trait NamedPump: Pump + Default {
     /// The handler's name.
     const NAME: &'static str;
 }
 
-/// A pump as the executor keeps it.
+/// A pump as the executor stores it.
 pub(crate) struct PumpHandler<P> {
     pump: Arc<P>,
     schema: Option<Schema>,
@@ -105,7 +105,7 @@ impl<P: Pump> PumpHandler<P> {
         Self { pump: Arc::new(pump), schema: None }
     }
 
-    /// What it wants of the job's parameters.
+    /// Sets the JSON schema that the job's parameters must match.
     pub(crate) fn with_schema(self, schema: Schema) -> Self {
         Self { schema: Some(schema), ..self }
     }

@@ -1,4 +1,4 @@
-//! An item as code gets it.
+//! An item of a pump job, as user code gets it.
 
 use serde::de::DeserializeOwned;
 
@@ -7,11 +7,13 @@ use crate::job_error::JobError;
 /// An item of a pump job that the group of this call holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Its name, unique in the job.
+    /// The item's name, unique in the job.
     pub name: String,
-    /// Rises with each owner of the item: the fencing token of what is written for it. See [`PumpContext::epoch`](crate::PumpContext::epoch).
+    /// Rises with each owner of the item: the fencing token of what is written for it. See
+    /// [`PumpContext::epoch`](crate::PumpContext::epoch).
     pub epoch: i64,
-    /// Where the item stands, in the words of [`PumpContext::checkpoint`](crate::PumpContext::checkpoint); empty for the beginning.
+    /// How far the item is done, as stored by [`PumpContext::checkpoint`](crate::PumpContext::checkpoint); empty at the
+    /// beginning.
     pub checkpoint: String,
     params: String,
 }
@@ -21,16 +23,16 @@ impl Item {
         Self { name: name.to_owned(), epoch, checkpoint: checkpoint.to_owned(), params: params.to_owned() }
     }
 
-    /// Its parameters as JSON text; `null` for none.
+    /// The item's parameters as JSON text; `null` if there are none.
     #[must_use]
     pub fn raw_params(&self) -> &str {
         if self.params.is_empty() { "null" } else { &self.params }
     }
 
-    /// Its parameters.
+    /// The item's parameters, read from JSON.
     ///
     /// # Errors
-    /// They do not fit the type.
+    /// The parameters do not fit the type.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, JobError> {
         let wrong = |error| JobError::terminal(format_args!("params of item {:?}: {error}", self.name));
         serde_json::from_str(self.raw_params()).map_err(wrong)

@@ -1,11 +1,11 @@
 //! Pump jobs: a group keeps running, fetches rows of the items that it holds, and executes them.
 //!
-//! [`group`] decides and knows neither a clock nor a runtime; the driver calls the user's code and does what it decides.
+//! [`group`] decides, without a clock or a runtime; the driver carries out its steps and calls the user's code.
 
 mod context;
 mod driver;
 mod ending;
-// Not for programs: the simulation of a cluster runs this group too.
+// Public only for the simulation of a cluster, which runs this group too.
 #[doc(hidden)]
 pub mod group;
 mod handler;

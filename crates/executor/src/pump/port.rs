@@ -1,4 +1,4 @@
-//! What goes between the executor's sessions and its groups: orders in, reports out.
+//! The exchange between the executor's sessions and its groups: orders in, reports out.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};
@@ -11,18 +11,18 @@ use tokio_util::sync::CancellationToken;
 use crate::lifecycle::lock;
 use crate::table::RunKey;
 
-/// One group's mailbox. It is there before the group's handler begins.
+/// One group's mailbox. It exists before the group's handler begins.
 #[derive(Debug, Default)]
 pub struct Port {
-    /// The newest order that the group has not taken. An order is complete, so one replaces those before it.
+    /// The newest order that the group has not taken. An order is complete, so it replaces all earlier ones.
     order: Mutex<Option<PumpOrder>>,
     wake: Notify,
-    /// The executor drains: the group gives its items back and ends.
+    /// Cancelled when the executor drains: the group releases its items and ends.
     leaving: CancellationToken,
     until: OnceLock<Until>,
 }
 
-/// When a group of a test gives its items back by itself.
+/// When the group of a test releases its items by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Dry,
@@ -30,7 +30,7 @@ pub(crate) enum Until {
 }
 
 impl Port {
-    /// The newest order counts.
+    /// Puts an order in the mailbox, unless a newer one waits there.
     pub fn put(&self, order: PumpOrder) {
         let mut waiting = lock(&self.order);
         let is_older = |one: &PumpOrder| (order.term, order.number) < (one.term, one.number);
@@ -41,12 +41,12 @@ impl Port {
         self.poke();
     }
 
-    /// The order that waits.
+    /// Takes the waiting order.
     pub fn take(&self) -> Option<PumpOrder> {
         lock(&self.order).take()
     }
 
-    /// The executor drains.
+    /// Asks the group to release its items and end, because the executor drains.
     pub fn leave(&self) {
         self.leaving.cancel();
     }
@@ -61,7 +61,7 @@ impl Port {
         self.wake.notify_one();
     }
 
-    /// Resolves when there is something to look at.
+    /// Resolves when the group was woken.
     pub async fn poked(&self) {
         self.wake.notified().await;
     }
@@ -75,8 +75,8 @@ impl Port {
     }
 }
 
-/// The last report of each group. It is kept until a server has the result of the group's run, and goes out on each new
-/// stream before results do: so no server learns the end of a group before the last state of its items.
+/// The last report of each group. It is kept until a server has the result of the group's run, and is sent on each new
+/// stream before results: so no server learns of a group's end before the last state of its items.
 #[derive(Debug, Default)]
 pub struct Reports {
     kept: Mutex<BTreeMap<RunKey, Kept>>,
@@ -90,14 +90,14 @@ struct Kept {
 }
 
 impl Reports {
-    /// A group reports.
+    /// Takes a group's report, for sending.
     pub fn publish(&self, report: PumpReport) {
         let key = RunKey::new(report.run_id, report.attempt);
         lock(&self.kept).insert(key, Kept { report, is_sent: false });
         self.wake.notify_one();
     }
 
-    /// The reports that no stream has yet.
+    /// The reports that were not sent on any stream yet.
     #[must_use]
     pub fn take_unsent(&self) -> Vec<PumpReport> {
         let mut kept = lock(&self.kept);
@@ -109,7 +109,7 @@ impl Reports {
         unsent
     }
 
-    /// Every report that is kept.
+    /// All kept reports.
     #[must_use]
     pub fn all(&self) -> Vec<PumpReport> {
         lock(&self.kept).values().map(|one| one.report.clone()).collect()
@@ -121,7 +121,7 @@ impl Reports {
         lock(&self.kept).get(&key).map(|one| one.report.clone())
     }
 
-    /// A server has the result of this group's run.
+    /// Forgets a group when a server has the result of its run.
     pub fn forget(&self, key: RunKey) {
         lock(&self.kept).remove(&key);
     }

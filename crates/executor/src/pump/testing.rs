@@ -1,4 +1,4 @@
-//! Pumps without a server.
+//! Tests of pumps without a server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,13 @@ use crate::run::{RunContext, StopCause};
 use crate::setup::{Setup, States, Timing};
 use crate::table::TableLog as _;
 
-/// How long a test may take that names no other limit.
+/// The time limit of a test that sets none.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs one group of a pump job as an executor would, in a test, until its items are dry or a number of rows was executed.
+/// Runs one group of a pump job in a test, as an executor would, until its items are dry or a number of rows was
+/// executed.
 ///
-/// The defaults are those of a definition, but for waits, which are short. [`Pump`] has an example.
+/// The defaults are those of a job's definition, except for the waits, which are short. [`Pump`] has an example.
 #[must_use = "a test run does nothing until it runs"]
 pub struct TestPump {
     handler: JobHandler,
@@ -38,7 +39,7 @@ pub struct TestPump {
 }
 
 impl TestPump {
-    /// Of a pump, without items.
+    /// A test of this pump, without items.
     pub fn of(pump: impl Pump) -> Self {
         let limits = v1::Pump {
             threads: 5,
@@ -72,13 +73,13 @@ impl TestPump {
         }
     }
 
-    /// An item that the group holds, at this epoch.
+    /// Adds an item that the group holds at this epoch.
     pub fn item(mut self, name: impl Into<String>, epoch: i64) -> Self {
         self.items.push(PumpItem { name: name.into(), epoch, ..PumpItem::default() });
         self
     }
 
-    /// The parameters of the last item. What cannot be written as JSON is `null`.
+    /// The parameters of the last item added; `null` if the value cannot be written as JSON.
     pub fn item_params(mut self, params: impl Serialize) -> Self {
         if let Some(item) = self.items.last_mut() {
             item.params = serde_json::to_string(&params).unwrap_or_default();
@@ -86,7 +87,7 @@ impl TestPump {
         self
     }
 
-    /// Where the owner of the last item before this group stopped.
+    /// The checkpoint that the last item's previous owner left.
     pub fn item_checkpoint(mut self, checkpoint: impl Into<String>) -> Self {
         if let Some(item) = self.items.last_mut() {
             item.checkpoint = checkpoint.into();
@@ -106,62 +107,62 @@ impl TestPump {
         self
     }
 
-    /// How many rows one execute gets; 1 by default.
+    /// How many rows one execution gets; 1 by default.
     pub fn batch(mut self, rows: u32) -> Self {
         self.limits.batch = rows;
         self
     }
 
-    /// A worker that runs dry fetches at once; by default only the last one does.
+    /// Lets a worker that runs out of rows fetch at once; by default only the last one does.
     pub fn not_sleep(mut self) -> Self {
         self.limits.not_sleep = true;
         self
     }
 
-    /// How often a row that failed is tried again, and the wait before the first of these tries; no further try by default.
+    /// How often a failed row is retried, and the wait before the first retry; by default rows are not retried.
     pub fn row_retry(mut self, max: u32, backoff: Duration) -> Self {
         (self.limits.row_retry_max, self.limits.row_backoff_ms) = (max, time::millis(backoff));
         self
     }
 
-    /// How long rows in execution may go on once the test is over its time limit; 45 s by default.
+    /// How long rows in execution may continue after the time limit of the test; 45 s by default.
     pub fn hand_over(mut self, length: Duration) -> Self {
         self.limits.hand_over_ms = time::millis(length);
         self
     }
 
-    /// The job's parameters. What cannot be written as JSON is `null`.
+    /// The job's parameters; `null` if the value cannot be written as JSON.
     pub fn params(mut self, params: impl Serialize) -> Self {
         self.trigger.params = serde_json::to_string(&params).unwrap_or_default();
         self
     }
 
-    /// The number of the group, and how many there are; 0 of 1 by default.
+    /// The number of the group, and the count of groups; 0 of 1 by default.
     pub fn group(mut self, index: u32, total: u32) -> Self {
         self.trigger.shard_index = i32::try_from(index).unwrap_or(i32::MAX);
         self.trigger.shard_total = i32::try_from(total).unwrap_or(i32::MAX);
         self
     }
 
-    /// A value that the pump takes by [`RunContext::state`].
+    /// Adds a value that the pump reads with [`RunContext::state`].
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.insert(value);
         self
     }
 
-    /// Ends after so many rows were executed, done or failed; by default when every item is dry.
+    /// Ends the test after this many rows were executed, done or failed; by default it ends when every item is dry.
     pub fn until_rows(mut self, count: u64) -> Self {
         self.until = Until::Rows(count);
         self
     }
 
-    /// After this time it is cancelled; 10 s by default.
+    /// Cancels the test after this time; 10 s by default.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = limit;
         self
     }
 
-    /// Runs it.
+    /// Runs the test.
     pub async fn run(mut self) -> PumpOutcome {
         self.trigger.pump = Some(self.limits);
         let run = RunContext::new(&Arc::new(Setup::new(self.states, Timing::default())), self.trigger, 0);
@@ -190,7 +191,7 @@ impl std::fmt::Debug for TestPump {
     }
 }
 
-/// How a [`TestPump`] ended.
+/// The outcome of a [`TestPump`].
 #[derive(Clone, Debug)]
 pub struct PumpOutcome {
     ending: Ending,
@@ -210,13 +211,13 @@ impl PumpOutcome {
         self.items.iter().map(count).sum()
     }
 
-    /// Whether the group gave its items back by itself: they were dry, or the rows were executed.
+    /// Whether the group released its items by itself: they were dry, or the rows were executed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.ending.is_yielded
     }
 
-    /// How the group's run ended; `Cancelled` also where it is complete, since a group never succeeds by itself.
+    /// The status of the group's run; `Cancelled` even if it is complete, since a group never succeeds by itself.
     #[must_use]
     pub fn status(&self) -> RunStatus {
         self.ending.status
@@ -240,7 +241,7 @@ impl PumpOutcome {
         self.sum(|item| item.failed)
     }
 
-    /// The items that were given back.
+    /// The items that the group released.
     pub fn released(&self) -> impl Iterator<Item = &str> {
         self.items.iter().filter(|item| item.released).map(|item| item.name.as_str())
     }

@@ -1,4 +1,4 @@
-//! One attempt of a run, as its handler and the executor's tasks see it.
+//! One attempt of a run, for its handler and for the executor's tasks.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,11 +23,12 @@ use crate::setup::Setup;
 use crate::shard::Shard;
 use crate::table::RunKey;
 
-/// Rises with each start of the job's runs, across servers and executors: hand it to your own store, which refuses what
-/// comes with a lower one than it has seen. It is what protects from a run that was given up for lost and yet goes on.
+/// Rises with each start of the job's runs, across servers and executors. Pass it to your own store, and let the store
+/// refuse a token lower than one it has seen: that protects against a run that was given up as lost but is still
+/// running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
-    /// Rises when another server looks after the job, and when that server takes its lease anew.
+    /// Rises when another server takes over the job, and when its server acquires a new lease.
     pub term: i64,
     /// Rises with each start within a term.
     pub n: i64,
@@ -59,36 +60,36 @@ struct Inner {
     log: Arc<RunLog>,
     stop: StopCell,
     progress: ProgressCell,
-    /// The params with their secrets in place.
+    /// The params with their secrets filled in.
     resolved: OnceLock<String>,
     /// Tasks that end with the run.
     tasks: Mutex<Vec<AbortHandle>>,
     arrived: Instant,
     /// When the handler began, by this host's clock and by the server's.
     started: OnceLock<(Instant, Timestamp)>,
-    /// The run's own span, where this program exports it.
+    /// The run's own span, if this program exports it.
     exported: OnceLock<TraceParent>,
-    /// Of a group of a pump job.
+    /// The port of a group of a pump job.
     pump: Option<Arc<Port>>,
 }
 
 #[derive(Default)]
 struct ProgressCell {
     reported: AtomicBool,
-    /// Whether it waits in the list of what is to be sent.
+    /// Whether the run is in the list of progress to send.
     listed: AtomicBool,
     done: AtomicU64,
     total: AtomicU64,
 }
 
 impl RunContext {
-    /// The run.
+    /// The run's id.
     #[must_use]
     pub fn run_id(&self) -> RunId {
         self.inner.key.run
     }
 
-    /// Counts from 1.
+    /// The number of the attempt, from 1.
     #[must_use]
     pub fn attempt(&self) -> i32 {
         self.inner.key.attempt
@@ -100,7 +101,7 @@ impl RunContext {
         &self.inner.trigger.job
     }
 
-    /// The job.
+    /// The job's id.
     #[must_use]
     pub fn job_id(&self) -> JobId {
         JobId::new(self.inner.trigger.job_id)
@@ -136,20 +137,20 @@ impl RunContext {
         &self.inner.trigger.trigger
     }
 
-    /// Which part of the fire's work this is.
+    /// The part of the fire's work that this run does.
     #[must_use]
     pub fn shard(&self) -> Shard {
         Shard::from_wire(self.inner.trigger.shard_index, self.inner.trigger.shard_total)
     }
 
-    /// The name of its shard, where the job names its shards.
+    /// The shard's name, if the job names its shards.
     #[must_use]
     pub fn shard_name(&self) -> Option<&str> {
         let name = self.inner.trigger.shard_name.as_str();
         (!name.is_empty()).then_some(name)
     }
 
-    /// Its shard's own parameters as the definition has them, as JSON text.
+    /// The shard's own parameters, as in the definition, as JSON text.
     pub(crate) fn shard_params(&self) -> &str {
         let raw = self.inner.trigger.shard_params.as_str();
         if raw.is_empty() { "null" } else { raw }
@@ -167,15 +168,15 @@ impl RunContext {
         u64::try_from(self.inner.trigger.timeout_ms).ok().filter(|ms| *ms > 0).map(Duration::from_millis)
     }
 
-    /// When the attempt's time is over; `None` for no limit.
+    /// When the attempt's timeout ends; `None` for no limit.
     #[must_use]
     pub fn deadline(&self) -> Option<Instant> {
         let started = self.inner.started.get().map_or(self.inner.arrived, |(started, _)| *started);
         self.timeout().and_then(|timeout| started.checked_add(timeout))
     }
 
-    /// The span that whatever the handler asks of others is a child of: to be sent as `traceparent`. The run's own where the
-    /// program exports traces, else the server's; `None` where the run is not traced.
+    /// The parent span for requests that the handler makes, to be sent as `traceparent`. It is the run's own span if
+    /// the program exports traces, else the server's; `None` if the run is not traced.
     #[must_use]
     pub fn traceparent(&self) -> Option<TraceParent> {
         self.inner.exported.get().copied().or_else(|| self.sent_in())
@@ -188,14 +189,14 @@ impl RunContext {
         if raw.trim().is_empty() { "null" } else { raw }
     }
 
-    /// A value that the builder was given, by its type.
+    /// A value that was given to the builder, by its type.
     #[must_use]
     pub fn state<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
         self.inner.setup.states.get()
     }
 }
 
-/// What the executor's own tasks do with a run.
+/// Access for the executor's own tasks.
 impl RunContext {
     pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
@@ -273,9 +274,9 @@ impl RunContext {
     }
 }
 
-/// Time and ending.
+/// The start and the end of the attempt.
 impl RunContext {
-    /// The handler begins, unless it has begun. Answers when it did, by this host's clock and by the server's.
+    /// Marks the handler as begun, unless it is. Returns when it began, by this host's clock and by the server's.
     pub(crate) fn set_started(&self) -> (Instant, Timestamp) {
         let server_now = || self.inner.setup.clock.now_not_before(self.due_at());
         *self.inner.started.get_or_init(|| (Instant::now(), server_now()))
@@ -292,14 +293,15 @@ impl RunContext {
         self.inner.started.get().map_or(Duration::ZERO, |(started, _)| started.duration_since(arrived))
     }
 
-    /// How long the run may take to end once it is to stop. What a group of a pump job has in execution may take as long as
-    /// its items' hand-over.
+    /// How long the run may take to end once it must stop. A cancelled group of a pump job may take as long as the
+    /// hand-over of its items.
     pub(crate) fn stop_grace(&self) -> Duration {
         let limits = self.pump_limits().filter(|_| matches!(self.stop_cause(), Some(StopCause::Cancelled { .. })));
         limits.map_or(self.inner.setup.timing.cancel_grace, |limits| limits.hand_over)
     }
 
-    /// Whether the run should have ended: it is to stop and had the longer grace of a pump, or its time is over.
+    /// Whether the run should have ended: it must stop and has had the longer grace of a pump, or its timeout has
+    /// passed.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)
@@ -317,17 +319,17 @@ impl RunContext {
         self.inner.stop.stopped().await;
     }
 
-    /// The cause, for the handler, if it is to stop.
-    pub(crate) fn tell_stop(&self) -> Option<&StopCause> {
+    /// The cause of the stop, if there is one; marks it as read by the handler.
+    pub(crate) fn read_stop_cause(&self) -> Option<&StopCause> {
         self.inner.stop.read_by_handler()
     }
 
-    /// Whether the handler knows that it is to stop.
-    pub(crate) fn was_told_to_stop(&self) -> bool {
-        self.inner.stop.was_told()
+    /// Whether the handler has read that it must stop.
+    pub(crate) fn has_read_stop(&self) -> bool {
+        self.inner.stop.is_read()
     }
 
-    /// Takes a task on that ends with the run.
+    /// Registers a task that ends with the run.
     pub(crate) fn adopt(&self, task: AbortHandle) {
         let mut tasks = lock(&self.inner.tasks);
         if tasks.len() == tasks.capacity() {
@@ -345,7 +347,7 @@ impl RunContext {
 
 /// A group of a pump job.
 impl RunContext {
-    /// Where its orders come in; nothing for an ordinary run.
+    /// The port for the group's orders; `None` for an ordinary run.
     pub(crate) fn pump(&self) -> Option<&Arc<Port>> {
         self.inner.pump.as_ref()
     }
@@ -367,7 +369,7 @@ impl RunContext {
         }
     }
 
-    /// The newest numbers, for sending; what is reported from now on is listed again.
+    /// The newest numbers, for sending. Progress reported after this is listed again.
     pub(crate) fn take_progress(&self) -> (u64, u64) {
         self.inner.progress.listed.store(false, Ordering::Release);
         self.progress().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The run that some code runs in: what the handler is given, and what code far from it reads.
+//! The current run, for its handler and for code far from it.
 
 mod context;
 pub(crate) mod parents;
@@ -44,8 +44,8 @@ pub(crate) fn with_current<T>(read: impl FnOnce(&RunContext) -> T) -> Option<T> 
     RUN.try_with(read).ok()
 }
 
-/// Spawns a task that belongs to the run: it inherits [`current`], the shard and the run's log, and it is aborted where
-/// it still goes on when the run is over. Outside a run it is an ordinary task.
+/// Spawns a task that belongs to the run: it inherits [`current`], the shard and the run's log, and it is aborted if
+/// the run ends first. Outside a run it is an ordinary task.
 ///
 /// ```
 /// # use rondel::{TestRun, run, spawn};
@@ -68,8 +68,8 @@ where
     handle
 }
 
-/// Runs a closure that blocks on a thread of its own; it inherits [`current`], the shard and the run's log. It cannot be
-/// aborted: where the run is over before it, it is not waited for any longer.
+/// Runs a blocking closure on a thread of its own; it inherits [`current`], the shard and the run's log. It cannot be
+/// aborted: if the run ends first, nothing waits for the closure any longer.
 ///
 /// ```
 /// # use rondel::{TestRun, shard, spawn_blocking};

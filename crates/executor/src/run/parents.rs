@@ -1,12 +1,12 @@
-//! The runs that a run follows from, in its parameters.
+//! The runs that a run follows, in its parameters.
 
 use serde_json::{Map, Value};
 
-/// The parameter in which servers put it.
+/// The parameter in which servers list these runs.
 const PARENTS: &str = "parents";
 
-/// Takes it out of the parameters. A parameter of the job's own with this name stays: each parent has the id of its
-/// run, and so it is when such a run is repeated by hand.
+/// Takes the parents out of the parameters. A parameter of the job's own with this name stays: it lacks the run id and
+/// the status that servers add for each parent. A run that is repeated by hand has the parents too.
 pub(crate) fn take(params: &mut Value) -> Option<Map<String, Value>> {
     let fields = params.as_object_mut()?;
     let is_run = |parents: &Value| parents["run_id"].is_string() && parents["status"].is_string();

@@ -1,4 +1,4 @@
-//! Why a run is to stop: the first reason counts.
+//! The cause for which a run must stop: the first one counts.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -16,11 +16,11 @@ use crate::ending::Ending;
 pub(crate) enum StopCause {
     /// A user or a program asked for it.
     Cancelled { by: String },
-    /// Its time is over.
+    /// Its timeout has passed.
     TimedOut { timeout: Duration },
-    /// No server answers, and the run must not go on beside its successor elsewhere.
+    /// No server answers, and the run must not continue while its successor runs elsewhere.
     Silence { length: Duration },
-    /// The executor goes away.
+    /// The executor drains.
     Drained,
 }
 
@@ -37,14 +37,14 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether no user stopped the run, only the executor because it might not end otherwise: a handler that did end,
-    /// and did not know, has done its work.
+    /// Whether the executor stopped the run only because it might not end otherwise, and no user or timeout did. A
+    /// handler that succeeded without having read the request has then done its work.
     pub(crate) fn yields_to_success(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }
 
-    /// What the run ends with. Only what a person asked for is `cancelled`; where the executor itself had to stop the
-    /// run it has failed, so that the job's retries apply.
+    /// The ending of the stopped run. It is `cancelled` only on a user's request. A run that the executor itself had to
+    /// stop has failed, so that the job's retries apply.
     pub(crate) fn ending(&self, aborted_after: Option<Duration>) -> Ending {
         let (status, retryable) = match self {
             Self::Cancelled { .. } => (RunStatus::Cancelled, false),
@@ -59,7 +59,7 @@ impl StopCause {
         Ending { silent, ..Ending::new(status, message, retryable) }
     }
 
-    /// The same for a handler that cannot be aborted: it may go on for as long as it likes.
+    /// The ending of a run whose handler cannot be aborted, and may run on without limit.
     pub(crate) fn stuck(&self) -> Ending {
         let Ending { message, .. } = self.ending(None);
         let message = format!("{message}; the handler does not yield and cannot be aborted: it may still be at work");
@@ -72,7 +72,7 @@ impl StopCause {
 pub(crate) struct StopCell {
     cause: OnceLock<(StopCause, Instant)>,
     token: CancellationToken,
-    was_told: AtomicBool,
+    is_read: AtomicBool,
 }
 
 impl StopCell {
@@ -86,7 +86,7 @@ impl StopCell {
         self.cause.get().map(|(cause, _)| cause)
     }
 
-    /// When it was set.
+    /// When the cause was set.
     pub(crate) fn set_at(&self) -> Option<Instant> {
         self.cause.get().map(|(_, at)| *at)
     }
@@ -95,14 +95,14 @@ impl StopCell {
         self.token.cancelled().await;
     }
 
-    /// The cause, for the handler: from now on it may have left something undone.
+    /// The cause, for the handler, which may leave something undone from now on.
     pub(crate) fn read_by_handler(&self) -> Option<&StopCause> {
         let cause = self.cause()?;
-        self.was_told.store(true, Ordering::Relaxed);
+        self.is_read.store(true, Ordering::Relaxed);
         Some(cause)
     }
 
-    pub(crate) fn was_told(&self) -> bool {
-        self.was_told.load(Ordering::Relaxed)
+    pub(crate) fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Relaxed)
     }
 }

@@ -1,4 +1,4 @@
-//! One session per server, dialled again and again for as long as the executor lives.
+//! One session per server, dialled again for as long as the executor lives.
 
 mod servers;
 mod stream;
@@ -14,13 +14,13 @@ use crate::engine::Engine;
 pub(crate) use servers::{ServerUrl, Servers, TokenSource};
 use stream::End;
 
-/// A session that lasted this long was a good one: the next wait is short again.
+/// A session that lasted this long counts as good: the next wait is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
-/// How often the same trouble with a server is reported again.
+/// How often an unchanged trouble with a server is reported again.
 const REMIND_PERIOD: Duration = Duration::from_secs(300);
 
-/// How often a second name of a connected server is looked at again.
+/// How often an alias of a connected server is checked again.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// Dials every configured server.
@@ -30,7 +30,7 @@ pub(crate) fn dial_configured(engine: &Arc<Engine>) {
     }
 }
 
-/// Dials the servers that a welcome named, and from now on no other ones beside the configured.
+/// Dials the servers that a welcome named. Earlier ones that are neither named nor configured are given up.
 fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
     for url in engine.servers.name(servers) {
         dial(engine, url);
@@ -82,7 +82,7 @@ impl Dialler {
         }
     }
 
-    /// This URL leads to a server that is connected by another one.
+    /// Waits while the server behind this URL is connected by another URL.
     async fn wait_while_connected(&self, node_id: i64) {
         while self.engine.has_node(node_id) && !self.engine.setup.lifecycle.soft.is_cancelled() {
             tokio::time::sleep(ALIAS_PERIOD).await;
@@ -110,14 +110,14 @@ impl Dialler {
     }
 }
 
-/// The trouble with one server: reported at once when it is new, and then seldom, not at every attempt.
+/// The trouble with one server: reported at once when it is new, and then rarely.
 #[derive(Debug, Default)]
 struct Trouble {
     reported: Option<(String, Instant)>,
 }
 
 impl Trouble {
-    /// The reason, if it is to be reported now.
+    /// The reason, if it must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(known, at): &(String, Instant)| *known == reason && now < *at + REMIND_PERIOD;
         if self.reported.as_ref().is_some_and(is_known) {
@@ -127,7 +127,7 @@ impl Trouble {
         Some(reason)
     }
 
-    /// There was a session: the next trouble is a new one.
+    /// Forgets the trouble after a session: the next one is new.
     fn clear(&mut self) {
         self.reported = None;
     }

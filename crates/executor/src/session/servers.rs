@@ -1,4 +1,4 @@
-//! Which servers there are, and what they are shown at the door.
+//! The known servers, and the credentials for dialling them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,7 +16,7 @@ use crate::lifecycle::lock;
 use crate::setup::Timing;
 use rondel_core::error_chain::chain;
 
-/// A server's URL in one spelling, so that two spellings are not two servers.
+/// A server's URL in normal form, so that two spellings are not two servers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServerUrl(String);
 
@@ -38,13 +38,13 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// Where the token comes from. Its Debug is silent.
+/// Where the token comes from. Its Debug does not show the token.
 #[derive(Clone, Default)]
 pub(crate) enum TokenSource {
     #[default]
     None,
     Text(String),
-    /// Read at each dial, so that a new one is taken up.
+    /// Read at each dial, so that a changed token takes effect.
     File(PathBuf),
 }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for TokenSource {
 }
 
 impl TokenSource {
-    /// What stands in `authorization`; the error is a sentence.
+    /// The value of the `authorization` header; the error is a sentence.
     pub(crate) async fn header(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
         let token = match self {
             Self::None => return Ok(None),
@@ -76,7 +76,7 @@ impl TokenSource {
         Ok(Some(value))
     }
 
-    /// Which token a server refused: where it comes from, and its beginning, by which lists of tokens show it.
+    /// Describes a refused token: where it comes from, and its beginning, which lists of tokens show.
     pub(crate) async fn shown(&self) -> String {
         match self {
             Self::None => "none was sent: name one with .token_file(path) or .token(text)".to_owned(),
@@ -94,7 +94,7 @@ impl TokenSource {
     }
 }
 
-/// The text of a token file that its owner alone can read; the error is a sentence.
+/// The text of a token file, which must be readable by its owner alone; the error is a sentence.
 async fn read_token(path: &Path) -> Result<String, String> {
     let place = path.display();
     let text =
@@ -120,13 +120,13 @@ pub(crate) struct Servers {
 
 #[derive(Default)]
 struct KnownServers {
-    /// By the latest welcome that named any.
+    /// From the latest welcome that named any.
     named: BTreeSet<ServerUrl>,
-    /// Those that have a task.
+    /// Servers that have a dialling task.
     dialled: BTreeSet<ServerUrl>,
 }
 
-/// A certificate and its key, both as PEM: what an executor proves itself with.
+/// An executor's client certificate and its key, both as PEM.
 pub(crate) type ClientPair = (Vec<u8>, Vec<u8>);
 
 impl Servers {
@@ -154,7 +154,7 @@ impl Servers {
         self.configured.iter().cloned().collect()
     }
 
-    /// Takes in what a welcome named; gives those to be dialled.
+    /// Stores the servers that a welcome named, and returns them for dialling.
     pub(crate) fn name(&self, urls: &[String]) -> Vec<ServerUrl> {
         let mut named = BTreeSet::new();
         for url in urls {
@@ -169,12 +169,12 @@ impl Servers {
         named.into_iter().collect()
     }
 
-    /// Whether the caller is the one to dial this server.
+    /// Whether the caller should dial this server, because no other task does.
     pub(crate) fn claim(&self, url: &ServerUrl) -> bool {
         lock(&self.known).dialled.insert(url.clone())
     }
 
-    /// Whether no setting and no server names this server any more; the task that dials it ends then.
+    /// Whether neither the settings nor any server name this server any more; the task that dials it then ends.
     pub(crate) fn gives_up(&self, url: &ServerUrl) -> bool {
         let mut known = lock(&self.known);
         let wanted = self.configured.contains(url) || known.named.contains(url);

@@ -20,36 +20,36 @@ use crate::engine::{Engine, Link};
 use crate::host;
 use rondel_core::error_chain::chain;
 
-/// Messages between this task and the connection; what waits longer waits in the link, where it is batched.
+/// Messages between this task and the connection; further ones wait in the link, where they are batched.
 const CHANNEL_MAX: usize = 2;
 
-/// The largest message that is taken: triggers carry their params.
+/// The largest message that is accepted: triggers carry their params.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The shortest time between two rounds: under load the messages grow instead of their number.
+/// The shortest time between two rounds: under load the messages grow rather than their number.
 const ROUND_PERIOD: Duration = Duration::from_millis(1);
 
-/// The default, where a welcome does not set it.
+/// The default, if a welcome does not set it.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// How long the goodbye may take.
 const GOODBYE: Duration = Duration::from_millis(500);
 
-/// Why a session is over.
+/// Why a session ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The executor goes away.
+    /// The executor shuts down.
     Stopped,
     /// This URL leads to a node that is connected by another URL.
     Alias(i64),
-    /// The server does not want this executor.
+    /// The server refused this executor.
     Refused(String),
-    /// The server answers that this executor is connected: by another URL of the same server, or by a stream that broke
-    /// and that the server has not given up.
+    /// The server reports that this executor is connected already: by another URL of the same server, or by a broken
+    /// stream that the server has not given up.
     AlreadyThere(String),
-    /// There was no session.
+    /// No session was opened.
     Unreachable(String),
-    /// There was one.
+    /// An open session was lost.
     Lost(String),
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
         end = write(engine, &link, &sender, heartbeat) => end,
     };
     if matches!(end, End::Stopped) {
-        say_goodbye(engine, &link, sender, inbound).await;
+        send_goodbye(engine, &link, sender, inbound).await;
     }
     end
 }
@@ -98,7 +98,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
         request.metadata_mut().insert("authorization", token);
     }
     let hello_at = host::uptime();
-    // The hello must wait in the stream before the call: the server may answer nothing until it has it.
+    // The hello must be in the stream before the call: the server may send nothing until it has it.
     let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
     sender.try_send(hello).map_err(|error| End::Unreachable(error.to_string()))?;
     let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -122,7 +122,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     }
 }
 
-/// A server that does not know what this executor answers would take its silence for an answer.
+/// A server that does not know this executor's replies would take its silence for one.
 fn too_old(welcome: &Welcome) -> String {
     format!(
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",
@@ -130,7 +130,7 @@ fn too_old(welcome: &Welcome) -> String {
     )
 }
 
-/// What was refused, and what mends it.
+/// Describes the refused token, and how to get a good one.
 async fn refused_token(engine: &Engine, status: &Status) -> String {
     let (identity, shown) = (&engine.identity, engine.servers.token.shown().await);
     format!(
@@ -149,7 +149,7 @@ fn no_welcome(patience: Duration) -> String {
     )
 }
 
-/// The driver's words without its own name, with a hint where they do not help.
+/// The transport's message without its own prefix, with a hint if it is not clear by itself.
 fn with_hint(line: String) -> String {
     let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
     if line.contains("InvalidContentType") {
@@ -193,7 +193,7 @@ fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Dur
     Some(link)
 }
 
-/// Takes the link out however the session ends.
+/// Removes the link, however the session ends.
 struct Registered<'a> {
     engine: &'a Engine,
     link: &'a Link,
@@ -209,7 +209,7 @@ fn heartbeat_period(welcome: &Welcome) -> Duration {
     if welcome.heartbeat_ms == 0 { HEARTBEAT } else { Duration::from_millis(welcome.heartbeat_ms.into()) }
 }
 
-/// Every heartbeat is answered: a stream on which nothing comes for several of them leads nowhere.
+/// Reads messages. Every heartbeat is answered, so a stream without messages for several of them is dead.
 async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerMessage>, heartbeat: Duration) -> End {
     let patience = heartbeat * 3 + Duration::from_secs(1);
     loop {
@@ -261,7 +261,7 @@ async fn write(engine: &Engine, link: &Link, sender: &mpsc::Sender<ExecutorMessa
                 }
             }
             () = link.ready() => {
-                // What other tasks are about to send goes along.
+                // Messages that other tasks are about to send join this round.
                 if wrote_at.elapsed() < ROUND_PERIOD {
                     sleep(ROUND_PERIOD).await;
                 } else {
@@ -299,9 +299,9 @@ fn beat_message(engine: &Engine, sequence: i64) -> ExecutorMessage {
     ExecutorMessage { body: Some(FromExecutor::Heartbeat(beat)) }
 }
 
-/// Writes what still waits and, where nothing is left open, that the executor has ended; closes this side, and lets the server close the
-/// other.
-async fn say_goodbye(
+/// Writes the messages that still wait and, if the executor is settled, a goodbye. Then closes this side, and waits for
+/// the server to close the other.
+async fn send_goodbye(
     engine: &Engine,
     link: &Link,
     sender: mpsc::Sender<ExecutorMessage>,
@@ -311,7 +311,7 @@ async fn say_goodbye(
         while !link.is_empty() && write_round(link, &sender).await {}
         if engine.is_settled() {
             let goodbye = ExecutorMessage { body: Some(FromExecutor::Goodbye(Goodbye {})) };
-            // Where the connection is gone, no server hears it, and it waits.
+            // If the connection is gone, the server does not get the goodbye and waits for this executor.
             sender.send(goodbye).await.ok();
         }
         drop(sender);

@@ -1,16 +1,16 @@
 use rondel_core::RunId;
 
-/// Identifies an attempt of a run. A trigger with a key that was accepted before is the same work again.
+/// Identifies an attempt of a run. A trigger with a key that was accepted before repeats the same work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunKey {
     /// The run.
     pub run: RunId,
-    /// Counts from 1.
+    /// The number of the attempt, from 1.
     pub attempt: i32,
 }
 
 impl RunKey {
-    /// The key of that attempt.
+    /// The key of this attempt.
     #[must_use]
     pub const fn new(run_id: i64, attempt: i32) -> Self {
         Self { run: RunId::new(run_id), attempt }

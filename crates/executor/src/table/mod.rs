@@ -1,7 +1,7 @@
 //! The run table: every run that the executor has accepted, from its trigger to the acknowledgement of its result.
 //!
-//! Each method is one event. It sends messages by the streams that it knows, and returns the runs that are to start
-//! because of it. It reads no clock and needs no runtime; the simulation of the cluster runs the same table.
+//! Each method handles one event: it sends messages on the streams that it knows, and returns the runs to start because
+//! of it. The table reads no clock and needs no runtime; the simulation of the cluster runs the same table.
 
 mod key;
 mod outbox;
@@ -28,7 +28,8 @@ use outbox::UNACKED_MAX;
 pub use parts::{Intake, Item, TableLink, TableLog, TableRun};
 use runs::Runs;
 
-/// Runs and results at which new runs are refused: a hello lists them all, and has to fit into one message.
+/// The number of runs and results at which new runs are refused: a hello lists them all and has to fit into one
+/// message.
 pub const INVENTORY_MAX: usize = 60_000;
 
 /// The runs of one executor.
@@ -37,10 +38,10 @@ pub struct RunTable<R: TableRun, L> {
     runs: Runs<R>,
     /// Results and logs that no server has acknowledged.
     pub outbox: Outbox<R::Log, L>,
-    /// The highest epoch of each node that is fenced.
+    /// The highest fenced epoch of each node.
     fences: BTreeMap<i64, i64>,
     draining: bool,
-    /// Results that are to be written to the journal before they are sent; `None` without a journal.
+    /// Results to be written to the journal before they are sent; `None` without a journal.
     to_journal: Option<Vec<v1::Result>>,
 }
 
@@ -49,15 +50,15 @@ enum TriggerAnswer {
     Accept,
     /// It was accepted before, and has not ended.
     Held,
-    /// It has ended, and no server has its result.
+    /// It has ended, and no server has acknowledged its result.
     Unacked,
-    /// It has ended, and a server has its result.
+    /// It has ended, and a server has acknowledged its result.
     Done(Box<v1::Result>),
     Refuse(RefusedWhy),
 }
 
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// An empty table with that many slots. With a `journal`, results wait for [`Self::journaled`].
+    /// An empty table with this many slots. With a `journal`, results wait for [`Self::journaled`].
     #[must_use]
     pub fn new(slots: usize, resend_after: Duration, journal: bool) -> Self {
         Self {
@@ -69,7 +70,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Answers each trigger.
+    /// Answers each trigger, and returns the runs to start.
     pub fn offer(&mut self, link: &L, triggers: Triggers, intake: &impl Intake<Run = R>, now: Instant) -> Vec<R> {
         let origin = (triggers.node_id, triggers.node_epoch);
         for trigger in triggers.triggers {
@@ -92,7 +93,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.take_startable(now)
     }
 
-    /// A trigger that was accepted once is neither run again nor refused, whatever has changed since.
+    /// A trigger that was accepted before is neither run again nor refused, whatever has changed since.
     fn judge(
         &self,
         key: RunKey,
@@ -127,7 +128,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         TriggerAnswer::Accept
     }
 
-    /// The orders that are for groups which are here, unless the lease of the server that sends them has been fenced.
+    /// The orders for groups that this table has; none if the lease of the server that sent them has been fenced.
     #[must_use]
     pub fn pump_orders(&self, orders: PumpOrders) -> Vec<(R, PumpOrder)> {
         if self.is_fenced(orders.node_id, orders.node_epoch) && !mutant::on(Mutant::OrdersOfFenced) {
@@ -142,9 +143,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
-    /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run, by the stream
-    /// that it sent it on, can send it elsewhere.
-    pub fn hand_back_expired(&mut self, now: Instant) {
+    /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run can send it
+    /// elsewhere, so a run stays while the stream that it came by is gone.
+    pub fn refuse_expired(&mut self, now: Instant) {
         let links: Vec<u64> = self.outbox.links().map(|link| link.id()).collect();
         for run in self.runs.take_expired(now, |run| links.contains(&run.link())) {
             let refusal = Reply { fence_n: run.fence_n(), ..refusal(run.key(), RefusedWhy::Full) };
@@ -152,7 +153,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// The handler of a run has returned: its result is sent, and its slot is free.
+    /// Sends the result of a run whose handler has returned, and frees its slot. Returns the runs to start.
     pub fn finish(&mut self, key: RunKey, result: v1::Result, now: Instant) -> Vec<R> {
         match self.runs.remove(key) {
             Some(run) => self.conclude(&run, result, now),
@@ -161,14 +162,14 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.take_startable(now)
     }
 
-    /// The runs that have a slot now.
+    /// The runs that get a slot now.
     pub fn take_startable(&mut self, now: Instant) -> Vec<R> {
-        self.hand_back_expired(now);
+        self.refuse_expired(now);
         self.runs.take_startable(now)
     }
 
-    /// Removes the runs that should have ended for `grace` or longer and whose handlers have not returned; each keeps its
-    /// slot until its handler returns. Their results follow by [`Self::conclude`].
+    /// Removes the runs that should have ended for `grace` or longer and whose handlers have not returned. Each keeps
+    /// its slot until its handler returns. [`Self::conclude`] sends their results.
     pub fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         self.runs.take_stuck(now, grace)
     }
@@ -185,13 +186,13 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// The results that are to be written to the journal next.
+    /// Takes the results to be written to the journal next.
     pub fn take_to_journal(&mut self) -> Vec<v1::Result> {
         self.to_journal.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Sends results that were written to the journal. They are sent even where the disk failed: an acknowledgement
-    /// keeps them just as safe.
+    /// Sends results after the write to the journal. They are sent even if the disk failed: an acknowledgement keeps
+    /// them just as safe.
     pub fn journaled(&mut self, results: &[v1::Result], on_disk: bool, now: Instant) {
         for result in results {
             let key = RunKey::new(result.run_id, result.attempt);
@@ -205,7 +206,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 /// Stopping.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Ends the queued runs that match with the result that `ended` makes, and returns the running ones that match.
+    /// Ends the matching queued runs with the result that `ended` makes, and returns the matching running ones.
     pub fn stop(&mut self, matches: impl Fn(&R) -> bool, ended: impl Fn(&R) -> v1::Result, now: Instant) -> Vec<R> {
         for run in self.runs.remove_queued(&matches) {
             self.conclude(&run, ended(&run), now);
@@ -213,7 +214,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.iter().filter(|run| matches(run)).cloned().collect()
     }
 
-    /// Accepts no more runs, and hands back the queued ones.
+    /// Accepts no more runs, and refuses the queued ones.
     pub fn drain(&mut self) {
         self.draining = true;
         for run in self.runs.remove_queued(|_| true) {
@@ -224,14 +225,14 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Whether the run has not ended, or has a log that waits for its acknowledgement.
+    /// Whether the run has not ended, or its log waits for an acknowledgement.
     #[must_use]
     pub fn is_open(&self, key: RunKey) -> bool {
         self.runs.get(key).is_some() || self.outbox.has_lingering(key)
     }
 }
 
-/// What is in the table.
+/// The contents of the table.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// A run that has not ended.
     #[must_use]
@@ -263,7 +264,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.fences.get(&node_id).copied()
     }
 
-    /// Those of the jobs that have no run here and could start one at once.
+    /// The jobs of this list that have no run here and could start one at once.
     #[must_use]
     pub fn free_jobs(&self, job_ids: Vec<i64>) -> Vec<i64> {
         if self.draining || !self.runs.has_free_slot() {
@@ -272,7 +273,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         job_ids.into_iter().filter(|job_id| !self.runs.has_job(JobId::new(*job_id))).collect()
     }
 
-    /// The attempts that a hello lists: not ended, and ended without an acknowledgement.
+    /// The attempts that a hello lists: those that have not ended, and those that ended without an acknowledgement.
     #[must_use]
     pub fn inventory(&self) -> (Vec<RunRef>, Vec<RunRef>) {
         let as_ref = |key: RunKey| RunRef { run_id: key.run.get(), attempt: key.attempt, ..RunRef::default() };
@@ -285,16 +286,16 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Messages of servers.
+/// Messages from servers.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// A server has these results.
+    /// Forgets results that a server has acknowledged.
     pub fn acked(&mut self, acks: &[ResultAck], now: Instant) {
         for ack in acks {
             self.outbox.acked(RunKey::new(ack.run_id, ack.attempt), now);
         }
     }
 
-    /// A server has these chunks of logs.
+    /// Forgets chunks of logs that a server has acknowledged.
     pub fn log_acked(&mut self, acks: &[LogAck]) {
         for ack in acks {
             let key = RunKey::new(ack.run_id, ack.attempt);
@@ -305,16 +306,17 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Refuses triggers of that node up to that epoch from now on.
+    /// Refuses triggers of this node up to this epoch from now on.
     pub fn fence(&mut self, fence: &Fence) {
         let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
         *fenced = (*fenced).max(fence.node_epoch);
-        // The server that has taken over the queued runs would not receive their refusals.
+        // The server that has taken over the queued runs would not receive their refusals, so they may begin at any
+        // time.
         self.runs.lift_limits();
     }
 
-    /// Sends the inventory to the server that fenced a node, and every result that no server has acknowledged: several
-    /// servers may have owned a run while it was here.
+    /// Sends the inventory to the server that fenced a node, and every unacknowledged result: several servers may have
+    /// owned a run while it was here.
     pub fn answer_fence(&mut self, link: &L, fence: &Fence, now: Instant) {
         let (held, finished) = self.inventory();
         link.push(Item::Fence(FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished }));
@@ -324,7 +326,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// A stream was opened. What began since its hello may have been reported before it was.
+    /// Adds an opened stream. A run that began after the stream's hello may have been announced before the stream was
+    /// there, so all announced starts are sent again.
     pub fn link_up(&mut self, link: &Arc<L>, now: Instant) {
         if self.draining {
             link.push(Item::Draining);
@@ -333,7 +336,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.outbox.link_up(Arc::clone(link), now);
     }
 
-    /// A stream has ended. Returns the logs that are to be sent by another one.
+    /// Removes a stream that has ended. Returns the logs to be sent by another one.
     pub fn link_lost(&mut self, link: u64, now: Instant) -> Vec<Arc<R::Log>> {
         let lingering = self.outbox.link_lost(link, now);
         let logs = self.runs.iter().map(R::log).filter(|log| log.link() == link && log.has_chunks());
@@ -341,9 +344,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 }
 
-/// Reports by the clock.
+/// Periodic reports.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Reports the runs that have lasted for `after` to every server: another one than the sender may own a run by now.
+    /// Reports the runs that have lasted for `after` to every server: the owner of a run may no longer be its sender.
     pub fn announce_started(&mut self, now: Instant, after: Duration) {
         for run in self.runs.take_unannounced(now, after) {
             for link in self.outbox.links() {
@@ -352,7 +355,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Reports progress to every server: users may ask another one than the server that sent the run.
+    /// Reports progress to every server: users may ask a server other than the one that sent the run.
     pub fn announce_progress(&self, key: RunKey, (done, total): (u64, u64)) {
         for link in self.outbox.links() {
             link.push(Item::Reply(Reply { done, total, ..reply(key, Kind::Progress) }));

@@ -1,4 +1,4 @@
-//! Results and logs: kept until a server has acknowledged them, and sent again until one does.
+//! Results and logs, kept and sent again until a server has acknowledged them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use super::{Item, RunKey, TableLink, TableLog};
 /// How many results may wait for an acknowledgement before new runs are refused.
 pub(super) const UNACKED_MAX: usize = 50_000;
 
-/// How long a log is kept for its acknowledgement after the result has had its own.
+/// How long a log is kept for its acknowledgement after the result has been acknowledged.
 const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// Each time that a result goes unanswered it waits twice as long, up to this many doublings.
+/// The wait of an unanswered result doubles with each try, up to this many times.
 const DOUBLINGS_MAX: u32 = 4;
 
 /// Results and logs that no server has acknowledged.
@@ -25,11 +25,11 @@ pub struct Outbox<G, L> {
     resend_after: Duration,
     links: BTreeMap<u64, Arc<L>>,
     unacked: BTreeMap<RunKey, Unacked<G>>,
-    /// When each result that is on its way is due to be sent again.
+    /// When each sent result is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
-    /// Logs whose result is acknowledged and whose last chunks are not.
+    /// Logs with unacknowledged chunks whose result is acknowledged.
     lingering: BTreeMap<RunKey, (Instant, Arc<G>)>,
-    journaled_count: usize,
+    unacked_journaled_count: usize,
     recent: Recent,
 }
 
@@ -38,13 +38,13 @@ pub struct Outbox<G, L> {
 struct Unacked<G> {
     result: v1::Result,
     log: Option<Arc<G>>,
-    /// The session that has it, or is to get it; 0 for none.
+    /// The session that has the result, or is to get it; 0 for none.
     link: u64,
     tries: u32,
     resend_at: Option<Instant>,
-    /// Whether it is on disk.
+    /// Whether the result is on disk.
     journaled: bool,
-    /// Whether it may be sent: where there is a journal, only what is in it.
+    /// Whether the result may be sent; with a journal, only after the write to it.
     ready: bool,
 }
 
@@ -56,7 +56,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             unacked: BTreeMap::new(),
             resend: BTreeSet::new(),
             lingering: BTreeMap::new(),
-            journaled_count: 0,
+            unacked_journaled_count: 0,
             recent: Recent::default(),
         }
     }
@@ -67,10 +67,10 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked.len()
     }
 
-    /// How many results on disk wait for an acknowledgement: with none, the journal may be emptied.
+    /// How many results on disk wait for an acknowledgement; at 0 the journal may be emptied.
     #[must_use]
-    pub fn journaled_count(&self) -> usize {
-        self.journaled_count
+    pub fn unacked_journaled_count(&self) -> usize {
+        self.unacked_journaled_count
     }
 
     /// The results on disk that wait for an acknowledgement.
@@ -88,13 +88,13 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked.contains_key(&key)
     }
 
-    /// The result of the attempt, where no server has acknowledged it.
+    /// The result of the attempt, if no server has acknowledged it.
     #[must_use]
     pub fn unacked(&self, key: RunKey) -> Option<&v1::Result> {
         self.unacked.get(&key).map(|unacked| &unacked.result)
     }
 
-    /// The verdict of an attempt that a server acknowledged lately.
+    /// The verdict of an attempt that a server acknowledged recently.
     pub(super) fn recent(&self, key: RunKey) -> Option<&v1::Result> {
         self.recent.get(key)
     }
@@ -104,7 +104,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.links.values()
     }
 
-    /// The session that is wanted, or any that lives.
+    /// The wanted session or, if it is gone, any open one.
     pub(super) fn route(&self, wanted: u64) -> Option<&Arc<L>> {
         self.links.get(&wanted).or_else(|| self.links.values().next())
     }
@@ -118,32 +118,32 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 /// Results.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Takes a result over. It is sent at once, or after [`Self::stored`] where there is a journal.
+    /// Adds a result. [`Self::deliver`] sends it: at once or, with a journal, after the write to it.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
         let unacked = Unacked { result, log, link, tries: 0, resend_at: None, journaled: false, ready: false };
         self.unacked.insert(key, unacked);
     }
 
-    /// Takes over a result from the journal of an earlier process.
+    /// Adds a result from the journal of an earlier process.
     pub fn restore(&mut self, result: v1::Result) {
         let key = RunKey::new(result.run_id, result.attempt);
         let unacked = Unacked { result, log: None, link: 0, tries: 0, resend_at: None, journaled: true, ready: true };
         if self.unacked.insert(key, unacked).is_none() {
-            self.journaled_count += 1;
+            self.unacked_journaled_count += 1;
         }
     }
 
-    /// The result is on disk: it may be sent.
+    /// Marks a result as written to disk.
     pub(super) fn stored(&mut self, key: RunKey) {
         if let Some(unacked) = self.unacked.get_mut(&key)
             && !unacked.journaled
         {
             unacked.journaled = true;
-            self.journaled_count += 1;
+            self.unacked_journaled_count += 1;
         }
     }
 
-    /// Sends the result, by the session that the run came by where that lives.
+    /// Sends the result, on the session that the run came by if that is open.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
         unacked.ready = true;
@@ -151,14 +151,14 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.send(key, wanted, now);
     }
 
-    /// Sends the result by this stream, also where another one has it.
+    /// Sends the result on this session, even if another one has it.
     pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
         if self.unacked.get(&key).is_some_and(|unacked| unacked.ready) {
             self.send(key, link, now);
         }
     }
 
-    /// The chunks of its log that the session lacks go first.
+    /// Sends the chunks of the log that the session lacks, and then the result.
     fn send(&mut self, key: RunKey, wanted: u64, now: Instant) {
         let link = self.route(wanted).cloned();
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
@@ -181,7 +181,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Sends again what no server has acknowledged, by another session where there is one.
+    /// Resends the results that no server has acknowledged, on another session if there is one.
     pub fn resend_due(&mut self, now: Instant) {
         while let Some((at, key)) = self.resend.first().copied() {
             if at > now {
@@ -197,14 +197,14 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// A server has answered for the result, with whatever verdict: it is forgotten.
+    /// Forgets a result that a server has acknowledged, whatever the verdict.
     pub(super) fn acked(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.remove(&key) else { return };
         if let Some(resend_at) = unacked.resend_at {
             self.resend.remove(&(resend_at, key));
         }
         if unacked.journaled {
-            self.journaled_count -= 1;
+            self.unacked_journaled_count -= 1;
         }
         if let Some(log) = unacked.log.filter(|log| log.has_chunks()) {
             self.lingering.insert(key, (now, log));
@@ -215,7 +215,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 /// Logs.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Puts what is new in the log on a stream; false where it has to wait.
+    /// Puts the new chunks of the log on a stream; `false` if some have to wait.
     pub fn ship(&self, log: &G) -> bool {
         let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
         link.extend(log.collect(link.id(), false).into_iter().map(Item::Log));
@@ -232,7 +232,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Forgets logs that no server acknowledges although it has the result.
+    /// Forgets logs that no server acknowledges although their result is acknowledged.
     pub fn forget_logs(&mut self, now: Instant) {
         self.lingering.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
     }
@@ -250,7 +250,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 /// Sessions.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// A session lives: it gets what had nowhere to go.
+    /// Adds a session, and sends the results that had none.
     pub(super) fn link_up(&mut self, link: Arc<L>, now: Instant) {
         let id = link.id();
         self.links.insert(id, link);
@@ -265,7 +265,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// A session is gone: what it had goes by another one, or waits for one. Gives the logs to be sent again.
+    /// Removes a session: its results go by another one, or wait for one. Returns the logs to be sent again.
     pub(super) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
         let had = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;

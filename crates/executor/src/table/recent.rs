@@ -1,4 +1,4 @@
-//! What was finished and acknowledged of late, so that a trigger that comes once more is answered and not run again.
+//! Recently acknowledged results, so that a repeated trigger is answered and not run again.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -6,7 +6,7 @@ use rondel_proto::v1;
 
 use super::RunKey;
 
-/// How many are remembered.
+/// How many results are remembered.
 const RECENT_MAX: usize = 100_000;
 
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// Remembers the verdict without the texts: the server has them.
+    /// Remembers a verdict without its texts: the server has them.
     pub(super) fn insert(&mut self, key: RunKey, mut result: v1::Result) {
         result.message = String::new();
         result.result = String::new();

@@ -1,4 +1,4 @@
-//! Accepted runs that have not ended: those that run, and the few that wait for a slot.
+//! Accepted runs that have not ended: the running ones, and the few that wait for a slot.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::{RunKey, TableRun};
 #[derive(Debug)]
 struct Held<R> {
     run: R,
-    /// Its place in the queue; `None` once it runs.
+    /// Its place in the queue; `None` once it is running.
     place: Option<u64>,
-    /// When it has been queued for too long to begin.
+    /// The run must begin before this instant.
     begin_until: Option<Instant>,
-    /// Since when it should end.
+    /// Since when it should have ended.
     overdue_since: Option<Instant>,
     /// Its start was reported.
     is_announced: bool,
@@ -24,14 +24,14 @@ struct Held<R> {
 pub(super) struct Runs<R> {
     slots: usize,
     held: BTreeMap<RunKey, Held<R>>,
-    /// In the order of arrival: which of them goes first was the server's decision.
+    /// In the order of arrival: the server has decided which of them goes first.
     queue: BTreeMap<u64, RunKey>,
     arrivals: u64,
     /// How many held runs each job has.
-    per_job: BTreeMap<JobId, u32>,
-    /// Those whose start was not reported, the earliest first.
+    held_count_by_job: BTreeMap<JobId, u32>,
+    /// Runs whose start was not reported, the earliest first.
     unannounced: VecDeque<(Instant, RunKey)>,
-    /// Those that have a verdict although their handlers go on: each still takes a slot.
+    /// Runs that have a verdict although their handlers have not returned: each still takes a slot.
     stuck: BTreeSet<RunKey>,
 }
 
@@ -42,13 +42,14 @@ impl<R: TableRun> Runs<R> {
             held: BTreeMap::new(),
             queue: BTreeMap::new(),
             arrivals: 0,
-            per_job: BTreeMap::new(),
+            held_count_by_job: BTreeMap::new(),
             unannounced: VecDeque::new(),
             stuck: BTreeSet::new(),
         }
     }
 
-    /// A few runs more than there are slots, so that a slot is not idle for the length of a round trip.
+    /// Whether no more runs are accepted. The limit is above the number of slots, so that a slot is not idle for a
+    /// round trip.
     pub(super) fn is_full(&self) -> bool {
         self.held.len() + self.stuck.len() >= self.slots + (self.slots / 4).max(4)
     }
@@ -75,7 +76,7 @@ impl<R: TableRun> Runs<R> {
 
     /// Whether a run of the job is here.
     pub(super) fn has_job(&self, job_id: JobId) -> bool {
-        self.per_job.contains_key(&job_id)
+        self.held_count_by_job.contains_key(&job_id)
     }
 
     /// Whether another run could start at once.
@@ -83,17 +84,17 @@ impl<R: TableRun> Runs<R> {
         self.running_count() < self.slots && self.queue.is_empty()
     }
 
-    /// Takes a run in, behind those that wait. It begins before the instant, if there is one, or not at all.
+    /// Queues a run behind those that wait. It must begin before the instant, if there is one.
     pub(super) fn accept(&mut self, run: R, begin_until: Option<Instant>) {
         let place = self.arrivals;
         self.arrivals += 1;
-        *self.per_job.entry(run.job_id()).or_default() += 1;
+        *self.held_count_by_job.entry(run.job_id()).or_default() += 1;
         self.queue.insert(place, run.key());
         let held = Held { run, place: Some(place), begin_until, overdue_since: None, is_announced: false };
         self.held.insert(held.run.key(), held);
     }
 
-    /// The runs that have a slot now and are to be started.
+    /// The runs that get a slot now, to be started.
     pub(super) fn take_startable(&mut self, now: Instant) -> Vec<R> {
         let mut startable = Vec::new();
         while self.running_count() < self.slots {
@@ -107,7 +108,8 @@ impl<R: TableRun> Runs<R> {
         startable
     }
 
-    /// Takes out the runs that should have ended for longer than `grace`; their slots are not free until they return.
+    /// Removes the runs that should have ended for `grace` or longer; their slots stay taken until their handlers
+    /// return.
     pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         let mut stuck = Vec::new();
         for (key, held) in self.held.iter_mut().filter(|(_, held)| held.place.is_none()) {
@@ -119,7 +121,7 @@ impl<R: TableRun> Runs<R> {
         stuck.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// A handler has returned whose run has a verdict since long.
+    /// Frees the slot of a stuck run whose handler has returned.
     pub(super) fn unstick(&mut self, key: RunKey) {
         self.stuck.remove(&key);
     }
@@ -130,16 +132,16 @@ impl<R: TableRun> Runs<R> {
             self.queue.remove(&place);
         }
         let job_id = held.run.job_id();
-        if let Some(count) = self.per_job.get_mut(&job_id) {
+        if let Some(count) = self.held_count_by_job.get_mut(&job_id) {
             *count -= 1;
             if *count == 0 {
-                self.per_job.remove(&job_id);
+                self.held_count_by_job.remove(&job_id);
             }
         }
         Some(held.run)
     }
 
-    /// Removes the runs of which `which` holds and that have been queued for too long to begin.
+    /// Removes the runs for which `which` holds and that have been queued for too long to begin.
     pub(super) fn take_expired(&mut self, now: Instant, which: impl Fn(&R) -> bool) -> Vec<R> {
         let is_over = |key: &&RunKey| {
             let held = self.held.get(key).filter(|held| which(&held.run));
@@ -149,20 +151,20 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Lets the runs that are queued now begin however long they wait.
+    /// Lets the runs queued now begin after any wait.
     pub(super) fn lift_limits(&mut self) {
         self.held.values_mut().for_each(|held| held.begin_until = None);
     }
 
-    /// Removes the runs that have not started and of which `which` holds.
+    /// Removes the runs that have not started and for which `which` holds.
     pub(super) fn remove_queued(&mut self, which: impl Fn(&R) -> bool) -> Vec<R> {
         let chosen = |key: &&RunKey| self.held.get(key).is_some_and(|held| which(&held.run));
         let keys: Vec<RunKey> = self.queue.values().filter(chosen).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The runs that have lasted for `after` and were not announced. One whose handler has not begun, although it has a slot,
-    /// is looked at again later.
+    /// The runs that have lasted for `after` and were not announced. One whose handler has not begun, although it has a
+    /// slot, is checked again later.
     pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
         let mut lasting = Vec::new();
         while let Some((started, key)) = self.unannounced.front().copied() {

@@ -207,9 +207,9 @@ fn what_waited_for_too_long_is_handed_back_unless_its_server_was_fenced() {
     let (mut table, link) = table(false);
     table.offer(&link, triggers(3, &[1, 2, 3]), &TestIntake, start());
     link.take();
-    table.hand_back_expired(start());
+    table.refuse_expired(start());
     assert!(link.take().is_empty());
-    table.hand_back_expired(later);
+    table.refuse_expired(later);
     assert_eq!(link.take(), ["Full 2", "Full 3"]);
     table.offer(&link, triggers(3, &[4]), &TestIntake, start());
     table.fence(&Fence { node_id: 7, node_epoch: 3 });
@@ -249,9 +249,9 @@ fn with_a_journal_a_result_is_sent_when_it_is_written() {
     assert_eq!((ids(&running), link.take()), (vec![2], vec![]), "the second one has begun");
     let written = table.take_to_journal();
     table.journaled(&written, true, start());
-    assert_eq!((link.take(), table.outbox.journaled_count()), (vec!["Result 1".to_owned()], 1));
+    assert_eq!((link.take(), table.outbox.unacked_journaled_count()), (vec!["Result 1".to_owned()], 1));
     table.acked(&[ack(1)], start());
-    assert_eq!(table.outbox.journaled_count(), 0);
+    assert_eq!(table.outbox.unacked_journaled_count(), 0);
 }
 
 #[test]

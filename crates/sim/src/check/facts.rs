@@ -13,7 +13,7 @@ use crate::world::World;
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const ALL: u32 = 1_000_000;
 
-/// The ledger at the end.
+/// The ledger at the end of a simulation.
 pub(crate) struct Facts {
     pub(crate) runs: BTreeMap<RunId, Run>,
     pub(crate) attempts: BTreeMap<(RunId, i32), Attempt>,

@@ -1,4 +1,4 @@
-//! Fires: each instant of each schedule has its row or stands in a span, and nothing else has one.
+//! Checks of fires: each instant of each schedule has a row or lies in a span, and no other instant has one.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use rondel_store::catalog::JobRecord;
 use super::facts::Facts;
 use crate::truth::Truth;
 
-/// The rows of a job's schedule: one for each fire, that of the whole where it is sharded.
+/// The rows of a job's schedule: one for each fire; for a sharded fire, the row of the whole.
 fn rows(facts: &Facts, job: JobId) -> Vec<&Run> {
     let is_row = |run: &&Run| run.job == job && run.cause == 0 && run.shard_index <= 0;
     let is_whole = |run: &&Run| {
@@ -32,9 +32,9 @@ fn was_changed(record: &JobRecord, truth: &Truth) -> bool {
         || truth.uncertain.contains(&record.id)
 }
 
-/// The last change of the job; `None` where it is unknown, or where it is off.
+/// The last change of the job; `None` if it is unknown, or the job is off.
 fn settled_since(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Timestamp> {
-    // Where clocks step, an edit has an instant for its server and another one for the database.
+    // If clocks step, an edit has one instant for its server and another one for the database.
     let is_unclear = facts.has_clock_faults && was_changed(record, truth);
     if truth.uncertain.contains(&record.id) || !record.spec.enabled || is_unclear {
         return None;
@@ -61,7 +61,7 @@ pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I1, the other way round: no row for what no schedule has.
+/// I1, the other way round: no row exists for an instant that no schedule has.
 pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {
@@ -78,7 +78,8 @@ pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I7: a fixed delay goes on until its end. Where a verdict was corrected, the next fire counts from the one before it.
+/// I7: a fixed delay continues until the end. If a verdict was corrected, the next fire counts from the verdict before
+/// it.
 pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
@@ -98,7 +99,7 @@ pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I14 of the rules: what follows from a verdict is there.
+/// I14 of the rules: the runs that follow from a verdict exist.
 pub(super) fn children(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for child in facts.jobs.values() {
@@ -124,7 +125,7 @@ pub(super) fn children(facts: &Facts) -> Vec<String> {
     found
 }
 
-/// I8: a sharded fire has the shards that it names, and the verdict that follows from theirs.
+/// I8: a sharded fire has the shards that its row names, and the verdict that follows from theirs.
 pub(super) fn shards(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for root in facts.runs.values().filter(|run| run.shard_index == BROADCAST && run.shard_total.is_some()) {
@@ -136,7 +137,7 @@ pub(super) fn shards(facts: &Facts) -> Vec<String> {
             found.push(format!("I8 conservation: {} has {total} shards by its row and {indexes:?}", root.id));
         }
         let verdict = fold_shards(shards.iter().map(|run| run.status));
-        // A late result of one of them is in the row of the shard alone where the whole had another verdict.
+        // A late result of a shard is only in the shard's row if the whole already had another verdict.
         let is_late = facts.jobs.get(&root.job).is_some_and(|job| job.spec.delivery == Delivery::AtMostOnce);
         if root.status.is_terminal() && root.status != verdict && !is_late {
             found.push(format!("I8 conservation: {} is {}, its shards make {verdict}", root.id, root.status));

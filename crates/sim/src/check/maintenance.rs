@@ -1,4 +1,4 @@
-//! Maintenance windows: what begins of the fires inside.
+//! Checks of maintenance windows: which of the fires inside may begin.
 
 use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
 
@@ -6,7 +6,7 @@ use super::facts::Facts;
 use super::starts::{CLOCK_SLACK, place};
 use crate::truth::{Start, Truth};
 
-/// I13: no planned fire inside of a window begins before its end, and where no window holds fires, none begins at all.
+/// I13: no planned fire inside a window begins before the window ends; if no window holds fires, none begins at all.
 pub(super) fn heeded(facts: &Facts, truth: &Truth) -> Vec<String> {
     let holds = truth.windows.iter().any(|window| window.fires == FiresInside::Hold);
     let is_wrong = |start: &Start, window: &MaintenanceWindow| {

@@ -1,4 +1,4 @@
-//! Results: what was acknowledged is there, and what is there was so.
+//! Checks of results: what was acknowledged is stored, and what is stored happened.
 
 use rondel_core::run::BROADCAST;
 use rondel_core::{Reason, RunId, RunStatus};
@@ -29,12 +29,12 @@ fn stored(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
 
 fn is_end_of_group(facts: &Facts, acked: &Acked) -> bool {
     let job = facts.runs.get(&acked.run).and_then(|run| facts.jobs.get(&run.job));
-    // A deleted job is not among them.
+    // A deleted job is not among the facts, and may have been a pump.
     let is_pump = job.is_none_or(|job| job.spec.pump.is_some());
     is_pump && matches!(acked.status, Status::Cancelled | Status::Yielded)
 }
 
-/// Whether a group ended with the window of its pump.
+/// Whether the group ended because the window of its pump did.
 fn has_ended_window(facts: &Facts, acked: &Acked) -> bool {
     let run = facts.runs.get(&acked.run).filter(|run| run.attempt == acked.attempt);
     run.and_then(|run| run.reason).is_some_and(Reason::ends_window)
@@ -49,21 +49,21 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
             }
-            // A group of a pump has ended as planned where the pump itself was asked to end.
+            // A group has ended as planned if the pump itself was asked to end.
             Kind::Stored | Kind::Late | Kind::Superseded if is_end_of_group(facts, acked) => match stored {
                 Some(RunStatus::Succeeded) => !(acked.is_unfinished && has_ended_window(facts, acked)),
                 Some(RunStatus::Failed) => acked.is_unfinished,
                 stored => stored == Some(RunStatus::Cancelled),
             },
             Kind::Stored | Kind::Late | Kind::Superseded => stored == Some(verdict(acked.status)),
-            // A handler's own end stands, or the timeout that it ran past.
+            // The stored status is the handler's own end, or the timeout that it exceeded.
             Kind::Duplicate if acked.status == Status::Succeeded => {
                 matches!(stored, Some(RunStatus::Succeeded | RunStatus::TimedOut))
             }
             Kind::Duplicate => stored.is_some(),
             Kind::NoSuchRun | Kind::Unspecified => false,
         };
-        // Asked to stop because its time was over, it reports that it was cancelled; the server knows better.
+        // A run asked to stop after its timeout reports that it was cancelled; the server stores the timeout.
         let was_overdue = acked.status == Status::Cancelled && stored == Some(RunStatus::TimedOut);
         (!is_there && !was_overdue).then(|| {
             let Acked { run, attempt, status, kind, .. } = acked;
@@ -73,11 +73,12 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     truth.acked.iter().filter_map(complain).collect()
 }
 
-/// I6, the other way round: nothing succeeded that did not.
+/// I6, the other way round: no run is stored as succeeded unless its handler succeeded.
 pub(super) fn true_ones(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
-    let is_told = |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != BROADCAST;
-    for run in facts.runs.values().filter(is_told) {
+    let is_stored_success =
+        |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != BROADCAST;
+    for run in facts.runs.values().filter(is_stored_success) {
         let did = |start: &Start| {
             (start.run, start.attempt) == (run.id, run.attempt) && start.ended == Some(Status::Succeeded)
         };
@@ -91,14 +92,14 @@ pub(super) fn true_ones(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I11: a run that a caller was given exists.
+/// I11: a run whose id a caller has got exists.
 pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_lost = |run: RunId| !facts.runs.contains_key(&run);
     let lost = truth.requested.iter().filter(|requested| is_lost(requested.run));
     lost.map(|one| format!("I11 requests: run {} of job {} is not there", one.run, one.job)).collect()
 }
 
-/// I7: nothing is open at the end.
+/// I7: no run is open at the end.
 pub(super) fn open(facts: &Facts) -> Vec<String> {
     let open = facts.runs.values().filter(|run| !run.status.is_terminal());
     let describe = |run: &rondel_core::Run| {

@@ -1,10 +1,10 @@
-//! Shadow mode: nothing of it is sent.
+//! Checks of shadow mode: none of its runs is sent.
 
 use super::facts::Facts;
 use super::starts::place;
 use crate::truth::{Start, Truth};
 
-/// I14: no attempt begins of a run that is in shadow mode.
+/// I14: no attempt of a run in shadow mode begins.
 pub(super) fn unsent(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_shadow = |start: &&Start| {
         let job = facts.jobs.get(&start.job).and_then(|job| job.spec.compile().ok());

@@ -1,4 +1,4 @@
-//! Starts of handlers: when, how often, and beside whom.
+//! Checks of the starts of handlers: their times, their number, and which run at the same time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,15 +11,16 @@ use rondel_proto::v1::result::Status;
 use super::facts::Facts;
 use crate::truth::{Start, Truth};
 
-/// How much a node's clock may be ahead between two readings of the database's: its pace is wrong by up to 200 millionths, and
-/// the database may be away for twelve seconds, more than once.
+/// How far a node's clock may be ahead between two readings of the database's: its pace is wrong by up to 200
+/// millionths, and the database may be away for twelve seconds, more than once.
 pub(super) const CLOCK_SLACK: Duration = Duration::from_millis(5);
-/// An executor that stood still for so long may have been given up meanwhile.
+/// An executor that was paused for this long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
-/// How long after the acknowledgement of an edit the old definition may still be at work.
+/// How long after the acknowledgement of an edit the old definition may still be in effect.
 const EDIT_SLACK: Duration = Duration::from_millis(1_100);
 
-/// How long after its queue time a run may begin: a second until a server looks, and the mark of an at-most-once run.
+/// How long after its queue time a run may begin: up to a second until a server looks, and the marking of an
+/// at-most-once run.
 const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
 pub(super) fn place(start: &Start) -> String {
@@ -33,7 +34,7 @@ pub(super) fn early(truth: &Truth) -> Vec<String> {
     truth.starts.iter().filter(is_early).map(describe).collect()
 }
 
-/// I3: a run and attempt begin once.
+/// I3: each attempt of a run begins once.
 pub(super) fn twice(truth: &Truth) -> Vec<String> {
     let mut seen: BTreeMap<(RunId, i32), &Start> = BTreeMap::new();
     let mut found = Vec::new();
@@ -45,8 +46,8 @@ pub(super) fn twice(truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I3: an at-most-once run begins again only after its handler itself reported its failure, or stopped when it was asked to
-/// because its time was over.
+/// I3: an at-most-once run begins again only after its handler itself reported its failure, or stopped on request
+/// because its time was up.
 pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut by_run: BTreeMap<RunId, Vec<&Start>> = BTreeMap::new();
     for start in truth.starts.iter().filter(|start| start.at_most_once) {
@@ -67,7 +68,7 @@ pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// When a handler was over, as far as anybody could know: one whose executor stood still was given up meanwhile.
+/// When a handler ended, as far as servers could know: one whose executor was paused had been given up meanwhile.
 fn end_ms(start: &Start, facts: &Facts, truth: &Truth) -> u64 {
     let end = start.ended_ms.unwrap_or(facts.now_ms);
     let of_it = truth.stops.iter().filter(|(incarnation, from, until)| {
@@ -83,7 +84,7 @@ fn is_serial(facts: &Facts, job: JobId) -> bool {
     })
 }
 
-/// I4: of a serial job no two fires, and no two attempts of a run, are at work at the same time.
+/// I4: no two fires of a serial job, and no two attempts of a run, are executed at the same time.
 pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut by_job: BTreeMap<JobId, Vec<&Start>> = BTreeMap::new();
     for start in truth.starts.iter().filter(|start| is_serial(facts, start.job)) {
@@ -108,7 +109,7 @@ pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I5: an executor begins nothing that came under an epoch which it had to refuse.
+/// I5: an executor begins no run that came under an epoch which it had to refuse.
 pub(super) fn fenced(truth: &Truth) -> Vec<String> {
     let is_fenced = |start: &&Start| start.fenced.is_some_and(|fenced| start.origin.1 <= fenced);
     truth
@@ -136,7 +137,7 @@ pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// Of a run that is skipped in the ledger no attempt began; a handler may skip a later one.
+/// No attempt of a run began that is skipped in the ledger, unless a handler skipped a later attempt.
 pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_skipped = |start: &&Start| {
         let run = facts.runs.get(&start.run).filter(|run| run.status == RunStatus::Skipped);
@@ -149,7 +150,7 @@ pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     truth.starts.iter().filter(is_skipped).map(describe).collect()
 }
 
-/// I11: a job that is switched off does not begin the fires that were still ahead.
+/// I11: a job that is switched off does not begin the fires that were still to come.
 pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     if facts.has_clock_faults {
@@ -166,7 +167,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
                 && run.is_some_and(|run| run.cause == 0 && run.shard_index != BROADCAST)
                 && start.attempt == 1
                 && start.fire_at > off.answered_at + EDIT_SLACK
-                // A server's clock is behind by as much as the database takes to answer.
+                // A server's clock lags by as much as the database takes to answer.
                 && on.is_none_or(|on| start.fire_at + EDIT_SLACK < on.asked_at)
         };
         for start in truth.starts.iter().filter(is_forbidden) {
@@ -181,7 +182,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I15: a run whose caller named an executor begins nowhere else.
+/// I15: a run whose caller named an executor begins on no other one.
 pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for start in &truth.starts {
@@ -193,8 +194,9 @@ pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I12: no run begins later than its queue time after it was due. What a scan makes up for counts from then, and so does what was
-/// due while no server was there, and a first attempt that its owner found in the store after its instant.
+/// I12: no run begins later than its queue time after it was due. The time counts from the scan for a catch-up run,
+/// from the return of a server for a run that was due while there was none, and from the reading for a first attempt
+/// that its owner found in the store after its instant.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     if !facts.has_steady_servers {
         return Vec::new();
@@ -203,7 +205,7 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     for start in &truth.starts {
         let (Some(job), Some(run)) = (facts.jobs.get(&start.job), facts.runs.get(&start.run)) else { continue };
         let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
-        // It came to an executor that stood still.
+        // It was sent to an executor that was paused.
         let was_asleep = truth
             .stops
             .iter()
@@ -216,7 +218,7 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// When a server was there for the run: at its instant, or when one came back since.
+/// When a server was available for the run: at its due instant or, if there was none, when one returned.
 fn server_came(truth: &Truth, start: &Start) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
     let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);

@@ -1,4 +1,4 @@
-//! A group of a pump job: the SDK's own group, with selects and executions over the rows that the world has.
+//! A group of a pump job: the SDK's own group, with selects and executions on the rows of the world.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -20,28 +20,28 @@ use crate::world::lock;
 
 /// A call that has returned.
 enum Returned {
-    /// The rows; `None` where the select was aborted, or failed.
+    /// The rows, or an error if the select failed; `None` if it was aborted.
     Fetch(Option<Result<Vec<Row<usize>>, ()>>),
     Execution(u64, Executed),
 }
 
 type Call = Pin<Box<dyn Future<Output = Returned> + Send>>;
 
-/// One group at work.
+/// Drives one group.
 pub(super) struct Driver {
     executor: Arc<Executor>,
     held: Held,
     group: Group<usize>,
     calls: Vec<Call>,
     fetch: Option<CancellationToken>,
-    /// With the place in the list of executions.
+    /// With the index in the list of executions.
     executions: BTreeMap<u64, (CancellationToken, usize)>,
     /// The checkpoint of each item at its epoch.
     progress: BTreeMap<(String, i64), u64>,
-    /// The items of the newest order, and its number.
+    /// The items of the newest order; its number is the next field.
     ordered: BTreeMap<String, i64>,
     number: (i64, i64),
-    /// What an order took from this group, or what it has released.
+    /// Items that an order took from this group, or that it has released.
     gone: BTreeSet<(String, i64)>,
     is_stopped: bool,
     is_leaving: bool,
@@ -121,14 +121,14 @@ impl Driver {
         self.group.order(order, now());
     }
 
-    /// Notes what this group has by the order.
+    /// Records what this group holds by the order.
     fn note_holds(&self, order: &v1::PumpOrder) {
         let world = self.executor.world();
         let owner = owner_of(self.held.key());
         let mut truth = lock(&world.pumps);
         for item in order.items.iter().filter(|item| !item.release) {
             let hold = Hold { epoch: item.epoch, owner };
-            // An order may come late, when the item has its next owner.
+            // An order may be late, when the item already has its next owner.
             let known = truth.holds.entry(self.place(&item.name)).or_insert(hold);
             if known.epoch <= item.epoch {
                 *known = hold;
@@ -224,7 +224,7 @@ impl Driver {
         }));
     }
 
-    /// What must hold as a row begins.
+    /// Checks the rules for the begin of a row.
     fn check_start(&self, item: &str, epoch: i64) {
         let what = || {
             format!(
@@ -240,7 +240,7 @@ impl Driver {
         }
     }
 
-    /// How long it takes, and whether it fails.
+    /// Records the start of rows. Returns the execution's index, how long it takes, and whether it fails.
     fn note_start(&self, item: &str, epoch: i64, keys: Vec<usize>) -> (usize, Duration, bool) {
         let (world, place) = (self.executor.world(), self.place(item));
         world.record("rows begin", self.held.trigger.run_id, || {
@@ -309,12 +309,12 @@ impl Driver {
         drop(truth);
         let progress = self.progress.entry((place.1.clone(), epoch)).or_default();
         *progress += keys.len() as u64;
-        // Where the item is no longer held, the checkpoint is refused, as it should be.
+        // If the item is no longer held, the checkpoint is refused, as it should be.
         self.group.checkpoint(&place.1, epoch, &progress.to_string()).ok();
     }
 }
 
-/// The next call that returns, which is removed.
+/// Waits for the next call that returns, and removes it.
 async fn next(calls: &mut Vec<Call>) -> Returned {
     std::future::poll_fn(|context| {
         let ready = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {

@@ -1,4 +1,4 @@
-//! What an executor does with one attempt: its handler, drawn from the run, and the result that follows.
+//! One attempt on an executor: its handler, drawn from the run, and the result that follows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::truth::Start;
 use crate::world::lock;
 
 impl Executor {
-    /// The handler: what it does is drawn from the run, so that it does not depend on what else happens.
+    /// Runs the handler. Its behaviour is drawn from the run, so that it does not depend on other events.
     pub(super) async fn handle(self: Arc<Self>, key: RunKey) {
         self.heed_silence();
         let Some(held) = lock(&self.table).get(key).cloned() else { return };
@@ -52,19 +52,19 @@ impl Executor {
         self.note_end(place, status.0);
         let silent = held.stopped() == Some(Stop::Silence) && status == stopped(Stop::Silence);
         let result = result(&held.trigger, status, self.world().now());
-        // Only of a group.
+        // Only groups can be unfinished.
         let unfinished = matches!(status, (v1::result::Status::Yielded | v1::result::Status::Cancelled, true));
         self.end(held.key(), v1::Result { silent_ms: i64::from(silent), unfinished, ..result });
     }
 
-    /// The run is over here: its slot is free, and its result on its way, by the journal where there is one.
+    /// Ends a run here: frees its slot and sends its result, through the journal if there is one.
     pub(super) fn end(self: &Arc<Self>, key: RunKey, result: v1::Result) {
         let begun = lock(&self.table).finish(key, result, now());
         self.begin(begun);
         self.write_journal();
     }
 
-    /// Writes what waits for the journal; it is sent when it is there.
+    /// Writes the results that wait for the journal; each is sent once it is written.
     pub(super) fn write_journal(self: &Arc<Self>) {
         for result in lock(&self.table).take_to_journal() {
             let executor = Arc::clone(self);
@@ -119,7 +119,7 @@ impl Executor {
     }
 }
 
-/// How long a handler takes, and how it ends.
+/// Draws how long a handler takes, and how it ends.
 fn plan(chance: &mut Chance) -> (Duration, (v1::result::Status, bool)) {
     let length = match chance.below(10) {
         0..=5 => chance.millis(1, 80),

@@ -1,4 +1,4 @@
-//! What goes between the streams of an executor and its groups of pump jobs, and its end by a drain.
+//! The exchange between an executor's streams and its groups of pump jobs, and the drain of an executor.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::world::lock;
 const GOODBYE: Duration = Duration::from_millis(50);
 
 impl ExecutorHost {
-    /// SIGTERM: it takes no more, groups give back what they have, and then it ends, until it is started again.
+    /// SIGTERM: the executor takes no more runs, its groups release their items, and it ends. Later it is started
+    /// again.
     pub(crate) fn drain(self: &Arc<Self>, grace: Duration, back_after: Duration) {
         let Some(executor) = lock(&self.running).clone() else { return };
         self.world.record("executor drains", executor.incarnation, || self.name.clone());
@@ -31,7 +32,7 @@ impl ExecutorHost {
             }
             if is_settled(&lock(&draining.table)) {
                 lock(&draining.table).outbox.links().for_each(|link| link.goodbye());
-                // Time for it to leave, or not.
+                // The goodbye may leave in this time, or not.
                 sleep(GOODBYE).await;
             }
             host.kill();
@@ -41,7 +42,7 @@ impl ExecutorHost {
 }
 
 impl Executor {
-    /// Hands each group its order.
+    /// Passes each group its order.
     pub(super) fn pump_orders(&self, orders: v1::PumpOrders) {
         let (node, epoch) = (orders.node_id, orders.node_epoch);
         let table = lock(&self.table);
@@ -55,7 +56,7 @@ impl Executor {
         }
     }
 
-    /// Sends the reports that are new on every stream.
+    /// Sends new reports on every stream.
     pub(super) fn send_reports(&self) {
         let table = lock(&self.table);
         for part in self.reports.take_unsent().into_iter().flat_map(split) {

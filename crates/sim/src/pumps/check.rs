@@ -11,12 +11,12 @@ use crate::check::Facts;
 use crate::truth::{Start, Truth};
 use crate::world::elapsed_ms;
 
-/// Complaints of one rule that are listed.
+/// How many complaints of one rule are listed.
 const LISTED_MAX: usize = 5;
-/// An executor that stood still for so long may have been given up meanwhile.
+/// An executor that was paused for this long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long a server takes, with a slow database, from its look at the root runs until it begins one.
+/// How long a server with a slow database takes from its look at the root runs until it begins one.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
@@ -39,7 +39,7 @@ fn describe(one: &Execution) -> String {
     )
 }
 
-/// P1: what executes rows of an item at an epoch is its owner at that epoch.
+/// P1: rows of an item at an epoch are executed only by its owner at that epoch.
 fn owners(pumps: &PumpTruth) -> Vec<String> {
     let is_wrong = |one: &&Execution| {
         let tenure = pumps.tenures.get(&(one.place.clone(), one.epoch));
@@ -49,7 +49,7 @@ fn owners(pumps: &PumpTruth) -> Vec<String> {
     wrong.map(|one| format!("P1 owner: {}, which was never dealt to it", describe(one))).collect()
 }
 
-/// Whether the executor stood still for long between two instants.
+/// Whether the executor was paused for long between two instants.
 fn stood_still(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> bool {
     let is_in = |(who, from, until): &(i64, u64, u64)| {
         *who == incarnation && until - from >= LONG_STOP_MS && *from <= to_ms && *until >= from_ms
@@ -57,8 +57,8 @@ fn stood_still(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> boo
     truth.stops.iter().any(is_in)
 }
 
-/// P1: executions of one item under two epochs overlap only where the older one had been fenced, or its executor stood still and was
-/// lost.
+/// P1: executions of one item under two epochs overlap only if the older owner had been fenced, or its executor was
+/// paused and lost.
 fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut by_place: BTreeMap<&Place, Vec<&Execution>> = BTreeMap::new();
     for one in &pumps.executions {
@@ -88,7 +88,7 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P1: nothing begins at an epoch that its owner has released, or that ended with its attempt.
+/// P1: no execution begins at an epoch that its owner has released, or that ended with its attempt.
 fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     for one in &pumps.executions {
@@ -106,7 +106,8 @@ fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P5: a row that is done does not begin again at the same epoch, and no row is executed twice at a time by one group.
+/// P5: a row that is done does not begin again at the same epoch, and a group never executes a row twice at the same
+/// time.
 fn repeated(pumps: &PumpTruth) -> Vec<String> {
     let mut last: BTreeMap<(&Place, i64, usize), &Execution> = BTreeMap::new();
     let mut found = Vec::new();
@@ -121,7 +122,7 @@ fn repeated(pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P5: a root run that ended as dry has executed what was there before its groups began.
+/// P5: a root run that ended as dry has executed the rows that were there before its groups began.
 fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     let is_dry = |root: &&Run| {
@@ -148,7 +149,8 @@ fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P4: a root run begins at an instant of its schedule, by hand, with a new definition, or in the place of one that was interrupted.
+/// P4: a root run begins at an instant of its schedule, by hand, with a new definition, or in place of an interrupted
+/// one.
 fn begun(facts: &Facts) -> Vec<String> {
     let mut by_job: BTreeMap<JobId, Vec<&Run>> = BTreeMap::new();
     for run in facts.runs.values().filter(|run| run.shard_index == BROADCAST) {
@@ -160,7 +162,7 @@ fn begun(facts: &Facts) -> Vec<String> {
         let Some(record) = facts.jobs.get(&job) else { continue };
         let Ok(compiled) = record.spec.compile() else { continue };
         for (place, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
-            // What was planned in the same moment, or later, may not have been known as this one began.
+            // A root run planned at the same moment, or later, may not have been known when this one began.
             let is_known = |before: &Run| before.id.made_at() + AT_ONCE < root.id.made_at();
             let known_at = roots[..place].iter().rposition(|before| is_known(before));
             let Some(last) = roots[..place].last() else { continue };
@@ -189,7 +191,7 @@ fn begun(facts: &Facts) -> Vec<String> {
     found
 }
 
-/// Whether another root run goes on in the place of this one.
+/// Whether another root run continues in place of this one.
 fn was_interrupted(root: &Run) -> bool {
     match root.cancel_reason.or(root.reason) {
         Some(Reason::Paused | Reason::Changed | Reason::Misfire | Reason::ExecutorLost) => true,

@@ -18,7 +18,7 @@ use crate::world::World;
 pub(super) const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// Separates the draw of requests from other draws of the same seed.
 const REQUESTS: u64 = 0x0050_3e41;
-/// Items that a definition may have.
+/// Maximum number of items in a definition.
 const ITEMS_MAX: u64 = 9;
 
 /// Draws the jobs; their schedules end at `end`.
@@ -78,7 +78,7 @@ enum Wish {
     Run,
 }
 
-/// Edits, pauses, cancels and begins pumps now and then, at whatever server answers.
+/// Edits, pauses, cancels and starts pumps at random times, on any server that is up.
 pub(super) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
     let mut chance = Chance::new(mix(seed ^ REQUESTS));
@@ -119,7 +119,7 @@ async fn fulfil(world: &World, engine: &Engine, wish: Wish, (name, items): (&str
     world.record("wish answered", record.id.get(), || format!("{wish:?} {answer}"));
 }
 
-/// Whether its root runs end by themselves.
+/// Whether the job's root runs end by themselves.
 pub(super) fn has_end(record: &JobRecord) -> bool {
     record.spec.pump.as_ref().is_some_and(|pump| pump.until.is_some())
 }
@@ -133,7 +133,8 @@ async fn edit(engine: &Engine, record: &JobRecord, items: Value) -> bool {
     jobs::change(engine, record, spec, Some(record.version), "user").await.is_ok()
 }
 
-/// Switches a job on, once everything is well: anew where it is on but its last root run was cancelled.
+/// Switches a job on once all faults have ended. If it is on but its last root run was cancelled, it is switched off
+/// first.
 pub(super) async fn revive(engine: &Engine, record: &JobRecord, is_cancelled: bool) {
     let off = match record.spec.enabled && is_cancelled {
         true => jobs::set_enabled(engine, record, false, "user").await.ok(),
@@ -141,7 +142,7 @@ pub(super) async fn revive(engine: &Engine, record: &JobRecord, is_cancelled: bo
     };
     let Some(off) = off else { return };
     let Ok(on) = jobs::set_enabled(engine, &off, true, "user").await else { return };
-    // Its schedule may have come to its end while it was off.
+    // Its schedule may have ended while it was off.
     if !record.spec.enabled && has_end(&on) && on.spec.schedule.is_some() {
         jobs::request_run(engine, &on, RunRequest::by(Trigger::Api)).await.ok();
     }

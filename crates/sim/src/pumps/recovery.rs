@@ -1,4 +1,5 @@
-//! Once everything is well: each item gets an owner, and each row is executed (P2). Then the pumps are ended.
+//! The recovery after all faults have ended: each item gets an owner, and each row is executed (P2). Then the pumps are
+//! ended.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,18 +18,18 @@ use crate::faults::Hosts;
 use crate::world::{World, lock};
 
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
-/// Beside the hand-over, and the time after which an executor is lost: servers that start, adopt, and send.
+/// Time in addition to the hand-over and to the loss of an executor: servers start, adopt, and send.
 const MARGIN: Duration = Duration::from_secs(20);
 const LOST_AFTER: Duration = Duration::from_secs(6);
-/// How long after a failure of its last one a root run begins.
+/// How long after the failure of the last root run the next one begins.
 const AFTER_FAILURE: Duration = Duration::from_secs(62);
-/// How long it may take until every row is executed: a row that hangs, retries, and a pump that begins late.
+/// How long it may take to execute every row: with a row that hangs, retries, and a pump that begins late.
 const ROWS_WITHIN: Duration = Duration::from_secs(200);
-/// How long after that items may still move.
+/// How long after that items may still change owners.
 const CALM_AFTER: Duration = Duration::from_secs(40);
 const CALM_FOR: Duration = Duration::from_secs(15);
 
-/// A job as it is now.
+/// The current state of a job.
 struct Look {
     record: JobRecord,
     pump: Pump,
@@ -51,7 +52,7 @@ impl Look {
         self.roots.first().is_some_and(asked)
     }
 
-    /// Switches the job on, and begins it anew where its last root run was cancelled; a request of a user may come late.
+    /// Switches the job on, or starts it again if its last root run was cancelled: a user's request may be late.
     async fn revive(&self, hosts: &Hosts) {
         let is_over = self.is_cancelled() && !self.has_open_root();
         if let Some(engine) = engine(hosts).filter(|_| is_over || !self.record.spec.enabled) {
@@ -67,7 +68,7 @@ impl Look {
         self.roots.first().is_some_and(|run| run.status.is_terminal() && run.cancel_reason != Some(Reason::Dry))
     }
 
-    /// The items that no executor has under their epochs.
+    /// The items that no executor holds under their epochs.
     fn homeless(&self, world: &World) -> Vec<String> {
         let truth = lock(&world.pumps);
         let is_held = |name: &&String| {
@@ -80,7 +81,7 @@ impl Look {
         self.pump.items.keys().filter(|name| !is_held(name)).cloned().collect()
     }
 
-    /// The items with rows that are not executed.
+    /// The items with rows that are not executed yet.
     fn unfinished(&self, world: &World) -> Vec<String> {
         let now_ms = world.elapsed_ms();
         let mut truth = lock(&world.pumps);
@@ -93,12 +94,13 @@ impl Look {
         self.pump.items.keys().filter(has_rows).cloned().collect()
     }
 
-    /// Whether all of its rows are to be executed in the end.
+    /// Whether all of its rows must be executed in the end.
     fn is_complete(&self, world: &World) -> bool {
         match self.pump.until {
             Until::Stopped => true,
             Until::Empty if self.record.spec.schedule.is_none() => true,
-            // A clock that steps ahead ends the schedule before the last rows arrive, and one that was interrupted waits for its next fire.
+            // If a clock steps ahead, the schedule ends before the last rows arrive; an interrupted pump waits for its
+            // next fire.
             Until::Empty => !world.profile.clock_faults && !self.was_interrupted(),
             Until::At(_) => false,
         }
@@ -131,7 +133,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
     let before = lock(&world.pumps).deal_counts.clone();
     sleep(CALM_FOR).await;
     for name in names {
-        // The root runs of one that ends by itself may wait one behind the other.
+        // The root runs of a pump that ends by itself may wait one behind the other.
         let look = Look::read(world, name).await.filter(|look| look.pump.until == Until::Stopped);
         let Some(job) = look.map(|look| look.record.id) else { continue };
         let mut truth = lock(&world.pumps);
@@ -143,7 +145,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
     }
 }
 
-/// P2: each item of a pump that works has an owner in time.
+/// P2: each item of a working pump has an owner in time.
 async fn is_owned(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
     let began = tokio::time::Instant::now();
@@ -172,7 +174,7 @@ async fn is_owned(hosts: &Hosts, name: &str) {
     }
 }
 
-/// P2: each row that is there is executed, and a pump until empty ends as dry.
+/// P2: each row that has arrived is executed, and a pump until empty ends as dry.
 async fn is_executed(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
     let began = tokio::time::Instant::now();
@@ -205,7 +207,7 @@ pub(super) async fn end(hosts: &Hosts, names: &[String], chance: &mut Chance) {
             let (Some(look), Some(engine)) = (Look::read(&hosts.world, name).await, engine(hosts)) else { break };
             let record = &look.record;
             let is_done = match how {
-                // One that was begun by hand goes on while its job is paused.
+                // A run that was started by hand continues while its job is paused.
                 0 | 1 => {
                     let paused = catalog::set_enabled(&engine, record, false, "user").await.is_ok();
                     let cancels = how == 1 || look.pump.until != Until::Stopped;

@@ -1,4 +1,5 @@
-//! What really happened to the items of pump jobs: rows and their executions, as the handlers saw them, and owners, as the store wrote them.
+//! What really happened to the items of pump jobs: rows and their executions as the handlers saw them, and owners as
+//! the store wrote them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +16,7 @@ const ROWS: u64 = 0x0000_5035_0000_7215;
 /// An item of a job.
 pub(crate) type Place = (JobId, String);
 
-/// A row of an item, as the store of the pump's user has it.
+/// A row of an item, as it is in the store of the pump's user.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) arrives_ms: u64,
@@ -23,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) length: Duration,
     /// Executions that fail before one succeeds.
     pub(crate) failures_left: u32,
-    /// The first execution takes that much longer.
+    /// How much longer the first execution takes.
     pub(crate) hangs: Duration,
     pub(crate) done_ms: Option<u64>,
     /// Executions that failed so far.
@@ -37,7 +38,7 @@ impl Row {
     }
 }
 
-/// How often a group tries a row again, by the jobs' definitions.
+/// How often a group retries a row, by the jobs' definitions.
 pub(crate) const ROW_RETRY_MAX: u32 = 3;
 
 /// One call of `execute`.
@@ -58,20 +59,20 @@ pub(crate) struct Execution {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
     Released,
-    /// Its attempt was over.
+    /// Its attempt had ended.
     Freed,
-    /// It did not give the item back in time.
+    /// It did not release the item in time.
     Fenced,
 }
 
-/// An owner of an item, as the store has it.
+/// An owner of an item in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
     pub(crate) owner: Owner,
     pub(crate) lost: Option<(u64, Loss)>,
 }
 
-/// What an executor has of an item now.
+/// An item as an executor holds it now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) epoch: i64,
@@ -81,15 +82,15 @@ pub(crate) struct Hold {
 #[derive(Debug, Default)]
 pub(crate) struct PumpTruth {
     seed: u64,
-    /// Rows arrive until then.
+    /// Rows arrive until this time.
     arrive_until_ms: u64,
     rows: BTreeMap<Place, Vec<Row>>,
-    /// Jobs whose rows are there from the beginning: nothing begins a root run for later ones.
+    /// Jobs whose rows all exist from the beginning, because nothing begins a root run for later ones.
     pub(crate) full_at_once: Vec<JobId>,
     pub(crate) executions: Vec<Execution>,
     /// By item and epoch.
     pub(crate) tenures: BTreeMap<(Place, i64), Tenure>,
-    /// Which group was the last one that was ordered to have an item.
+    /// The group that was last ordered to hold each item.
     pub(crate) holds: BTreeMap<Place, Hold>,
     /// The items of each version of a job.
     pub(crate) names: BTreeMap<(JobId, i64), Vec<String>>,
@@ -109,7 +110,7 @@ impl PumpTruth {
         }
     }
 
-    /// The rows of an item, drawn when they are asked for first.
+    /// The rows of an item, drawn on first use.
     pub(crate) fn rows(&mut self, place: &Place) -> &mut Vec<Row> {
         let until = if self.full_at_once.contains(&place.0) { 0 } else { self.arrive_until_ms };
         let seed = self.seed;
@@ -120,13 +121,13 @@ impl PumpTruth {
         })
     }
 
-    /// The rows of an item that are there and not done.
+    /// The rows of an item that have arrived and are not done.
     pub(crate) fn open_rows(&mut self, place: &Place, now_ms: u64) -> Vec<usize> {
         let is_open = |row: &Row| row.arrives_ms <= now_ms && row.done_ms.is_none();
         self.rows(place).iter().enumerate().filter(|(_, row)| is_open(row)).map(|(key, _)| key).collect()
     }
 
-    /// The rows of an item, as far as they were ever asked for.
+    /// The rows of an item, if they were drawn before.
     pub(crate) fn known_rows(&self, place: &Place) -> &[Row] {
         self.rows.get(place).map_or(&[], Vec::as_slice)
     }
@@ -148,7 +149,7 @@ impl PumpTruth {
         }
     }
 
-    /// All that a process executed ends with it.
+    /// Ends all executions of a process that has ended.
     pub(crate) fn process_ended(&mut self, incarnation: i64, at_ms: u64) {
         let of_it = |one: &&mut Execution| one.incarnation == incarnation && one.ended_ms.is_none();
         self.executions.iter_mut().filter(of_it).for_each(|one| one.ended_ms = Some(at_ms));
@@ -166,7 +167,7 @@ fn row(chance: &mut Chance, until_ms: u64) -> Row {
     Row { arrives_ms: chance.between(0, until_ms), length, failures_left, hangs, done_ms: None, failed_count: 0 }
 }
 
-/// The owner of what a run and attempt have.
+/// The owner of the items of a run and attempt.
 pub(crate) const fn owner_of(key: RunKey) -> Owner {
     Owner { run: key.run, attempt: key.attempt }
 }

@@ -1,4 +1,4 @@
-//! What is looked at with every write of items: the rules that hold at each moment.
+//! Checks after every write of items: the rules that hold at each moment.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use rondel_store::{Cluster as _, LeaseToken, Pumps as _};
 use super::truth::{Loss, Place, PumpTruth, Tenure};
 use crate::world::{World, lock};
 
-/// Looks at what a call has changed.
+/// Checks what a call has changed.
 pub(crate) async fn changed(
     world: &World,
     token: LeaseToken,
@@ -46,7 +46,7 @@ pub(crate) async fn changed(
     }
 }
 
-/// P3: what is stored of an item never goes back.
+/// P3: the stored values of an item never go back.
 fn compare(truth: &mut PumpTruth, place: &Place, before: Option<&Item>, after: &Item) {
     let name = &place.1;
     let highest = truth.highest_epoch(place);

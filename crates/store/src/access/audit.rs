@@ -1,12 +1,12 @@
-//! The log of what was done, by whom and from where. A change is written down before it is made, and once more when it is
-//! known what became of it; then an entry never changes again.
+//! The audit log: what was done, by whom and from where. An entry is written before the change is made, and completed when the outcome is
+//! known; then it never changes again.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, Timestamp, TokenId};
 
 use crate::error::Result;
 
-/// The most bytes of a document that an entry keeps.
+/// Maximum size of a document in an entry, in bytes.
 pub(super) const DOCUMENT_LEN_MAX: usize = 64 * 1024;
 
 macro_rules! words {
@@ -16,7 +16,7 @@ macro_rules! words {
         pub enum $name { $($(#[$vdoc])* $variant),+ }
 
         impl $name {
-            /// The word for it in SQL and JSON.
+            /// Its name in SQL and JSON.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }
@@ -37,7 +37,7 @@ macro_rules! words {
 
 words! {
     /// How the caller was authenticated.
-    Means {
+    AuthMethod {
         /// A user who signed in.
         Session = "session",
         /// A token of the API.
@@ -52,72 +52,71 @@ words! {
 }
 
 words! {
-    /// What became of it.
+    /// The outcome of an action.
     Verdict {
         /// It was done.
         Allowed = "allowed",
-        /// The caller may not.
+        /// The caller lacks the permission.
         Denied = "denied",
-        /// The caller may, and it could not be done.
+        /// The caller has the permission, but the action failed.
         Failed = "failed",
     }
 }
 
-/// What an entry has as its state after the call while the outcome is unknown: its server still works on
-/// it, or died over it.
+/// The state afterwards of an entry while its outcome is unknown: its server still works on the action, or died during it.
 pub const UNANSWERED: &str = r#"{"unanswered":true}"#;
 
-/// One thing that was done, or tried.
+/// One action that was done, or attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditEntry {
     /// Its id, which rises with time.
     pub id: AuditId,
-    /// When.
+    /// When it was requested.
     pub at: Timestamp,
-    /// Who: the name of an account or of a token.
+    /// Name of the account or the token that acted.
     pub actor: String,
-    /// By what means.
-    pub means: Means,
+    /// How the caller was authenticated.
+    pub means: AuthMethod,
     /// The token that the caller used: names of tokens are not unique.
     pub token: Option<TokenId>,
-    /// From where.
+    /// Address of the caller.
     pub address: Option<String>,
-    /// Under which id the request stands in the server's log.
+    /// Id of the request in the server's log.
     pub request_id: Option<String>,
-    /// What: a noun and a verb, such as `job.pause`.
+    /// The action: a noun and a verb, such as `job.pause`.
     pub action: String,
-    /// To what: the name or id that the noun goes with.
+    /// The object: a name or id of the kind that the noun names.
     pub object: String,
-    /// Name of the namespace that it lies in.
+    /// Name of the object's namespace.
     pub namespace: Option<String>,
-    /// What became of it.
+    /// The outcome.
     pub verdict: Verdict,
-    /// What it was before, as JSON, without secrets.
+    /// The object's state before, as JSON, without secrets.
     pub before: Option<String>,
-    /// What it was afterwards.
+    /// The object's state afterwards.
     pub after: Option<String>,
 }
 
 /// A page of the log, the newest first.
 #[derive(Clone, Debug, Default)]
 pub struct AuditQuery {
-    /// Only by this actor.
+    /// Only entries by this actor.
     pub actor: Option<String>,
-    /// Only this action.
+    /// Only entries with this action.
     pub action: Option<String>,
-    /// Only to this object.
+    /// Only entries about this object.
     pub object: Option<String>,
-    /// Only in this namespace.
+    /// Only entries in this namespace.
     pub namespace: Option<String>,
-    /// Only with this verdict.
+    /// Only entries with this verdict.
     pub verdict: Option<Verdict>,
-    /// Only from then on.
+    /// Only entries from this instant on.
     pub from: Option<Timestamp>,
-    /// Only before then.
+    /// Only entries before this instant.
     pub to: Option<Timestamp>,
     /// Only entries older than this one.
     pub after: Option<AuditId>,
-    /// At most so many.
+    /// Maximum number of entries.
     pub limit: u32,
 }
 
@@ -127,15 +126,15 @@ pub trait AuditLog {
     /// Writes an entry.
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()>;
 
-    /// Completes an entry that is [`UNANSWERED`]: its object, namespace, verdict, before and after. False where there
-    /// is none, or another word was first.
+    /// Completes an entry that is [`UNANSWERED`]: its object, namespace, verdict, before and after. `false` if there is none, or it was
+    /// completed before.
     async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool>;
 
     /// A page of entries.
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;
 }
 
-/// A document as it is kept: one that is too long is replaced by its length.
+/// A document as it is stored: one that is too long is replaced by its length.
 pub(crate) fn kept(document: &str) -> String {
     if document.len() <= DOCUMENT_LEN_MAX {
         return document.replace("\\u0000", "\\ufffd").replace('\0', "\u{fffd}");

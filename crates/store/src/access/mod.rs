@@ -1,4 +1,4 @@
-//! Who may come in: accounts with their roles, sign-ins that last, API tokens, and the log of what was done.
+//! Access: accounts with their roles, sessions of signed-in users, API tokens, and the audit log.
 
 mod audit;
 mod sign_ins;
@@ -9,13 +9,13 @@ use rondel_core::access::Grant;
 use rondel_core::{AccountId, SessionId, Timestamp};
 
 pub(crate) use self::audit::kept;
-pub use self::audit::{AuditEntry, AuditLog, AuditQuery, Means, UNANSWERED, Verdict};
-pub use self::sign_ins::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
+pub use self::audit::{AuditEntry, AuditLog, AuditQuery, AuthMethod, UNANSWERED, Verdict};
+pub use self::sign_ins::{AttemptDecision, LinkPurpose, SignInLink, SignIns, WebSession};
 pub(crate) use self::tokens::earlier;
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};
 use crate::error::Result;
 
-/// What is kept of a password: a PHC string.
+/// The stored hash of a password: a PHC string.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PasswordHash(String);
 
@@ -44,7 +44,7 @@ impl std::fmt::Debug for PasswordHash {
 pub struct Account {
     /// Its id.
     pub id: AccountId,
-    /// What is typed to sign in; unique.
+    /// The name that the user types to sign in; unique.
     pub name: String,
     /// The name that is shown.
     pub display_name: String,
@@ -52,30 +52,30 @@ pub struct Account {
     pub password: Option<PasswordHash>,
     /// Whether it is locked out.
     pub disabled: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When its password was last set.
     pub password_changed_at: Option<Timestamp>,
-    /// When it was linked to the provider of sign-ins; without that, the provider signs in no account that has a password.
+    /// When it was linked to the sign-in provider; without a link, the provider signs in no account that has a password.
     pub provider_linked_at: Option<Timestamp>,
-    /// What it may do, in order.
+    /// Its grants, in order.
     pub grants: Vec<Grant>,
 }
 
-/// A change of an account; what is `None` stays.
+/// A change of an account; fields that are `None` stay unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct AccountChange {
     /// The name that is shown.
     pub display_name: Option<String>,
     /// Whether it is locked out.
     pub disabled: Option<bool>,
-    /// What it may do.
+    /// Its grants.
     pub grants: Option<Vec<Grant>>,
-    /// Its link to the provider of sign-ins.
+    /// Its link to the sign-in provider.
     pub provider_link: Option<ProviderLink>,
 }
 
-/// A change of an account's link to the provider of sign-ins.
+/// A change of an account's link to the sign-in provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderLink {
     /// Linked since then.
@@ -94,33 +94,33 @@ impl ProviderLink {
     }
 }
 
-/// What of an account stays when its password changes.
+/// The access of an account that survives a change of its password.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptAccess {
     /// This sign-in.
     pub session: Option<SessionId>,
-    /// Its tokens, with all that they made.
+    /// Whether its tokens stay, with all that they created.
     pub tokens: bool,
 }
 
-/// What a change of an account did.
+/// Outcome of changing an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccountChanged {
-    /// It is done; where its rights changed, its sign-ins are over.
+    /// It is changed; if its rights changed, its sign-ins have ended.
     Done,
     /// There is no such account.
     NotFound,
-    /// No account would be left that can sign in and may do everything.
+    /// Refused: no account would be left that can sign in and may do everything.
     LastAdmin,
 }
 
 /// Accounts and their roles.
 #[async_trait]
 pub trait Accounts {
-    /// Makes an account; false where the name is taken.
+    /// Creates an account; `false` if the name is taken.
     async fn create_account(&self, account: &Account) -> Result<bool>;
 
-    /// Makes an account that may do everything, if there is none yet; false where there is.
+    /// Creates an account that may do everything, if there is none yet; `false` if there is.
     async fn create_first_admin(&self, account: &Account) -> Result<bool>;
 
     /// An account.
@@ -135,11 +135,11 @@ pub trait Accounts {
     /// Whether there is an account, not locked out, that may do everything.
     async fn has_admin_account(&self) -> Result<bool>;
 
-    /// Changes an account. Where what it may do changes, its sign-ins end.
+    /// Changes an account. If its rights change, its sign-ins end.
     async fn change_account(&self, id: AccountId, change: &AccountChange) -> Result<AccountChanged>;
 
-    /// Sets the password and ends the account's links, its sign-ins and its tokens, but for what is kept; false where there is
-    /// no such account.
+    /// Sets the password and ends the account's links, its sign-ins and its tokens, except those in `keep`; `false` if there is no such
+    /// account.
     async fn set_password(
         &self,
         id: AccountId,
@@ -148,6 +148,6 @@ pub trait Accounts {
         now: Timestamp,
     ) -> Result<bool>;
 
-    /// Removes an account with its roles, its sign-ins and its tokens, and all that those made.
+    /// Removes an account with its roles, its sign-ins and its tokens, and all that those created.
     async fn delete_account(&self, id: AccountId) -> Result<AccountChanged>;
 }

@@ -1,4 +1,4 @@
-//! API tokens: kept as hashes, each with what it may do.
+//! API tokens: stored as hashes, each with its grants.
 
 use async_trait::async_trait;
 use rondel_core::access::Grant;
@@ -6,7 +6,7 @@ use rondel_core::{AccountId, AppId, NamespaceId, Timestamp, TokenId};
 
 use crate::error::Result;
 
-/// What a token is for.
+/// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
     /// The API, as far as its grants reach.
@@ -18,7 +18,7 @@ pub enum TokenKind {
 }
 
 impl TokenKind {
-    /// The word for it in SQL and JSON.
+    /// Its name in SQL and JSON.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -28,7 +28,7 @@ impl TokenKind {
         }
     }
 
-    /// Whether executors have such tokens: they belong to the server, and admins of their apps manage them.
+    /// Whether tokens of this kind are for executors: they belong to the server, and admins of their apps manage them.
     #[must_use]
     pub const fn is_of_executors(self) -> bool {
         matches!(self, Self::Executor | Self::Xxl)
@@ -40,27 +40,28 @@ impl TokenKind {
 pub struct TokenRecord {
     /// Its id.
     pub id: TokenId,
-    /// What it is for.
+    /// Its purpose.
     pub kind: TokenKind,
     /// The name that is shown.
     pub name: String,
-    /// Whose it is: it may do no more than that account. `None` for one that belongs to the server.
+    /// The account that owns it and whose rights bound its own. `None` for a token that belongs to the server.
     pub owner: Option<AccountId>,
     /// The namespace that requests without one mean; `None` stands for `default`.
     pub namespace: Option<NamespaceId>,
     /// SHA-256 of the token, in hex: the token itself is 256 random bits, so nothing slower is needed.
     pub hash: String,
-    /// What it begins with, so that users can recognize it.
+    /// Its first characters, so that users can recognize it.
     pub prefix: String,
-    /// The token that made it; it ends with that one. `None` where no token did.
+    /// The token that created it; it ends with that one. `None` if no token did.
     pub minted_by: Option<TokenId>,
-    /// The token that its line began with: tokens without an account are counted by it. Itself for the first one.
+    /// The first token of its line: tokens without an account are counted by it. The token itself for the first one.
     pub line: TokenId,
-    /// The first token of its series: a token and the successors to which it rotated itself. Itself unless it is such a successor.
+    /// The first token of its series: a token and the successors to which it rotated itself. The token itself unless it is such a
+    /// successor.
     pub series: TokenId,
     /// Whether executors that it lets in may declare jobs.
     pub declares: bool,
-    /// When it was made.
+    /// When it was created.
     pub created_at: Timestamp,
     /// When it ends.
     pub expires_at: Option<Timestamp>,
@@ -68,12 +69,12 @@ pub struct TokenRecord {
     pub last_used_at: Option<Timestamp>,
     /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
-    /// What it may do, in order.
+    /// Its grants, in order.
     pub grants: Vec<Grant>,
 }
 
 impl TokenRecord {
-    /// Whether it works.
+    /// Whether it is neither revoked nor expired.
     #[must_use]
     pub fn is_good(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| end > now)
@@ -97,18 +98,18 @@ pub struct TokenQuery {
     pub scope: Option<TokenScope>,
     /// Only tokens older than this one.
     pub after: Option<TokenId>,
-    /// At most so many.
+    /// Maximum number of tokens.
     pub limit: u32,
 }
 
-/// Which tokens a caller may manage. Those that are found may still have roles elsewhere too.
+/// The tokens that a caller may manage. Tokens that match may have roles elsewhere, too.
 #[derive(Clone, Debug, Default)]
 pub struct TokenScope {
-    /// All of this account.
+    /// All tokens of this account.
     pub account: Option<AccountId>,
-    /// Those of executors with a role for the whole of one of these namespaces.
+    /// Executors' tokens with a role for the whole of one of these namespaces.
     pub namespaces: Vec<NamespaceId>,
-    /// Those of executors with a role for one of these apps.
+    /// Executors' tokens with a role for one of these apps.
     pub apps: Vec<AppId>,
 }
 
@@ -129,8 +130,8 @@ impl TokenScope {
 /// API tokens.
 #[async_trait]
 pub trait Tokens {
-    /// Stores a token, unless its hash is known. A token that was made by another one expires with it at the latest; false
-    /// where that one does not work any more.
+    /// Stores a token, unless its hash exists. A token that another one created expires with it at the latest; `false` if the other one is
+    /// no longer valid.
     async fn add_token(&self, token: &TokenRecord) -> Result<bool>;
 
     /// The token with this hash.
@@ -142,25 +143,25 @@ pub trait Tokens {
     /// A page of tokens.
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
 
-    /// How many tokens of an account work.
+    /// Number of valid tokens of an account.
     async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64>;
 
-    /// How many tokens of the API of a line work that belong to no account.
+    /// Number of valid API tokens of a line that belong to no account.
     async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
-    /// Removes tokens that ended before `before`, with all that belongs to them; how many, about `limit` at most. What they made
-    /// and still works descends from those that made them.
+    /// Removes about `limit` tokens at most that ended before `before`, with all that belongs to them; returns how many. Valid tokens that
+    /// a removed token created then descend from its own creator.
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
-    /// Notes that it is used.
+    /// Records that a token is used.
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;
 
-    /// Ends a token, expired or not, with its whole series and all that these tokens made: tokens, sign-ins and links, and
-    /// what those made. False where the token itself is over already.
+    /// Ends a token, expired or not, with its whole series and all that these tokens created: tokens, sign-ins and links, and what those
+    /// created. `false` if the token itself has ended already.
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
 
-    /// Puts a new token into the place of one that works on until `old_ends_at` at the latest. What the old one made belongs to
-    /// the new one. A new token of the same series expires no later than the old one. False where the old one is over, or the
-    /// token that made a new one of another series.
+    /// Replaces a token by a new one; the old one works on until `old_ends_at` at the latest. What the old one created belongs to the new
+    /// one. A new token of the same series expires no later than the old one. `false` if the old one has ended, or, for a new one of
+    /// another series, if the token that created it has.
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

@@ -8,7 +8,7 @@ use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, RunStatu
 use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
-    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, KeptAccess, LinkPurpose, Means,
+    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, AuthMethod, KeptAccess, LinkPurpose,
     PasswordHash, ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict,
     WebSession,
 };
@@ -68,7 +68,7 @@ pub(super) fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -
     }
 }
 
-/// With their apps and every role there; not while a job or a calendar is in them.
+/// They are removed with their apps and every role in them, but not while they have a job or a calendar.
 pub async fn namespaces_are_made_and_removed_when_empty(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let made = Namespace { id: NamespaceId::new(next_id()), name: name("ns") };
@@ -106,7 +106,7 @@ async fn job_of_new_app(store: &dyn Store) -> JobRecord {
     created(store.create_job(new).await.unwrap())
 }
 
-/// In pages without gaps: the filter is part of the question.
+/// Pages have no gaps: the filter is part of the query.
 pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     let (own, other) = (job_of_new_app(store).await, job_of_new_app(store).await);
     let jobs = async |within: Vec<AppId>| {
@@ -146,7 +146,7 @@ pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     assert_eq!(store.list_runs(DEFAULT, &over).await.unwrap(), []);
 }
 
-/// By id, by name and in pages.
+/// Accounts are read by id, by name and in pages.
 pub async fn accounts_are_read_as_they_were_written(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let place = Grant { role: Role::Editor, namespace: Some(DEFAULT), app: Some(AppId::new(next_id())) };
@@ -210,12 +210,12 @@ pub async fn the_last_admin_account_stays(store: &dyn Store) {
     let outcomes = [both.0.unwrap(), both.1.unwrap()];
     assert!(outcomes.contains(&AccountChanged::Done) && outcomes.contains(&AccountChanged::LastAdmin), "{outcomes:?}");
     assert!(store.has_admin_account().await.unwrap());
-    // Left as other checks want to find it: without an admin.
+    // The store is left without an admin account, as other checks expect it.
     let third = admin();
     assert!(store.create_account(&third).await.unwrap());
 }
 
-/// A change of password or rights, a revoked token, idleness: each ends it.
+/// A change of password or rights, a revoked token, and idleness each end it.
 pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
@@ -256,7 +256,7 @@ pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     assert_eq!(store.sign_in(&of_token.hash).await.unwrap(), None);
 }
 
-/// By one of those who come at once.
+/// Of several concurrent callers, one uses it.
 pub async fn a_link_is_used_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let link = |minutes: u32| SignInLink {
@@ -278,7 +278,7 @@ pub async fn a_link_is_used_once(store: &dyn Store) {
     assert_eq!(store.take_link(&long.hash).await.unwrap(), None);
 }
 
-/// Those of an account that work, those within a scope, and none that ended long ago.
+/// Valid tokens of an account are counted, tokens within a scope are found, and tokens that ended long ago are removed.
 pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (owner, app, namespace) = (AccountId::new(next_id()), AppId::new(next_id()), NamespaceId::new(next_id()));
@@ -332,7 +332,7 @@ pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) 
     assert_eq!(found(Some(owner), &[], &[]).await, [living]);
 }
 
-/// All servers get the key of the one that was first.
+/// All servers get the key that the first one stored.
 pub async fn servers_share_a_key(store: &dyn Store) {
     let (now, word) = (store.now().await.unwrap(), name("key"));
     let (a, b) = tokio::join!(store.server_key(&word, "one", now), store.server_key(&word, "two", now));
@@ -342,7 +342,7 @@ pub async fn servers_share_a_key(store: &dyn Store) {
     assert_eq!(store.server_key(&name("key"), "four", now).await.unwrap(), "four");
 }
 
-/// However many come at once; a window later there are new ones.
+/// The bound holds for any number of concurrent attempts; a window later new ones are allowed.
 pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let bucket = next_id();
@@ -358,7 +358,7 @@ pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
     assert_eq!(store.count_attempt(next_id(), 2, MINUTE, now).await.unwrap(), Attempt::Allowed);
 }
 
-/// The newest of them; they go with their account.
+/// The newest addresses are kept; they are removed with their account.
 pub async fn addresses_of_an_account_are_remembered(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (ann, bob) = (account(Vec::new(), now), account(Vec::new(), now));
@@ -377,7 +377,7 @@ pub async fn addresses_of_an_account_are_remembered(store: &dyn Store) {
     assert!(!is_known(&bob, "192.0.2.1").await && is_known(&ann, "192.0.2.1").await);
 }
 
-/// By hash; adding one twice changes nothing.
+/// Tokens are found by hash; adding one twice changes nothing.
 pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let owner = AccountId::new(next_id());
@@ -399,7 +399,7 @@ pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     assert_eq!(store.tokens(&next).await.unwrap(), [executor]);
 }
 
-/// The old one works on for a while, and no longer than it would have.
+/// The old token stays valid for a while, and no longer than it would have been.
 pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (old, new) = (token(TokenKind::Executor, None, now), token(TokenKind::Executor, None, now));
@@ -418,7 +418,7 @@ pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     assert_eq!(store.token(&late.hash).await.unwrap(), None);
 }
 
-/// Newest first, in pages; texts that are too long are cut, and NUL is no text.
+/// Entries come newest first, in pages; texts that are too long are cut, and NUL is replaced.
 pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (actor, object, namespace) = (name("actor"), name("object"), name("ns"));
@@ -427,7 +427,7 @@ pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
         id: AuditId::new(ids.next(at)),
         at,
         actor: actor.clone(),
-        means: Means::Token,
+        means: AuthMethod::Token,
         address: None,
         request_id: Some("r".to_owned()),
         action: "job.change".to_owned(),
@@ -462,14 +462,14 @@ pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
     assert_eq!(read(by_object).await[0].after.as_deref(), Some("{\"left_out_bytes\":70000}"));
 }
 
-/// An entry is answered once, and nothing of who, when and what is touched by it.
+/// An entry is completed once; its actor, action and time are not changed by that.
 pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let open = AuditEntry {
         id: AuditId::new(IdGen::new(9).next(now)),
         at: now,
         actor: name("actor"),
-        means: Means::Session,
+        means: AuthMethod::Session,
         address: Some("192.0.2.1".to_owned()),
         request_id: None,
         action: "job.create".to_owned(),

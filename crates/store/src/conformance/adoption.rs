@@ -12,7 +12,7 @@ use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{Adoption, InHand, NotedWait, OrphanedJobs, WaitPlace};
 use crate::{LeaseToken, Store};
 
-/// A dead node's open runs, and with them their job, go to one node; a living node's stay.
+/// One node gets a dead node's open runs, and with them their jobs; a living node's runs stay.
 pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let (dead, living) = (join(store).await, join(store).await);
     let (a, b) = (join(store).await, join(store).await);
@@ -68,8 +68,8 @@ fn waits_for(what: WaitFor) -> Detail {
     Detail { waits_for: Some(what), ..Detail::default() }
 }
 
-/// A row that has what its run waits for, and has no mark, proves that the run was not sent. What is found at an executor
-/// later is noted as running.
+/// A row that states what its run waits for, and has no mark, proves that the run was not sent. A run that is later found at an executor is
+/// recorded as running.
 pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     super::hear(store, dead).await;
@@ -129,7 +129,7 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
     let executor = super::executor(app, start);
     let opened_at = store.open_session(dead, &executor, None).await.unwrap().unwrap();
-    // It ends now: whatever was due by then may have been sent, and what is due a second later was not.
+    // The stream ends now: a run that was due by then may have been sent, and a run due a second later was not.
     store.close_session(dead, executor.id, super::stream_end(opened_at)).await.unwrap();
     rows.push(Run { app, cause: 1, ..run(&job, dead, store.now().await.unwrap() + second) });
     assert!(store.request_run(dead, rows[3].clone()).await.is_ok());
@@ -147,8 +147,8 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     }
 }
 
-/// However little is taken over at a time: of a job it is everything, so that it has one home when the dead node comes back
-/// before the rest was taken.
+/// Whatever the bound on the number of runs, a job is adopted with all of its runs, so that it has one home if the dead node comes back
+/// before the other jobs are taken over.
 pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
@@ -177,7 +177,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     assert_eq!(store.left_open(back, &jobs).await.unwrap(), []);
 }
 
-/// What was due before the latest end of any lease of before may have been sent, whatever the database's clock has shown since.
+/// Runs that were due before the latest end of any earlier lease may have been sent, whatever the database's clock has shown since.
 pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let joined = async |request: &JoinRequest| match store.join(request).await.unwrap() {
@@ -190,7 +190,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let (sent, ahead) = (run(&job, first, at), run(&job, first, at + LEASE));
     claim(store, first, &job, vec![sent.clone(), ahead.clone()]).await;
-    // As where the clock has stepped back: the next lease ends sooner than the one before it.
+    // As after a step back of the clock: the next lease ends sooner than the one before it.
     let shorter = JoinRequest { lease: LEASE / 4, held: Some(first), ..request.clone() };
     let second = joined(&shorter).await;
     store.release(second, Timestamp::EPOCH).await.unwrap();
@@ -201,14 +201,13 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
 }
 
-/// Adoption moves the lease row first; the node that wakes finds its epoch gone, and adopts its own rows when it is
-/// back.
+/// Adoption moves the lease row first; a node that wakes finds its epoch outdated, and adopts its own rows after it has joined again.
 pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let row = super::pending(store, sleeper).await;
-    // Of this one's job nothing is open, so it keeps its home.
+    // The job of this run has no open run, so it keeps its home.
     let over = super::pending(store, sleeper).await;
     finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();

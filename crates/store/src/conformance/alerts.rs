@@ -97,7 +97,7 @@ async fn version(store: &dyn Store, namespace: NamespaceId) -> i64 {
     store.alert_version(namespace).await.unwrap().unwrap()
 }
 
-/// What goes in comes out; each save is a version, guarded by the one before.
+/// A rule is read as it was written; each save is a version, guarded by the one before.
 pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     assert_eq!(store.alert_version(namespace).await.unwrap(), None);
@@ -116,7 +116,7 @@ pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     assert_eq!(save(store, namespace, &changed, Some(2)).await, RuleSaved::Conflict(0));
 }
 
-/// Of two decisions from the same version one is written, and none from before a change.
+/// Of two decisions based on the same version one is written, and none that is based on a version before a change.
 pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
@@ -155,7 +155,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     assert_eq!((kept.check_at, kept.sweep), (check.at, check.sweep));
 }
 
-/// Members of a group are counted apart; what is resolved may open again, and is in the history.
+/// Members of a group are counted separately; a resolved incident may open again, and is in the history.
 pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
@@ -210,7 +210,7 @@ pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
     assert_eq!(listed(query).await, []);
 }
 
-/// A silence ends at its time or earlier by a call, and only once.
+/// A silence ends at its time or earlier on request, and only once.
 pub async fn a_silence_has_an_end(store: &dyn Store) {
     let namespace = tenant(store).await;
     let now = store.now().await.unwrap();
@@ -232,7 +232,7 @@ pub async fn a_silence_has_an_end(store: &dyn Store) {
     assert_eq!(store.silences(namespace, now).await.unwrap(), []);
 }
 
-/// A verdict leaves an event in its transaction where a rule is about such runs, and nowhere else.
+/// A verdict leaves an event in its transaction if a rule covers such runs, and otherwise none.
 pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store) {
     let token = join(store).await;
     let before = pending(store, token).await;

@@ -38,7 +38,7 @@ pub(super) async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -
     (whole, shards)
 }
 
-/// The first total counts, whichever other one comes later.
+/// The first total counts, whatever other total comes later.
 pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let whole = broadcast(store, token).await;
@@ -109,7 +109,7 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     assert_eq!(read(store, whole.id).await.status, RunStatus::Succeeded);
 }
 
-/// Two callers store the last two shards at the same time: one of them folds.
+/// Two callers store the last two shards at the same time: one of them folds the verdict.
 pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
@@ -129,7 +129,7 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
     }
 }
 
-/// A run that names a broadcast as what it follows from does not count as its shard.
+/// A run that has a broadcast as its parent without being a shard does not count as its shard.
 pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     let token = join(store).await;
     let (whole, shards) = expanded(store, token, 2).await;
@@ -142,7 +142,7 @@ pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     assert_eq!(read(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
 }
 
-/// Some shards of a fire run again: the new fire is cut already, and over with them. Its shards keep their numbers.
+/// Some shards of a fire run again: the new fire is already split, and ends with these shards, which keep their numbers.
 pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let (whole, shards) = expanded(store, token, 5).await;

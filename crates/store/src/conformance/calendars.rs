@@ -77,7 +77,7 @@ async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCale
     store.change_job(change).await.unwrap()
 }
 
-/// What goes in comes out; each save is a version, guarded by the one before.
+/// A calendar is read as it was written; each save is a version, guarded by the one before.
 pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     let word = name("calendar");
     assert_eq!(store.calendar(DEFAULT, &word).await.unwrap(), None);
@@ -101,7 +101,7 @@ pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.calendars(NamespaceId::new(2), None, 9).await.unwrap(), []);
 }
 
-/// Two that save at once: one version each, and none is lost.
+/// Two concurrent saves get one version each, and none is lost.
 pub async fn calendars_saved_at_once_get_a_version_each(store: &dyn Store) {
     let word = name("calendar");
     let (a, b) = (calendar_spec(&word, rule("2026-10-01")), calendar_spec(&word, rule("2026-10-02")));
@@ -168,7 +168,7 @@ pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Sto
     }
 }
 
-/// Jobs are behind until they are planned by the newest version of their calendar.
+/// Jobs count as behind until they are planned by the newest version of their calendar.
 pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     let behind = async |job: &JobRecord| {
         let found = store.jobs_behind(1_000).await.unwrap();
@@ -192,7 +192,7 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     assert_eq!(rules, [Some(rule("2026-10-01")), Some(rule("2026-10-02"))]);
 }
 
-/// The definitions that held within a range, the one that it begins under among them.
+/// The definitions that held within a range, including the one that held at its beginning.
 pub async fn versions_are_those_that_held(store: &dyn Store) {
     let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
     let start = Timestamp::from_secs(1_800_000_000);
@@ -220,7 +220,7 @@ pub async fn versions_are_those_that_held(store: &dyn Store) {
     assert_eq!(store.versions(JobId::new(next_id()), start, at(99), 9).await.unwrap(), []);
 }
 
-/// What code declares stands beside the definition, and edits leave it alone.
+/// A declaration is stored in addition to the definition, and edits do not change it.
 pub async fn what_code_declares_is_kept_beside_the_definition(store: &dyn Store) {
     let by_hand = job_with(store, spec(&name("hand"), serde_json::json!({})), None).await;
     assert_eq!(by_hand.declared, None);

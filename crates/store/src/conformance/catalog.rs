@@ -7,7 +7,7 @@ use super::{DEFAULT, app, created, job, job_with, name, next_id, spec};
 use crate::Store;
 use crate::catalog::{Created, Deleted, JobQuery, NewJob};
 
-/// `default` exists from the start; an app is made once.
+/// `default` exists from the start; an app is created once.
 pub async fn namespaces_and_apps_are_found_by_name(store: &dyn Store) {
     assert_eq!(store.namespace("default").await.unwrap().unwrap().id, DEFAULT);
     assert_eq!(store.namespace("Default").await.unwrap(), None);
@@ -26,7 +26,7 @@ pub async fn namespaces_and_apps_are_found_by_name(store: &dyn Store) {
     assert_eq!(store.apps(NamespaceId::new(next_id())).await.unwrap(), []);
 }
 
-/// What goes in comes out, text outside of ASCII too.
+/// Jobs are read as they were written, including text outside of ASCII.
 pub async fn jobs_are_read_as_they_were_written(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let spec = spec(&name("job"), serde_json::json!({"description": "日報 \u{1f980}", "params": {"a": "\u{0}"}}));
@@ -46,7 +46,7 @@ pub async fn jobs_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.definitions(&[]).await.unwrap(), []);
 }
 
-/// By name, with filters.
+/// Pages are by name, with filters.
 pub async fn jobs_come_in_pages_by_name(store: &dyn Store) {
     let tag = name("page");
     let mut names = Vec::new();

@@ -1,4 +1,4 @@
-//! Checks of what watchers read.
+//! Checks of the reads for live views.
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId, RunStatus, Timestamp};
@@ -6,10 +6,10 @@ use rondel_core::{ExecutorId, RunId, RunStatus, Timestamp};
 use super::edits::{change, delete, saved};
 use super::{DEFAULT, claim, finish, finish_all, hands, job, join, next_id, read, run};
 use crate::Store;
-use crate::changes::RunStand;
+use crate::changes::RunSnapshot;
 use crate::cluster::ExecutorRecord;
 
-/// Runs are read by id in their present state, open ones by their lease, jobs by their last save, deleted ones among them.
+/// Runs are read by id in their present state, open ones by their lease, and jobs by their last save, including deleted ones.
 pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     let token = join(store).await;
     let start = store.now().await.unwrap();
@@ -20,11 +20,12 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
     let mut stands = Vec::new();
     for row in &rows {
-        stands.push(RunStand::from(&read(store, row.id).await));
+        stands.push(RunSnapshot::from(&read(store, row.id).await));
     }
     assert_eq!([stands[0].status, stands[1].status], [RunStatus::Succeeded, RunStatus::Running]);
     let before = RunId::new(rows[0].id.get() - 1);
-    let own = |found: Vec<RunStand>| -> Vec<RunStand> { found.into_iter().filter(|run| run.job == first.id).collect() };
+    let own =
+        |found: Vec<RunSnapshot>| -> Vec<RunSnapshot> { found.into_iter().filter(|run| run.job == first.id).collect() };
     assert_eq!(own(store.runs_after(before, 1_000).await.unwrap()), stands);
     assert_eq!(store.runs_after(before, 1).await.unwrap(), stands[..1]);
     assert_eq!(own(store.runs_after(rows[1].id, 1_000).await.unwrap()), []);

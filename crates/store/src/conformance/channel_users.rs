@@ -1,4 +1,4 @@
-//! Checks of what uses a channel.
+//! Checks of the users of channels.
 
 use rondel_core::calendar::Weekday;
 use rondel_core::report::ReportSchedule;
@@ -67,7 +67,7 @@ async fn change(store: &dyn Store, record: &JobRecord, expect: &Value) -> Change
     store.change_job(change).await.unwrap()
 }
 
-/// A channel that a rule, a job or the weekly report names is not deleted; what names one that does not exist is not saved.
+/// A channel that a rule, a job or the weekly report names is not deleted; a rule, job or report that names a missing channel is not saved.
 pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     let namespace = tenant(store).await;
     let report = ReportSchedule {
@@ -119,7 +119,7 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     assert_eq!(used().await, ChannelDeleted::NotFound);
 }
 
-/// Expectations that name no channel use the channel `default` where there is one. A refusal names some of many users.
+/// Expectations that name no channel use the channel `default` if it exists. A refusal names only some of many users.
 pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn Store) {
     let namespace = tenant(store).await;
     let mut jobs = Vec::new();
@@ -138,7 +138,7 @@ pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn
     }
 }
 
-/// A transaction that deletes a channel and those that come to name it run one after the other.
+/// A transaction that deletes a channel and those that name it run one after the other.
 pub async fn a_channel_is_not_deleted_under_what_is_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     for round in 0..5 {

@@ -67,12 +67,12 @@ pub(super) fn message(channel: &Channel, incident: IncidentId, kind: NoticeKind,
     }
 }
 
-/// What can be leased of these channels at `now`; other checks share the database.
+/// Leases these channels at `now`, as far as they are free; other checks share the database.
 async fn lease(store: &dyn Store, now: Timestamp, channels: &[ChannelId]) -> Vec<LeasedChannel> {
     lease_as(store, (NodeId::new(next_id()), &[]), now, channels).await
 }
 
-/// The same for a node, without some channels.
+/// Likewise for a node, without some channels.
 async fn lease_as(
     store: &dyn Store,
     (node, without): (NodeId, &[ChannelId]),
@@ -148,7 +148,7 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
     assert_eq!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Full);
 }
 
-/// A decision that is made twice writes one message; one to a channel that is gone writes none.
+/// A decision that is made twice writes one message; a message to a deleted channel is not written.
 pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
     let (one, two) = (saved(store).await, saved(store).await);
     let (now, incident) = (store.now().await.unwrap(), incident());
@@ -190,13 +190,13 @@ pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     assert!(lease(store, now + HOLD - second, &only).await.is_empty());
     let [taken_up] = lease(store, now + HOLD, &only).await.try_into().unwrap();
     assert_eq!(taken_up.messages, leased.messages);
-    // The first server is late: it ends no lease but its own.
+    // The first server is late: it ends no lease except its own.
     store.free_channel(channel.id, leased.held_until, now).await.unwrap();
     assert!(lease(store, now + HOLD, &only).await.is_empty());
     store.free_channel(channel.id, taken_up.held_until, now + HOLD + second * 5).await.unwrap();
     assert!(lease(store, now + HOLD + second * 4, &only).await.is_empty());
     let later = now + HOLD + second * 5;
-    // A server that has restarted goes on with what it held; while it sends, it leaves the channel out.
+    // A server that has restarted continues with the leases that it held; while it sends, it leaves the channel out.
     let node = NodeId::new(next_id());
     assert_eq!(lease_as(store, (node, &[]), later, &only).await.len(), 1);
     assert!(lease(store, later, &only).await.is_empty());
@@ -207,7 +207,7 @@ pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     store.delete_channel(DEFAULT, &channel.name).await.unwrap();
 }
 
-/// What is retried holds up its own incident and no other.
+/// A message that is retried holds up its own incident and no other.
 pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let channel = saved(store).await;
     let now = store.now().await.unwrap();
@@ -279,7 +279,7 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     assert_eq!(store.deliveries(channel.id, None, 9).await.unwrap().len(), 3);
     while store.forget_messages(Timestamp::MAX, 500).await.unwrap() > 0 {}
     assert_eq!(store.deliveries(channel.id, None, 9).await.unwrap(), []);
-    // One that still waits stays.
+    // A message that still waits stays.
     assert_eq!(lease(store, now + HOLD, &[channel.id]).await.len(), 1);
     for channel in [channel, idle] {
         store.delete_channel(DEFAULT, &channel.name).await.unwrap();

@@ -1,4 +1,4 @@
-//! Checks of claims and of runs that are asked for.
+//! Checks of claims and of requested runs.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ fn range(from: Timestamp, to: Timestamp, limit: u32) -> DueRange {
     DueRange { from, to, limit }
 }
 
-/// The earliest first, of the homes that were asked for, within the range.
+/// The earliest come first, of the given homes, within the range.
 pub async fn due_jobs_come_in_order(store: &dyn Store) {
     let token = join(store).await;
     // An hour that no other check uses.
@@ -41,7 +41,7 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
 }
 
-/// Where many jobs are due at one instant, by home; fewer do not count, and what is claimed does not either.
+/// Instants at which many jobs of a home are due are found; fewer jobs do not count, and neither do claimed ones.
 pub async fn dense_instants_are_counted(store: &dyn Store) {
     let token = join(store).await;
     // An hour that no other check uses.
@@ -51,7 +51,7 @@ pub async fn dense_instants_are_counted(store: &dyn Store) {
     for seconds in [1, 1, 1, 2, 3, 3, 9, 9] {
         jobs.push(job(store, Some(at(seconds))).await);
     }
-    // One of three is this node's own from here on, and due later.
+    // One of the three jobs belongs to this node from here on, and is due later.
     claim(store, token, &jobs[0], vec![]).await;
     let dense = async |homes: &[NodeId], limit, count_min| {
         let instants = store.dense_instants(homes, range(at(0), at(8), limit), count_min).await.unwrap();
@@ -64,7 +64,7 @@ pub async fn dense_instants_are_counted(store: &dyn Store) {
     assert_eq!(dense(&[], 10, 1).await, []);
 }
 
-/// What one node has left of a job, in the order of its instants, page by page.
+/// The open unsent runs of a node for one job are read in the order of their instants, page by page.
 pub async fn unsent_runs_of_a_job_come_in_order(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap().ceil_second();
@@ -116,7 +116,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         assert_eq!(read(store, run.id).await, *run);
     }
 
-    // What was seen is over for the winner too; a home that stays keeps its term, another one raises it.
+    // The row as it was seen is outdated for the winner, too; a job that keeps its home keeps its term, another home raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
     let again = |seen: DueJob| ClaimJob {
         recent_fires: seen.recent_fires,
@@ -164,7 +164,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(due(store, &job, &[other.node]).await, None);
 }
 
-/// Without a living lease under this epoch nothing is claimed.
+/// Nothing is claimed without a valid lease under this epoch.
 pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -214,7 +214,7 @@ pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
     }
 }
 
-/// Thousands of rows in one call.
+/// One call may have thousands of rows.
 pub async fn a_batch_may_be_large(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -224,7 +224,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
     assert_eq!(store.runs(&ids).await.unwrap().len(), 2_000);
     assert_eq!(store.check_runs(&ids).await.unwrap().len(), 2_000);
-    // Not in the order of their ids, and one of them twice.
+    // The batch is not in the order of ids, and has one run twice.
     let mut batch: Vec<_> = runs.iter().rev().map(|run| finish(run, Outcome::Succeeded)).collect();
     batch.push(batch[0].clone());
     let mut answers = finish_all(store, &batch).await;
@@ -235,7 +235,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     assert_eq!(finish_all(store, &[]).await, []);
 }
 
-/// The home has it, and with a dead home it waits for the node that adopts the other open runs of the job.
+/// The home owns the run; with a dead home it waits for the node that adopts the other open runs of the job.
 pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();

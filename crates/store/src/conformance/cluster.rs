@@ -28,7 +28,7 @@ fn joined(join: Join) -> (LeaseToken, i64) {
     }
 }
 
-/// Forward, in milliseconds, and not far from where a computer's clock can be.
+/// The clock runs forward, in milliseconds, and is not far from the time that a computer's clock can have.
 pub async fn the_clock_goes_on(store: &dyn Store) {
     let before = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -38,7 +38,7 @@ pub async fn the_clock_goes_on(store: &dyn Store) {
     assert!(before > Timestamp::from_secs(1_700_000_000) && after < Timestamp::from_secs(10_000_000_000));
 }
 
-/// A living lease is respected, an ended one is taken under the next epoch, and the old epoch is worth nothing.
+/// A living lease is respected, an ended one is taken under the next epoch, and the old epoch is no longer valid.
 pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     let request = request(&name("node"));
     let (first, ordinal) = joined(store.join(&request).await.unwrap());
@@ -52,8 +52,8 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
     assert!(node.lease_until > lease_until && node.is_living(now));
 
-    // Its end would move back, as where the clock has stepped back: what was sent under it would be unknown. Its node
-    // takes the next one, and what was due until its end may have been sent.
+    // The end of the lease would move back, as after a step back of the clock: what was sent under it would be unknown. Its node takes the
+    // next lease, and runs that were due until its end may have been sent.
     assert_eq!(store.renew(first, LEASE / 2).await.unwrap(), None);
     let other = LeaseToken { epoch: 7, ..first };
     let again = |held| JoinRequest { held: Some(held), ..request.clone() };
@@ -64,7 +64,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(store.renew(first, LEASE * 4).await.unwrap(), None);
     let first = next;
 
-    // A database that went back in time: its node goes on from the epoch that executors know, under the id that they know.
+    // The database went back in time: its node continues from the epoch that executors know, under the id that they know.
     let later = LeaseToken { epoch: 9, ..first };
     let lost = JoinRequest { name: name("lost"), held: Some(later), ..request.clone() };
     let (elsewhere, _) = joined(store.join(&lost).await.unwrap());
@@ -102,7 +102,7 @@ pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
 }
 
-/// What was due before the clock stepped back may have been sent: a lease that is given back then ends no earlier.
+/// Runs that were due before the clock stepped back may have been sent: a lease that is released then ends no earlier.
 pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
     let token = join(store).await;
     let end = async || super::homes::node(store, token.node).await.lease_until;
@@ -113,8 +113,8 @@ pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
     assert!(end().await < reached);
 }
 
-/// A session that is open counts as heard until its lease ends, whatever was noted last: also after the lease was fenced, and
-/// after the next ones.
+/// An open session counts as heard until its lease ends, whatever beat was recorded last: also after the lease was fenced, and after the
+/// next leases.
 pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let (request, other) = (request(&name("node")), join(store).await);
     let joined = async || match store.join(&request).await.unwrap() {
@@ -186,7 +186,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
         sessions.into_iter().find(|session| session.executor == record.id).unwrap()
     };
     let older = store.open_session(token, &record, None).await.unwrap().unwrap();
-    // Whether or not it is in the same millisecond.
+    // The order is right whether or not both are opened in the same millisecond.
     let newer = store.open_session(token, &record, None).await.unwrap().unwrap();
     assert!(newer > older);
     store.close_session(token, record.id, stream_end(older)).await.unwrap();
@@ -200,7 +200,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
     assert!(session().await.ended_at.is_some_and(|ended_at| ended_at >= start && ended_at < reached));
 }
 
-/// An incarnation belongs to the first one that shows a secret with it.
+/// An incarnation belongs to the first executor that shows a secret with it.
 pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
     let record = executor(app(store).await, start);
@@ -294,7 +294,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
     assert_eq!(heard.iter().map(|session| (session.token, session.is_open())).collect::<Vec<_>>(), [(next, true)]);
 }
 
-/// One that has ended in order has left every node, until it comes again.
+/// An executor that shut down cleanly has left every node, until it comes again.
 pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();

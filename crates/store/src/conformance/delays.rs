@@ -36,7 +36,7 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
     created(store.create_job(new).await.unwrap())
 }
 
-/// Claims the fire that is due; its run gives the next.
+/// Claims the fire that is due; its run sets the next fire.
 pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
     let seen = due(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
     let claim = ClaimJob {
@@ -72,7 +72,7 @@ async fn end(store: &dyn Store, token: LeaseToken, batch: &[AttemptEnd]) -> Ends
     store.finish(finisher(token), batch).await.unwrap()
 }
 
-/// Whatever the verdict is; and a result that comes again does not move the job again.
+/// The next fire is set whatever the verdict is; a repeated result does not move the job again.
 pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
     let outcomes = [Outcome::Succeeded, FAILED, Outcome::Cancelled, Outcome::Skipped(Reason::Expired)];
@@ -83,7 +83,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
         batch.push(ending(&run, outcome));
         jobs.push(job);
     }
-    // One that failed before it gets another attempt gives nothing yet, nor does one whose job has no delay.
+    // A run that fails and gets another attempt sets no next fire yet, nor does a run whose job has no delay.
     let (again, run) = following(store, token, 0).await;
     batch.push(ending(&run, FAILED));
     batch[4].policy.retry_max = 1;
@@ -103,7 +103,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     assert!(due(store, &again, &[token.node]).await.is_some());
 }
 
-/// An executor's clock that runs ahead does not put the next fire off.
+/// An executor's clock that is ahead does not postpone the next fire.
 pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     let token = join(store).await;
     let (job, run) = following(store, token, 0).await;
@@ -119,7 +119,7 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
 
-/// The next fire of a broadcast follows from its last shard, and from the verdict of the whole where it had none.
+/// The next fire of a broadcast follows from its last shard, and from the verdict of the whole if it had no shard.
 pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
     let (job, whole) = following(store, token, BROADCAST).await;
@@ -148,7 +148,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 
-    // Switched off and on again before it is known that its run ended.
+    // The job is switched off and on again before the end of its run is known.
     let (job, run) = following(store, token, 0).await;
     let done = ending(&run, Outcome::Succeeded);
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -159,7 +159,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert!(end(store, token, &[done]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
 
-    // Edited while it runs: the end still gives the next fire, by the new length.
+    // The job is edited while its run is open: the end still sets the next fire, by the new length.
     let (job, run) = following(store, token, 0).await;
     let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
     let (record, _) = saved(change(store, job.id, &three, None, run.due_at).await);
@@ -169,7 +169,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let next = due(store, &job, &[token.node]).await.unwrap();
     assert_eq!((next.next_fire_at, next.version), (done.finished_at + Duration::from_secs(3), 2));
 
-    // A run that the edit settles gives nothing: the wait begins anew. What became of the run cannot be seen later.
+    // A run that the edit settles sets no next fire: the delay begins again. What became of the run cannot be seen later.
     let (job, run) = {
         let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(2);
         let job = delayed_job(store, at).await;
@@ -191,7 +191,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 }
 
-/// An edit and a result that meet: the second one sees the first.
+/// Of a concurrent edit and result, the second sees the first.
 pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
@@ -207,7 +207,7 @@ pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn S
     }
 }
 
-/// A row that jitter puts off belongs to the edit until it starts; one that waits for its next attempt does not.
+/// A row that jitter delays belongs to the edit until it starts; a row that waits for its next attempt does not.
 pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -224,7 +224,7 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     };
     let (put_off, started, retried) = (row(0, 50), row(1, 10), Run { attempt: 2, ..row(2, 55) });
     super::claim(store, token, &job, vec![put_off.clone(), started.clone(), retried.clone()]).await;
-    // Rows that wait are woken when they are due, not before.
+    // Waiting rows are woken when they are due, not before.
     let woken = store.take_waiting(token, now, 10).await.unwrap();
     assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), [started.id]);
 
@@ -239,7 +239,7 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), expected);
 
     assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
-    // By its jitter the row that was opened again may be on its way by now, and is left alone.
+    // Its jitter may have put the reopened row on its way by now; then it is left alone.
     let is_on_its_way = expected.is_some_and(|(_, due_at)| due_at <= now + Duration::from_secs(2));
     assert!(is_on_its_way || status(&put_off).await == RunStatus::Skipped);
 }

@@ -21,7 +21,7 @@ pub(super) async fn change(
     change_after(store, id, spec, expected_version, (now, now)).await
 }
 
-/// The second instant is the latest that the clock was at.
+/// The second instant is the latest that the clock has shown.
 async fn change_after(
     store: &dyn Store,
     id: JobId,
@@ -56,7 +56,7 @@ async fn change_checked_at(
     store.change_job(change).await.unwrap()
 }
 
-/// Deletes a job although others follow from it.
+/// Deletes a job although other jobs follow from it.
 pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> Deleted {
     let (before, spare) = (newest(store, id).await, RunId::new(next_id()));
     let (expected_version, before) = (None, before.as_ref());
@@ -102,7 +102,7 @@ pub(super) async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord,
     let job = job_with(store, spec, Some(at(1))).await;
     let rows: Vec<Run> = (1..=4).map(|offset| run(&job, token, at(offset))).collect();
     claim(store, token, &job, rows.clone()).await;
-    // None of them is on its way yet: an edit leaves those alone that are due within a second.
+    // None of them is on its way yet: an edit leaves rows alone that are due within a second.
     (token, job, rows, at(0))
 }
 
@@ -115,7 +115,7 @@ async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Rea
     found
 }
 
-/// Rows that the new definition fires too move to it; others are settled; settled ones come back.
+/// Rows that the new definition fires as well move to it; others are settled; settled ones are reopened.
 pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     use RunStatus::{Pending, Skipped};
     let (token, job, rows, now) = with_four_rows(store).await;
@@ -152,7 +152,7 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     assert_eq!(record.next_fire_at, Some(rows[3].fire_at + Duration::from_secs(1)));
 }
 
-/// What was due before the clock stepped back may have been sent: an edit leaves it alone, though it is ahead again.
+/// Rows that were due before the clock stepped back may have been sent: an edit leaves them alone, although they are in the future again.
 pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dyn Store) {
     let (_, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -177,8 +177,8 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
     assert!(pending(&rows[1]).await && !pending(&rows[2]).await);
 }
 
-/// What an edit opens again while the job's home is dead and fenced is taken over like anything else that is open there, and
-/// no node claims the job before.
+/// A row that an edit reopens while the job's home is dead and fenced is adopted like any other open run there, and no node claims the job
+/// before that.
 pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -226,7 +226,7 @@ pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     assert_eq!(reopened.into_iter().map(shard).collect::<Vec<_>>(), vec![(0, Some(1), 4); 3]);
 }
 
-/// The second of two edits gets the conflict.
+/// Of two concurrent edits, the second gets the conflict.
 pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let first = job(store, None).await;
@@ -260,7 +260,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
     assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
     assert_eq!(store.cancels(token).await.unwrap(), []);
-    // Asked for three seconds ago: what starts within a second by now may have been read meanwhile.
+    // The request is three seconds old: rows that start within a second may have been read meanwhile.
     let now = store.now().await.unwrap();
     let job = job_with(store, spec(&name("slow"), serde_json::json!({"schedule": {"every": "1s"}})), Some(now)).await;
     let row = run(&job, token, now + Duration::from_millis(800));
@@ -295,7 +295,7 @@ pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
     }
 }
 
-/// An `at` that was ahead when the definition was checked, and is over as it is saved.
+/// An `at` that was in the future when the definition was validated, and has passed when it is saved, fires.
 pub async fn an_instant_that_was_ahead_when_it_was_checked_fires(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let at = now - Duration::from_millis(20);

@@ -1,4 +1,4 @@
-//! Checks of jobs that follow from jobs: what is refused when they are saved, and what runs when their parents have ended.
+//! Checks of jobs that follow from jobs: refusals when they are saved, and the runs that follow when their parents have ended.
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::{AfterPolicy, Outcome};
@@ -30,7 +30,7 @@ async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
     }
 }
 
-/// A job that follows from these; from nothing where there are none.
+/// A job that follows from these; an independent job if there are none.
 async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord], change: Value) -> JobRecord {
     let mut spec = spec(&name(word), change);
     if !parents.is_empty() && spec.schedule.is_none() {
@@ -44,7 +44,7 @@ fn after_all(parents: &[&JobRecord], on: &str) -> Option<rondel_core::spec::OneO
     serde_json::from_value(json!({"after": names, "on": on})).unwrap()
 }
 
-/// Jobs that are created together may follow from each other; the one that is refused stands alone.
+/// Jobs that are created together may follow from each other; a refused job does not affect the others.
 pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     let named = |word: &str, change: Value| spec(&name(word), change);
     let mut first = Vec::new();
@@ -114,7 +114,7 @@ fn refused(errors: &[FieldError], pointer: &str, part: &str) {
     assert!(errors[0].message.contains(part), "{} does not name {part}", errors[0].message);
 }
 
-/// A parent must exist, and nothing follows from itself; who is a parent stays, by its name.
+/// A parent must exist, and nothing follows from itself; a parent can be neither deleted nor renamed.
 pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let [a, b, c, d] = diamond(store).await;
     let names = |jobs: &[&JobRecord]| jobs.iter().map(|job| job.spec.name.clone()).collect::<Vec<_>>();
@@ -152,7 +152,7 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     assert!(store.job(DEFAULT, &a.spec.name).await.unwrap().is_some(), "its follower stays");
 }
 
-/// Two edits, each of which is right by itself, make a circle together: one of them is refused.
+/// Two edits, each of which is valid by itself, would make a cycle together: one of them is refused.
 pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
     for _ in 0..5 {
         let a = child(store, "a", &[], json!({})).await;
@@ -189,7 +189,7 @@ async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> 
     found
 }
 
-/// The last of a diamond runs once per fire of the first, after both in the middle, and knows what they returned.
+/// The last of a diamond runs once per fire of the first, after both in the middle, and gets their results.
 pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
@@ -224,7 +224,7 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
         assert_eq!((again.answers, again.released), (vec![Finished::Duplicate], Vec::new()));
     }
     assert_eq!(end(store, token, &last[0], Outcome::Succeeded).await.released, []);
-    // Another trigger is another fire.
+    // Another trigger makes another fire.
     let second = start(store, token, &a).await;
     assert_eq!(end(store, token, &second, Outcome::Succeeded).await.released.len(), 2);
 }
@@ -288,7 +288,7 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     }
 }
 
-/// A late result makes the verdict true, and nothing run that was skipped before.
+/// A late result corrects the verdict, and runs nothing that was skipped before.
 pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({})).await;
@@ -312,8 +312,8 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     assert!(in_fire(store, &root, &repair).await.is_some());
 }
 
-/// An edit skips future runs without releasing the runs that follow from them. Where one of those ran after all (the clock
-/// had stepped back, and it was on its way), its end releases them like any other, once.
+/// An edit skips future runs without releasing the runs that follow from them. If a skipped run ran after all (the clock had stepped back,
+/// and it was on its way), its end releases them like any other, once.
 pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     let (token, job, rows, _) = with_four_rows(store).await;
     let on = |on: &str| json!({"schedule": {"after": [job.spec.name], "on": on}});
@@ -331,7 +331,7 @@ pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     }
 }
 
-/// A run that ends with its children keeps its result, belongs to no executor meanwhile, and ends as they do.
+/// A run that ends with its children keeps its result, belongs to no executor meanwhile, and gets the verdict that they give.
 pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({"over": "children"})).await;

@@ -1,4 +1,4 @@
-//! Checks of open runs on their way into an executor's hands.
+//! Checks of open runs on their way to an executor.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunS
     store.open_keys(token, page).await.unwrap().into_iter().map(|(_, run)| run).collect()
 }
 
-/// A mark is set once, by the owner, for the attempt; and taken off.
+/// A mark is set once, by the owner, for the attempt; and can be removed.
 pub async fn marks_are_won_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let (first, second) = (pending(store, token).await, pending(store, token).await);
@@ -84,12 +84,12 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
     assert_eq!(store.mark(token, &hands).await.unwrap(), [first.id]);
-    // It was taken in, waited there for long, and was handed back without having begun.
+    // The run was accepted, waited there for long, and was returned without having begun.
     store.note_running(token, &hands[..1]).await.unwrap();
     assert_eq!(read(store, first.id).await.status, RunStatus::Running);
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
-    // The same without a mark: the job is at least once.
+    // Likewise without a mark: the job is `at_least_once`.
     store.note_running(token, &hands[..1]).await.unwrap();
     store.unmark(token, &[(first.id, 2)]).await.unwrap();
     assert_eq!(read(store, first.id).await.executor.as_deref(), Some("a"));
@@ -97,7 +97,7 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     assert_eq!(read(store, first.id).await, first);
 }
 
-/// What executors run is counted by app and name; what is open without an executor, or over, is not.
+/// The runs of executors are counted by app and name; open runs without an executor and ended runs are not.
 pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     let token = join(store).await;
     let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];
@@ -122,7 +122,7 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     assert_eq!(counts().await, []);
 }
 
-/// Pending becomes running; an ended run stays ended. The tick reads where runs stand.
+/// Pending becomes running; an ended run stays ended. The tick reads the state of runs.
 pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     let token = join(store).await;
     let (first, second) = (pending(store, token).await, pending(store, token).await);
@@ -155,8 +155,8 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     assert_eq!(checks, [check(&running, RunStatus::Running), check(&ended, RunStatus::Succeeded)]);
 }
 
-/// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor; also where it
-/// was adopted, which takes it for running. Its start is the one that is noted first.
+/// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor; also if it was adopted,
+/// which takes it for running. Its start is the one that is recorded first.
 pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
@@ -206,7 +206,7 @@ pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     assert_eq!([read(store, run.id).await, read(store, shard.id).await], begun);
 }
 
-/// The request is read by the owner until the run is over, and no attempt follows a failed one.
+/// The owner reads the request until the run has ended, and no attempt follows a failed one.
 pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
@@ -259,7 +259,7 @@ pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) 
     assert!(!store.cancels_elsewhere(other, 10_000).await.unwrap().iter().any(is_of_here));
 }
 
-/// What a later run of the job takes the place of ends as covered, by whatever outcome it comes to its end.
+/// A run that a later run of the job replaces ends as covered, whatever its outcome.
 pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -285,7 +285,7 @@ pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
     assert_eq!(store.cancels(token).await.unwrap(), []);
 }
 
-/// Many are requested at once: ended runs are skipped, and the first request counts.
+/// Many cancellations are requested at once: ended runs are skipped, and the first request counts.
 pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -322,7 +322,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(store.ask_cancels(&[], CancelRequest::requested("Cy"), now).await.unwrap(), 0);
 }
 
-/// The first node to ask counts for a limit, until it is dead and another one adopts what it had open.
+/// The first node that asks counts for a limit, until it is dead and another one adopts its open runs.
 pub async fn a_limit_has_one_home(store: &dyn Store) {
     let (first, second) = (join(store).await, join(store).await);
     let limit = || LimitName { namespace: DEFAULT, key: super::name("limit") };
@@ -338,7 +338,7 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, first.node]);
 }
 
-/// Runs that were never sent go to another living node, and their job with them.
+/// Runs that were never sent move to another living node, and their job with them.
 pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let (token, other, dead) = (join(store).await, join(store).await, join(store).await);
     store.release(dead, Timestamp::EPOCH).await.unwrap();
@@ -366,7 +366,7 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     assert_eq!(requested.node, other.node, "the job has another home");
 }
 
-/// A lease that is given back leaves what it did not send as never sent, marked or not.
+/// A released lease leaves the runs that it did not send as never sent, marked or not.
 pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     super::hear(store, token).await;
@@ -398,8 +398,8 @@ pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     assert_eq!(woken, [rows[1].id, rows[4].id]);
 }
 
-/// What a pending run waits for is stored, and stays until the verdict has parameters of its own; a retry has the
-/// parameters of the attempt that ended.
+/// The wait of a pending run is stored, and stays until the verdict has parameters of its own; a retry has the parameters of the attempt
+/// that ended.
 pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     let token = join(store).await;
     let (run, other) = (pending(store, token).await, pending(store, token).await);
@@ -432,7 +432,7 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&full));
 }
 
-/// A request to end a run as long as no executor has it is none to cancel it; a request to cancel takes its place.
+/// A request to end a run unless an executor has it is not a request to cancel it; a request to cancel replaces it.
 pub async fn what_is_to_be_dropped_is_no_request_to_cancel(store: &dyn Store) {
     let token = join(store).await;
     let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];

@@ -17,7 +17,7 @@ async fn stuck(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
     store.stuck_jobs(10_000).await.unwrap().into_iter().find(|stuck| stuck.job == job.id)
 }
 
-/// For whatever cause, the run of a delay has ended and the job was not moved on.
+/// The run of a delay has ended, for whatever cause, and the job was not moved on.
 pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
@@ -55,7 +55,7 @@ pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     assert_eq!((stuck(store, &job).await, due(store, &job, &[token.node]).await), (None, None));
 }
 
-/// Jobs that fire no more, or that are switched off, are not stuck.
+/// Jobs that will not fire again, or that are switched off, are not stuck.
 pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -77,7 +77,7 @@ pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
     assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
 }
 
-/// Jobs of a node that is forgotten are seen by the scans of all; those of any other, dead or alive, stay where they are.
+/// Jobs of a node that was removed are seen by the scans of all nodes; those of any other node, dead or alive, keep their home.
 pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     let (forgotten, dead, known) = (join(store).await, join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
@@ -127,7 +127,7 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     }
 }
 
-/// In order, without shards and requested runs; a span that began before is among them.
+/// Rows come in order, without shards and requested runs; a span that began before the range is among them.
 pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
     let token = join(store).await;
     let start = store.now().await.unwrap().ceil_second() - Duration::from_secs(100);

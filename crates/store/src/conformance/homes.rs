@@ -50,7 +50,7 @@ pub async fn nodes_report_their_state(store: &dyn Store) {
     assert!(!reported.takes_jobs(now), "it leaves");
 }
 
-/// A switch is thrown by name, and stays when the node starts anew.
+/// A switch is set by name, and stays when the node restarts.
 pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
     let token = join(store).await;
     let name = node(store, token.node).await.name;
@@ -101,7 +101,7 @@ pub async fn executors_are_switched_by_name(store: &dyn Store) {
     }
 }
 
-/// A job goes with all of its open runs, or stays: with one that was sent, may have been, has begun, or was not named.
+/// A job moves with all of its open runs, or stays: if a run was sent, may have been sent, has begun, or was not named.
 pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     let (token, to) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
@@ -181,7 +181,7 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), name(&going[1..]));
 }
 
-/// The count of a job's fires is written with the claim, goes with the job, and fades with its age.
+/// The count of a job's fires is written with the claim, moves with the job, and decays with its age.
 pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     let (token, to) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
@@ -210,7 +210,7 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     assert_eq!(store.home_loads(&[NodeId::new(next_id())], at).await.unwrap(), []);
 }
 
-/// A dead node's jobs with nothing open are everybody's; the others come with their runs.
+/// A dead node's jobs without open runs become visible to all nodes; the others move with their runs.
 pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     let (dead, token) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
@@ -230,7 +230,7 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);
 }
 
-/// A node that died long ago and owns nothing goes; the newest id stays, so that it is not given again.
+/// A node that died long ago and owns nothing is removed; the node with the newest id stays, so that the id is not given again.
 pub async fn nodes_are_forgotten(store: &dyn Store) {
     let (gone, owner, home, newest) = (join(store).await, join(store).await, join(store).await, join(store).await);
     let row = super::pending(store, owner).await;

@@ -1,4 +1,4 @@
-//! What tokens make: it ends with them, and stays when another caller rotates them.
+//! The things that tokens create: they end with their token, and stay when another caller rotates it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::access::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A token, one that it made, one that this one made, and a sign-in and a link of each of the first two.
+/// A token, one that it created, one that this one created, and a sign-in and a link of each of the first two.
 struct Family {
     tokens: [TokenRecord; 3],
     sessions: [WebSession; 2],
@@ -87,7 +87,7 @@ pub async fn what_a_token_made_ends_with_it(store: &dyn Store) {
     assert_eq!(bystander.works(store, now).await, [true; 7]);
 }
 
-/// A token that was made by another one expires with it at the latest, and is not made by one that is over.
+/// A token that was created by another one expires with it at the latest, and is not created by one that has ended.
 pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let parent = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
@@ -108,7 +108,7 @@ pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     let orphan = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
     assert!(!store.add_token(&orphan).await.unwrap());
     assert_eq!(store.token(&orphan.hash).await.unwrap(), None);
-    // However the two meet, nothing is left that works.
+    // However the two interleave, no valid token is left.
     let parent = token(TokenKind::Api, None, now);
     assert!(store.add_token(&parent).await.unwrap());
     let child = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
@@ -118,7 +118,7 @@ pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     assert!(store.token(&child.hash).await.unwrap().is_none_or(|child| !child.is_good(now)));
 }
 
-/// What the old token made belongs to the new one.
+/// What the old token created belongs to the new one.
 pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let family = Family::add(store, None, now).await;
@@ -137,7 +137,7 @@ pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
     assert!(!store.rotate_token(child.id, now + MINUTE, &fresh).await.unwrap());
 }
 
-/// Tokens that rotated themselves, from one that another token made: the first two are over, the third is in its overlap.
+/// Tokens that rotated themselves, from one that another token created: the first two have ended, the third is in its overlap.
 async fn series(store: &dyn Store, maker: &TokenRecord, now: Timestamp) -> Vec<TokenRecord> {
     let first = TokenRecord { minted_by: Some(maker.id), ..token(TokenKind::Api, None, now) };
     assert!(store.add_token(&first).await.unwrap());
@@ -167,9 +167,9 @@ async fn work(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec
     work
 }
 
-/// The tokens of a series end together, whichever is revoked, with what they made; so they do when their maker ends.
+/// The tokens of a series end together, whichever is revoked, with what they created; so they do when their creator ends.
 pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
-    // Long ago, so that forgetting meets no other test's tokens.
+    // Long ago, so that the removal affects no other test's tokens.
     let now = Timestamp::from_secs(900_000_000);
     for revoked in 0..5 {
         let maker = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
@@ -195,8 +195,8 @@ pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
     }
 }
 
-/// What was made before a rotation goes to the successor; a token that another caller rotates leaves its series, and those that
-/// were forgotten leave the others together.
+/// What was created before a rotation belongs to the successor; a token that another caller rotates leaves its series, and when first
+/// tokens are removed the others stay one series.
 pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     let now = Timestamp::from_secs(900_000_000);
     let maker = token(TokenKind::Api, None, now);
@@ -228,7 +228,7 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert_eq!(work(store, &[&child, &fresh], now).await, [false; 2]);
     assert!(!store.rotate_token(after.id, now + MINUTE, &successor(&after, now)).await.unwrap(), "over");
 
-    // However the two meet, nothing is left that works.
+    // However the two interleave, no valid token is left.
     let first = token(TokenKind::Api, None, now);
     assert!(store.add_token(&first).await.unwrap());
     let [second, third] = [successor(&first, now), successor(&first, now)];

@@ -13,7 +13,7 @@ use crate::ledger::ClaimJob;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What goes in comes out; what has begun ends now, what has not becomes empty, and neither is ended twice.
+/// A window is read as it was written; a window that has begun ends now, one that has not becomes empty, and neither is ended twice.
 pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let namespace = tenant(store).await;
@@ -86,7 +86,8 @@ pub async fn windows_are_bounded(store: &dyn Store) {
     assert!(store.add_maintenance(&last).await.unwrap(), "one that has ended does not count");
 }
 
-/// A claim that holds fires back moves the job on without rows; its next fire is the first that is held. An edit accounts for them.
+/// A claim that holds fires back moves the job on without rows; its next fire is the first that is held back. An edit accounts for these
+/// fires.
 pub async fn what_is_held_back_is_the_next_fire(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();

@@ -1,7 +1,7 @@
-//! What every store must do: run by the tests of this crate on memory, SQLite, PostgreSQL and MySQL/MariaDB.
+//! The contract of every store: run by the tests of this crate on memory, SQLite, PostgreSQL and MySQL/MariaDB.
 //!
-//! Each check is a function over a fresh store and panics where the store is wrong. Checks that race two callers
-//! against each other poll both futures of one task: on a database their transactions really overlap.
+//! Each check is a function over a fresh store, and panics if the store is wrong. Checks that race two callers against each other poll both
+//! futures of one task: on a database their transactions really overlap.
 
 #![expect(clippy::unwrap_used, reason = "a check is a test: what it did not expect ends it")]
 
@@ -393,13 +393,13 @@ fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
     Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
 }
 
-/// Takes over all that is open under leases that have ended.
+/// Takes over all open runs under leases that have ended.
 async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
     let orphaned = store.orphaned_jobs(token, dead, JobId::new(0), 100_000).await.unwrap();
     (orphaned.clone(), store.adopt(token, dead, &orphaned.jobs).await.unwrap().runs)
 }
 
-/// An executor of the jobs' app has a stream to this node: what is due may be sent.
+/// Gives an executor of the jobs' app a stream to this node: due runs may be sent.
 async fn hear(store: &dyn Store, token: LeaseToken) {
     let executor = executor(app(store).await, store.now().await.unwrap());
     assert!(store.open_session(token, &executor, None).await.unwrap().is_some());
@@ -423,7 +423,7 @@ async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<
     store.claim(token, &[claim]).await.unwrap()
 }
 
-/// A run of a job of its own, pending in the hands of `token`.
+/// A pending run of a job of its own, owned by `token`.
 async fn pending(store: &dyn Store, token: LeaseToken) -> Run {
     let now = store.now().await.unwrap();
     let job = job(store, Some(now.ceil_second())).await;
@@ -471,7 +471,7 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
     Finisher { token, ids: &IDS }
 }
 
-/// Ends that nothing follows from.
+/// Stores ends from which nothing follows.
 async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<Finished> {
     let no_node = LeaseToken { node: NodeId::new(0), epoch: 0 };
     let ends = store.finish(finisher(no_node), batch).await.unwrap();

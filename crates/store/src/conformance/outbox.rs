@@ -24,7 +24,7 @@ fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
     FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
 }
 
-/// What is due of these runs, taken.
+/// Takes the messages that are due of these runs.
 async fn take(store: &dyn Store, now: Timestamp, runs: &[RunId]) -> Vec<OutboxItem> {
     let mut taken = store.take_outbox(now, EVERYTHING).await.unwrap();
     taken.retain(|item| item.run.is_some_and(|run| runs.contains(&run)));
@@ -35,7 +35,7 @@ async fn soon(store: &dyn Store) -> Timestamp {
     store.now().await.unwrap() + Duration::from_secs(5)
 }
 
-/// One message for each run that failed for good, where its namespace has a receiver.
+/// There is one message for each run that failed for good, if its namespace has a webhook.
 pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -167,7 +167,7 @@ fn in_hand(run: &Run) -> crate::ledger::InHand {
     }
 }
 
-/// Two nodes that look at once do not both send; what is put back comes again when it is due.
+/// Two nodes that look at the same time do not both send; a postponed message comes again when it is due.
 pub async fn a_message_is_in_one_hand(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -215,7 +215,7 @@ async fn failed_in(store: &dyn Store, namespace: &Namespace, token: LeaseToken) 
     run.id
 }
 
-/// However many messages of one namespace are due, those of another are taken beside them; what is under way is left out.
+/// However many messages of one namespace are due, those of another are taken, too; namespaces whose messages are being sent are left out.
 pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();

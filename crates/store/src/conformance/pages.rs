@@ -47,7 +47,7 @@ pub async fn pages_of_runs_have_no_gaps(store: &dyn Store) {
     }
     assert_eq!(all_pages(store, NamespaceId::new(99), RunQuery { limit: 5, ..RunQuery::default() }).await, []);
 
-    // Two runs of one instant stand next to each other.
+    // Two runs of one instant are next to each other.
     let cause = super::next_id();
     let twin = Run { id: RunId::new(super::next_id()), cause, ..rows[10].clone() };
     let token = join(store).await;
@@ -58,7 +58,7 @@ pub async fn pages_of_runs_have_no_gaps(store: &dyn Store) {
     assert_eq!(all_pages(store, job.namespace, query).await, expected);
 }
 
-/// By status, with and without a job.
+/// Pages are filtered by status, with and without a job.
 pub async fn pages_keep_to_their_filters(store: &dyn Store) {
     use RunStatus::{Failed, Pending, Running, Succeeded, Waiting};
     let (job, rows) = runs(store).await;
@@ -87,7 +87,7 @@ pub async fn pages_keep_to_their_filters(store: &dyn Store) {
     assert_eq!(store.next_of_job(rows.last().unwrap()).await.unwrap(), None);
 }
 
-/// Shards, children and repetitions, of several runs at once.
+/// Shards, children and retries by hand are found, of several runs at once.
 pub async fn runs_that_follow_are_found_by_their_parents(store: &dyn Store) {
     let (job, rows) = runs(store).await;
     let token = join(store).await;

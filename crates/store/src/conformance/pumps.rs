@@ -57,7 +57,7 @@ fn of(name: &str, change: Change) -> (String, Change) {
     (name.to_owned(), change)
 }
 
-/// A job is listed as soon as a definition of it is a pump's, and until it is forgotten.
+/// A job is listed as soon as one of its definitions is a pump's, and until it is forgotten.
 pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
@@ -98,7 +98,7 @@ pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     assert!(known(store, other.id).await.is_some_and(|pump| pump.is_deleted));
 }
 
-/// Items are read as they were written; a change that meets another state does nothing.
+/// Items are read as they were written; a change that finds another state does nothing.
 pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
@@ -142,7 +142,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     assert_eq!(items(store, record.id).await.len(), 2);
 }
 
-/// Only the home of a job deals its items, and only while its lease holds.
+/// Only the home of a job deals its items, and only under a valid lease.
 pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let record = pump(store).await;
@@ -160,7 +160,7 @@ pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     assert_eq!(items(store, record.id).await, []);
 }
 
-/// A group that gives its items back goes on as its next attempt, as often as it must.
+/// A group that returns its items continues as its next attempt, as often as it must.
 pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) {
     let token = join(store).await;
     let mut run = pending(store, token).await;

@@ -1,4 +1,4 @@
-//! Checks of fences that go by way of other servers.
+//! Checks of fences that are relayed through other servers.
 
 use std::time::Duration;
 
@@ -8,8 +8,7 @@ use super::{app, join, stream_end};
 use crate::ledger::{FenceRequest, RelayedAnswer};
 use crate::{LeaseToken, Store};
 
-/// A question goes to the servers that hear the executor, its first answer to the server that asked; a later question takes
-/// its place.
+/// A question reaches the servers that hear the executor, and its first answer the server that asked; a later question replaces it.
 pub async fn fences_are_relayed_by_who_hears_the_executor(store: &dyn Store) {
     let (asker, hears, deaf) = (join(store).await, join(store).await, join(store).await);
     let start = store.now().await.unwrap();

@@ -88,7 +88,7 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     assert_eq!(of_day(at, 2).await[0].count, 1);
 }
 
-/// A message that many jobs had is counted once, over all days and jobs, and names those that had it most.
+/// A message that many jobs had is counted once, over all days and jobs, and names the jobs with the most such runs.
 pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
     let token = join(store).await;
     let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
@@ -97,7 +97,7 @@ pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
     let app = name("app");
     for number in 1..=7 {
         let job = job(store, Some(at)).await;
-        // The last job has it most, half of the times on the next day.
+        // The last job has most of these runs, half of them on the next day.
         let rows: Vec<Run> = (0..2 * number)
             .map(|fire| run(&job, token, at + Duration::from_secs(fire / 2 + if fire % 2 == 0 { 0 } else { day })))
             .collect();
@@ -117,7 +117,7 @@ pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
         [7, 6, 5, 4, 3].map(|number: u64| (ids[usize::try_from(number).unwrap() - 1], 2 * number)).into();
     assert_eq!(found[0].jobs, named);
 
-    // More jobs than one statement asks about: those of all parts are added up.
+    // More jobs than one statement reads: the counts of all parts are added up.
     let others = (0..1_000).map(|_| rondel_core::JobId::new(next_id()));
     let (first, last) = ids.split_at(3);
     let parts: Vec<_> = first.iter().copied().chain(others).chain(last.iter().copied()).collect();
@@ -126,7 +126,7 @@ pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
     assert_eq!(store.failure_messages(&first_day).await.unwrap()[0].count, 28);
 }
 
-/// A report is written once, with the schedule that it was made from; its message goes through its channel.
+/// A report is written once, with the schedule that it was made from; its message is sent through its channel.
 pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("reported") };
@@ -193,7 +193,7 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     assert!(store.finish_message(&delivery, AfterTry::Sent).await.unwrap());
     assert_eq!(store.deliveries(channel.id, None, 10).await.unwrap(), [delivery]);
 
-    // A schedule that was changed meanwhile: what was made from the earlier one is not written.
+    // The schedule was changed meanwhile: a report made from the earlier one is not written.
     store.save_report_schedule(ReportChange { next_at: Some(now), ..change }).await.unwrap();
     let stale = ReportWrite { schedule: &kept, next_at: Some(later), now, message: None };
     assert!(!store.write_report(&stale).await.unwrap());

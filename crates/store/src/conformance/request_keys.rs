@@ -1,12 +1,12 @@
-//! Checks of calls with keys.
+//! Checks of calls with idempotency keys.
 
 use std::time::Duration;
 
 use super::name;
 use crate::Store;
-use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
 
-/// A call is made once; the same one again gets its answer, another one with its key does not.
+/// A call is made once; the same call again gets its answer, another call with its key does not.
 pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (scope, key) = (name("scope"), name("key"));
@@ -16,43 +16,46 @@ pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
     let given_up = now - Duration::from_secs(60);
     let (first, second) = tokio::join!(store.begin_call(call, now, given_up), store.begin_call(call, now, given_up));
     let mut both = [first.unwrap(), second.unwrap()];
-    both.sort_by_key(|begun| *begun != Begun::New);
-    assert_eq!(both, [Begun::New, Begun::InFlight]);
-    assert_eq!(store.begin_call(other, now, given_up).await.unwrap(), Begun::Other);
-    assert_eq!(store.begin_call(KeyedCall { scope: "elsewhere", ..call }, now, given_up).await.unwrap(), Begun::New);
+    both.sort_by_key(|begun| *begun != CallState::New);
+    assert_eq!(both, [CallState::New, CallState::InFlight]);
+    assert_eq!(store.begin_call(other, now, given_up).await.unwrap(), CallState::Other);
+    assert_eq!(
+        store.begin_call(KeyedCall { scope: "elsewhere", ..call }, now, given_up).await.unwrap(),
+        CallState::New
+    );
 
-    // Who began it is gone: another one takes it up.
+    // The server that began it is taken for dead: another one takes the call.
     let later = now + Duration::from_secs(120);
-    assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), Begun::New);
-    assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), Begun::InFlight);
+    assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), CallState::New);
+    assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), CallState::InFlight);
 
     let answer = KeptAnswer { status: 201, headers: "{}".to_owned(), body: "ä".repeat(100_000) };
     store.end_call(other, Some(&answer)).await.unwrap();
     store.end_call(call, Some(&answer)).await.unwrap();
     store.end_call(call, None).await.unwrap();
-    assert_eq!(store.begin_call(call, later, given_up).await.unwrap(), Begun::Answered(answer));
-    assert_eq!(store.begin_call(other, later, given_up).await.unwrap(), Begun::Other);
+    assert_eq!(store.begin_call(call, later, given_up).await.unwrap(), CallState::Answered(answer));
+    assert_eq!(store.begin_call(other, later, given_up).await.unwrap(), CallState::Other);
 }
 
-/// What failed can be made again, and what is old is forgotten.
+/// A failed call can be made again, and old calls are removed.
 pub async fn keyed_calls_are_forgotten(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (scope, fingerprint) = (name("scope"), "a".repeat(64));
     let call = |key| KeyedCall { scope: &scope, key, fingerprint: &fingerprint };
-    // Longer ago than anything else that checks make.
+    // Longer ago than any other call that checks make.
     let old = now - Duration::from_secs(20 * 365 * 86_400);
     for (index, key) in ["1", "2", "3"].into_iter().enumerate() {
         let at = old + Duration::from_secs(index as u64);
-        assert_eq!(store.begin_call(call(key), at, at).await.unwrap(), Begun::New);
+        assert_eq!(store.begin_call(call(key), at, at).await.unwrap(), CallState::New);
     }
     store.end_call(call("3"), None).await.unwrap();
     let at = old + Duration::from_secs(2);
-    assert_eq!(store.begin_call(call("3"), at, at).await.unwrap(), Begun::New);
+    assert_eq!(store.begin_call(call("3"), at, at).await.unwrap(), CallState::New);
     let before = old + Duration::from_secs(100);
     assert_eq!(store.forget_calls(before, 2).await.unwrap(), 2);
-    assert_eq!(store.begin_call(call("3"), at, at).await.unwrap(), Begun::InFlight);
+    assert_eq!(store.begin_call(call("3"), at, at).await.unwrap(), CallState::InFlight);
     assert_eq!(store.forget_calls(before, 2).await.unwrap(), 1);
     assert_eq!(store.forget_calls(before, 2).await.unwrap(), 0);
-    assert_eq!(store.begin_call(call("1"), at, at).await.unwrap(), Begun::New);
+    assert_eq!(store.begin_call(call("1"), at, at).await.unwrap(), CallState::New);
     store.forget_calls(before, 10).await.unwrap();
 }

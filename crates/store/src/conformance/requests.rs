@@ -1,4 +1,4 @@
-//! Checks of runs that callers ask for.
+//! Checks of requested runs.
 
 use std::time::Duration;
 
@@ -63,8 +63,8 @@ fn keyed(job: &JobRecord, token: LeaseToken, now: Timestamp, key: &str) -> Run {
     Run { trigger_key: Some(key.to_owned()), ..requested(job, token, now) }
 }
 
-/// Of two servers that are asked at once one makes a run; the other finds it. A key is free with the verdict of its run, and keys of
-/// other jobs are others.
+/// Of two concurrent requests at different servers one makes a run; the other finds it. A key is free after the verdict of its run, and
+/// keys of other jobs are separate.
 pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
@@ -114,7 +114,7 @@ pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
     assert!(matches!(holder, KeyedRun::Open(open) if open.id == third.id));
 }
 
-/// The key goes with its run.
+/// The key is removed with its run.
 pub async fn a_key_is_forgotten_with_its_run(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -132,7 +132,7 @@ pub async fn a_key_is_forgotten_with_its_run(store: &dyn Store) {
     assert!(matches!(made, KeyedRun::Made(_)));
 }
 
-/// A run that is planned ahead waits in the store until it comes due, also when its server dies.
+/// A run that is planned ahead waits in the store until it is due, even if its server dies.
 pub async fn a_planned_run_is_taken_up_when_it_comes_due(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();

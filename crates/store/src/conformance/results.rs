@@ -10,7 +10,7 @@ use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pen
 use crate::ledger::{AttemptEnd, Finished, InHand};
 use crate::{LeaseToken, Store};
 
-/// Once stored it is durable, whole, and never changes; what does not exist is reported as that.
+/// A stored result is durable, complete, and never changes; a result of a missing run is reported as such.
 pub async fn a_result_is_stored_once(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -41,7 +41,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
-    // The executor and the start are known from before, where the end does not have them.
+    // The executor and the start are those that were stored before if the end does not have them.
     let run = pending(store, token).await;
     let hand =
         InHand { run: run.id, attempt: 1, executor_id: ExecutorId::new(9), executor: "b".to_owned(), at: run.due_at };
@@ -53,7 +53,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
 }
 
-/// An end that a server finds by itself is refused where the run is another lease's by now; the result of an executor is stored.
+/// An end that a server decides by itself is refused if another lease owns the run by now; the result of an executor is stored.
 pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -72,8 +72,8 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
 }
 
-/// Skipped means that no attempt began: where one did, or may have, and no further one could begin, the run has failed, with
-/// the reason for it.
+/// Skipped means that no attempt began: if one did, or may have, and no further one could begin, the run has failed, with the reason for
+/// it.
 pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     let token = join(store).await;
     let skipped = |run: &Run, attempt| AttemptEnd {
@@ -150,7 +150,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, *waiting);
 }
 
-/// The only way out of a verdict.
+/// A late result is the only way out of a verdict.
 pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -175,7 +175,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, Finished::Duplicate);
 }
 
-/// A run that was to be cancelled and whose executor was lost: the ledger has the handler's end when that is reported.
+/// A run had a request to cancel, and its executor was lost: the ledger gets the handler's end when that is reported.
 pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
     let token = join(store).await;
     for (outcome, status) in [(Outcome::Succeeded, RunStatus::Succeeded), (Outcome::Cancelled, RunStatus::Cancelled)] {
@@ -199,7 +199,7 @@ pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
     }
 }
 
-/// The old attempt is kept beside the run, which waits for the next one.
+/// The old attempt is stored with the earlier ones, and the run waits for the next attempt.
 pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -207,7 +207,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
     let again = After::Retry { due_at, reason: Reason::Retry, lost_count: 0 };
-    // Who had it stays, for the router; the trace is that of the last attempt.
+    // The executor's name is kept, for the router; the trace is that of the last attempt.
     let waiting = Run {
         status: RunStatus::Waiting,
         reason: Some(Reason::Retry),
@@ -242,7 +242,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     assert_eq!((stored.attempt, stored.reason, stored.message.as_deref()), (2, None, Some("boom")));
 }
 
-/// The second sees what the first did.
+/// The second result sees the effect of the first.
 pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let token = join(store).await;
     let (run, other) = (pending(store, token).await, pending(store, token).await);

@@ -1,4 +1,4 @@
-//! Checks of what charts and overviews read.
+//! Checks of the reads of charts and overviews.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn points(store: &dyn Store, kind: PointKind, owner: i64, step: Step) -> V
     store.points(&query).await.unwrap()
 }
 
-/// Points add up to the runs, whatever the batches and whenever verdicts come; nothing counts twice; old ones go.
+/// Points add up to the runs, whatever the batches and whenever verdicts come; nothing counts twice; old points are removed.
 pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -173,7 +173,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     }
 }
 
-/// Drawings get whole runs: no shards, in the range that they show; open ones by their status; and who fires next.
+/// Charts get whole runs: no shards, in the range that they show; open runs by their status; and the jobs that fire next.
 pub async fn drawings_read_whole_runs(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -219,7 +219,7 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
         status: RunStatus::Pending,
         due_by: rows[2].due_at,
         since: rows[2].fire_at,
-        is_first_attempt: true,
+        first_attempts_only: true,
         limit: 10_000,
     };
     let late = async |query| store.open_jobs(query).await.unwrap().into_iter().find(|open| open.job == job.id);

@@ -20,7 +20,7 @@ fn source(language: &str, text: &str) -> ScriptSpec {
     }
 }
 
-/// A place for scripts, and how many versions are kept there.
+/// A namespace for scripts, and the number of versions that are kept there.
 #[derive(Clone, Copy)]
 struct Place<'a>(&'a dyn Store, NamespaceId, u32);
 
@@ -94,7 +94,7 @@ fn wanted(name: &str, version: Option<i64>) -> ScriptRef {
     ScriptRef { name: name.to_owned(), version }
 }
 
-/// With each version, its author, note, hash and signature.
+/// Each version has its author, note, hash and signature.
 pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
     let namespace = tenant(store).await;
     let place = Place(store, namespace, KEPT_VERSIONS);
@@ -146,7 +146,7 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.delete_namespace(namespace).await.unwrap(), NamespaceDeleted::Done);
 }
 
-/// Neither is lost, and of two that expect the same version one has a conflict.
+/// Neither save is lost, and of two that expect the same version one has a conflict.
 pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
     let place = Place(store, tenant(store).await, KEPT_VERSIONS);
     let (one, two) = (source("shell", "1"), source("shell", "22"));
@@ -159,7 +159,7 @@ pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
     assert_eq!(conflicts, 1, "{first:?} {second:?}");
 }
 
-/// The newest are kept, and those that a job names.
+/// The newest versions are kept, and those that a job names.
 pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(store: &dyn Store) {
     let place = Place(store, tenant(store).await, 3);
     let script = saved(place.save("a", &source("shell", "1"), None).await);
@@ -223,7 +223,7 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     assert_eq!(deleted(None).await, ScriptDeleted::NotFound);
 }
 
-/// One of the two comes first, and the other sees it.
+/// One of the two transactions comes first, and the other sees it.
 pub async fn a_script_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     let place = Place(store, namespace, KEPT_VERSIONS);

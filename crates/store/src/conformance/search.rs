@@ -35,7 +35,7 @@ async fn runs(store: &dyn Store) -> (JobRecord, JobRecord, Vec<Run>) {
     (first, second, rows)
 }
 
-/// Every page of a search, forwards; each page must be the same when it is read backwards from the first run behind it.
+/// Every page of a search, forwards; each page must be the same when it is read backwards from the first run after it.
 async fn found(store: &dyn Store, namespace: NamespaceId, search: &RunSearch) -> Vec<RunId> {
     let mut search = RunSearch { limit: 3, ..search.clone() };
     let mut all: Vec<Run> = Vec::new();
@@ -56,7 +56,7 @@ async fn found(store: &dyn Store, namespace: NamespaceId, search: &RunSearch) ->
     }
 }
 
-/// Whatever is searched for, in each order: what a database finds is what passes, and a text is no pattern.
+/// For every search and order, a database finds exactly the runs that match, and a text is not a pattern.
 pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     let (first, second, rows) = runs(store).await;
     let namespace = first.namespace;
@@ -108,7 +108,7 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     assert_eq!(found(store, NamespaceId::new(99), &any()).await, []);
 }
 
-/// It looks at the newest rows alone, states where it stopped, and goes on from there.
+/// The search reads the newest rows alone, states where it stopped, and continues from there.
 pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     let (first, _, rows) = runs(store).await;
     let now = store.now().await.unwrap();

@@ -13,7 +13,7 @@ use crate::catalog::JobChange;
 use crate::ledger::AttemptEnd;
 use crate::upkeep::JobStat;
 
-/// When ids of checks seem to have been made; a little later.
+/// A little later than the ids of checks seem to have been made.
 fn after_ids() -> Timestamp {
     Timestamp::from_millis(1_704_067_200_000 + (next_id() >> 22) + 1_000)
 }
@@ -26,13 +26,13 @@ async fn stats(store: &dyn Store, job: JobId) -> BTreeMap<(i64, RunStatus), (u64
     all.into_iter().map(stat).collect()
 }
 
-/// Counts all there is, in steps of two rows.
+/// Counts all runs, in steps of two rows.
 pub(super) async fn roll_up(store: &dyn Store) {
     let before = after_ids();
     while store.roll_up(before, 2).await.unwrap() > 0 {}
 }
 
-/// The same counts, made anew from the ledger.
+/// The same counts, computed again from the ledger.
 async fn truth(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), (u64, u64)> {
     let mut counts: BTreeMap<(i64, RunStatus), (u64, u64)> = BTreeMap::new();
     for run in store.runs(runs).await.unwrap() {
@@ -50,7 +50,7 @@ async fn truth(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), 
     counts
 }
 
-/// Each run counts once, in the hour for which it was planned, whatever the steps, and whenever its verdict came.
+/// Each run counts once, in the hour for which it was planned, whatever the steps, and whenever its verdict comes.
 pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -93,7 +93,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     roll_up(store).await;
     assert_eq!(stats(store, job.id).await, first, "nothing counts twice");
 
-    // What was open ends; what was unknown turns out to have succeeded.
+    // Open runs end; a run with the verdict unknown turns out to have succeeded.
     finish_all(store, &[finish(&rows[3], Outcome::Succeeded), finish(&rows[2], Outcome::Succeeded)]).await;
     finish_all(store, &shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect::<Vec<_>>()).await;
     roll_up(store).await;
@@ -102,7 +102,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert_eq!(second.values().map(|(count, _)| count).sum::<u64>(), 5 + 5, "{second:?}");
     assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
 
-    // Two who count at once.
+    // Two callers count at the same time.
     finish_all(store, &[finish(&rows[4], Outcome::Succeeded), finish(&rows[5], FAILED)]).await;
     let (one, two) = tokio::join!(store.roll_up(after_ids(), 100), store.roll_up(after_ids(), 100));
     one.unwrap();

@@ -1,4 +1,4 @@
-//! Checks of the traces that runs were asked for in.
+//! Checks of the trace contexts of requested runs.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
 use super::next_id;
 use crate::Store;
 
-/// What was noted first is found, by the run, until it is forgotten by age.
+/// The span that was stored first is found, by the run, until it is removed by age.
 pub async fn a_trace_is_found_by_its_run_and_forgotten_with_age(store: &dyn Store) {
     let parent: TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
     let other: TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00".parse().unwrap();

@@ -1,4 +1,4 @@
-//! Checks of what goes when it is old.
+//! Checks of the removal of old rows.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::{LeaseToken, Store};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A run of a job of its own, in the hands of `token`, that was due two days ago.
+/// A run of a job of its own, owned by `token`, that was due two days ago.
 async fn old(store: &dyn Store, token: LeaseToken, shard_index: i32) -> Run {
     let at = store.now().await.unwrap().ceil_second() - DAY * 2;
     let job = job(store, Some(at)).await;
@@ -42,7 +42,7 @@ async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
     found
 }
 
-/// Verdicts from before the cut go, open and young runs stay.
+/// Runs with verdicts from before the cut are removed; open and recent runs stay.
 pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
@@ -64,7 +64,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
         finish_one(store, crate::ledger::AttemptEnd { attempt: 2, ..failed }).await;
         gone.push(run);
     }
-    // A retry by hand of a run that goes is a run of its own.
+    // A retry by hand of a removed run is a run of its own.
     let parent = Some(gone[0].id);
     let by_hand = Run { id: RunId::new(next_id()), cause: next_id(), parent, ..gone[0].clone() };
     store.request_run(token, by_hand.clone()).await.unwrap();
@@ -81,7 +81,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     assert_eq!(purge_all(store, 2).await, 1);
 }
 
-/// The row of a broadcast outlives its shards, and none of them goes while one is open.
+/// The row of a broadcast outlives its shards, and none of them is removed while one is open.
 pub async fn a_broadcast_goes_as_a_whole(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
@@ -103,7 +103,7 @@ pub async fn a_broadcast_goes_as_a_whole(store: &dyn Store) {
     assert!(exist(store, &ids).await.is_empty());
 }
 
-/// One node per period; the next one after most of it is over.
+/// One node begins a pass per period; the next pass begins after most of the period.
 pub async fn a_pass_is_begun_by_one(store: &dyn Store) {
     let task = name("task");
     let period = Duration::from_secs(3600);
@@ -116,7 +116,7 @@ pub async fn a_pass_is_begun_by_one(store: &dyn Store) {
     assert!(store.begin_pass(&task, period).await.unwrap());
 }
 
-/// Who was not heard for long.
+/// Executors that were not heard for long are removed.
 pub async fn executors_are_forgotten(store: &dyn Store) {
     let token = join(store).await;
     let record = async |first_seen_at: Timestamp| super::executor(app(store).await, first_seen_at);

@@ -1,4 +1,4 @@
-//! Checks of what is kept about executors that speak XXL-JOB's protocol.
+//! Checks of the rows of executors that speak XXL-JOB's protocol.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
 use super::{join, next_id};
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlNews, XxlReport, XxlState};
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlState};
 use crate::{LeaseToken, Store};
 
 fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timestamp) -> XxlExecutor {
@@ -29,7 +29,7 @@ fn new(base: i64, job: i64, executor: i64) -> NewXxlRun {
     NewXxlRun { run: RunId::new(next_id()), attempt: 1, job, executor, app: AppId::new(base) }
 }
 
-/// An address has one executor, with the token that it sent last, until it signs off, and again once it is back.
+/// An address has one executor, with the token that it sent last, until it signs off, and again when it is back.
 pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     let at = Timestamp::from_secs;
     let base = next_id() * 10;
@@ -56,7 +56,7 @@ pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     assert_eq!(store.xxl_executors(at(150), 10).await.unwrap()[0].left_at, None, "it is back");
 }
 
-/// What is registered by hand stays until it is taken back, and is the same executor if it registers itself too.
+/// A registration by hand stays until it is removed, and is the same executor if it registers itself, too.
 pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     let at = Timestamp::from_secs;
     let base = next_id() * 10;
@@ -80,7 +80,7 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     assert!(store.fixed_xxl(Some(AppId::new(base + 1)), 10).await.unwrap().is_empty());
     let all = store.fixed_xxl(None, 10_000).await.unwrap();
     assert!(all.contains(&first) && all.contains(&second));
-    // Registering itself changes when it was seen, and signing off nothing of the rest.
+    // Registering itself changes when the executor was seen; signing off changes nothing else.
     assert_eq!(store.register_xxl(&known(5, one, "e", 140)).await.unwrap(), ExecutorId::new(base + 1));
     assert!(store.unregister_xxl(app, one, at(150)).await.unwrap());
     let found = store.fixed_xxl(Some(app), 1).await.unwrap();
@@ -92,7 +92,7 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     assert_eq!(store.fixed_xxl(Some(app), 10).await.unwrap(), [second]);
 }
 
-/// Numbers rise, fit into 32 bits, and are given under a lease alone; a job keeps its number.
+/// Numbers rise, fit into 32 bits, and are given only under a valid lease; a job keeps its number.
 pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -118,7 +118,7 @@ pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
     assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 2).await.unwrap(), sent[..2]);
 }
 
-/// The first report of an attempt counts, of its own app alone, and it goes when it is old.
+/// The first report of an attempt counts, only from its own app, and is removed when it is old.
 pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -129,17 +129,17 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let report = |log_id, code, message: Option<&str>| XxlReport { log_id, code, message: message.map(str::to_owned) };
     let app = AppId::new(base);
     let others = store.report_xxl(AppId::new(base + 1), &[report(first, 200, None)], now).await.unwrap();
-    assert_eq!((others.runs.len(), others.news), (0, vec![XxlNews::Foreign]));
+    assert_eq!((others.runs.len(), others.news), (0, vec![XxlReportOutcome::Foreign]));
     let long = "ä".repeat(XXL_MESSAGE_LEN_MAX + 5);
     let reports = [report(first, 200, Some("good")), report(first, 500, Some("bad")), report(7, 200, None)];
     let found = store.report_xxl(app, &reports, now).await.unwrap();
     assert_eq!(found.runs.len(), 1, "one row of three reports");
-    assert_eq!(found.news, [XxlNews::Taken, XxlNews::Repeated, XxlNews::Unknown]);
+    assert_eq!(found.news, [XxlReportOutcome::Taken, XxlReportOutcome::Repeated, XxlReportOutcome::Unknown]);
     let found = &found.runs[0];
     assert_eq!((found.state, found.code, found.message.as_deref()), (XxlState::Reported, Some(200), Some("good")));
     let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap().runs;
     assert_eq!(found[0].message.as_ref().map(|text| text.chars().count()), Some(XXL_MESSAGE_LEN_MAX));
-    // A stop counts over a callback that came while it was under way, and not over a verdict.
+    // A stop replaces a callback that came while it was under way, but not a verdict.
     let stopped = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
     for (code, expected) in [(200, 200), (-1, -1), (500, -1)] {
         let found = store.report_xxl(app, &[report(stopped, code, None)], now).await.unwrap().runs;
@@ -147,12 +147,16 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     }
     store.settle_xxl(&[stopped], now).await.unwrap();
     assert_eq!(store.report_xxl(app, &[report(stopped, -1, Some("again"))], now).await.unwrap().runs[0].message, None);
-    // What the server assumed gives way to the executor's own report, even after the verdict.
+    // An end that the server assumed is replaced by the executor's own report, even after the verdict.
     let third = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
     for (code, expected) in [(-2, -2), (-3, -2), (200, 200), (500, 200), (-2, 200)] {
         let reported = store.report_xxl(app, &[report(third, code, None)], now).await.unwrap();
         let is_new = matches!((code, expected), (-2, -2) | (200, 200));
-        assert_eq!(reported.news, [if is_new { XxlNews::Taken } else { XxlNews::Repeated }], "{code}");
+        assert_eq!(
+            reported.news,
+            [if is_new { XxlReportOutcome::Taken } else { XxlReportOutcome::Repeated }],
+            "{code}"
+        );
         let found = reported.runs;
         assert_eq!((found[0].state, found[0].code), (XxlState::Reported, Some(expected)), "{code}");
         if code == -3 {
@@ -172,5 +176,5 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     assert_eq!(store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap(), 3, "what is settled alone");
     let gone = store.report_xxl(app, &[report(first, 200, None)], now).await.unwrap();
-    assert_eq!((gone.runs.len(), gone.news), (0, vec![XxlNews::Unknown]));
+    assert_eq!((gone.runs.len(), gone.news), (0, vec![XxlReportOutcome::Unknown]));
 }

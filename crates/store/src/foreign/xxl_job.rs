@@ -1,4 +1,4 @@
-//! What XXL-JOB fired, and which of its jobs fire: read from its database, and changed there under the lock of its own scheduler.
+//! The log of XXL-JOB and the status of its jobs: read from its database, and changed there under the lock of its own scheduler.
 
 use std::collections::BTreeMap;
 
@@ -18,26 +18,27 @@ pub struct LogRow {
     pub trigger_time: Option<String>,
     /// The address of the executor; empty where none had it.
     pub executor: String,
-    /// `0/3` of the first of three shards.
+    /// Shard index and total: `0/3` for the first of three shards.
     pub sharding: String,
-    /// 0 while it is sent, 200 where that succeeded.
+    /// 0 while it is being sent, 200 if that succeeded.
     pub trigger_code: i64,
-    /// 0 while it runs, 200 where it succeeded.
+    /// 0 while it runs, 200 if it succeeded.
     pub handle_code: i64,
     /// The beginning of the trace, which names why it was sent.
     pub message: String,
 }
 
-/// Where a job of XXL-JOB stands.
+/// The status of a job of XXL-JOB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobStatus {
     /// Whether its schedule fires.
     pub is_running: bool,
-    /// The first instant that its scheduler has not taken up, in milliseconds; 0 where there is none. All before it belong to XXL-JOB.
+    /// The first instant that its scheduler has not taken up, in milliseconds; 0 if there is none. All instants before it belong to
+    /// XXL-JOB.
     pub next_ms: i64,
 }
 
-/// What a job of XXL-JOB calls.
+/// The handler of a job of XXL-JOB.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XxlHandler {
     /// `BEAN` for a handler of the executor, else the kind of its script.
@@ -46,29 +47,29 @@ pub struct XxlHandler {
     pub name: String,
 }
 
-/// What became of a job that was to be stopped.
+/// Outcome of stopping a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It fires no more from this instant on, and fired, or fires, everything before it.
+    /// It no longer fires from this instant on; every fire before it has happened or will happen.
     At(i64),
-    /// Its next instant is too near, or over, so that it goes on.
+    /// Its next instant is too near or has passed, so the job keeps running.
     TooNear(i64),
     /// It was stopped before.
     Before(JobStatus),
 }
 
-/// What became of a job that was to be started.
+/// Outcome of starting a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
     /// It fires from this instant on.
     From(i64),
-    /// Its instant is over, so that it stays stopped.
+    /// Its instant has passed, so the job stays stopped.
     TooLate,
-    /// It ran already.
+    /// It was running already.
     Before(JobStatus),
 }
 
-/// A connection to XXL-JOB's database. It only reads, but for the status of jobs.
+/// A connection to XXL-JOB's database. It only reads, except for the status of jobs.
 #[derive(Debug)]
 pub struct XxlDatabase(MySqlConnection);
 
@@ -133,7 +134,7 @@ impl XxlDatabase {
         }
     }
 
-    /// Where jobs stand; those that do not exist are left out.
+    /// The status of jobs; jobs that do not exist are left out.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -141,7 +142,7 @@ impl XxlDatabase {
         Ok(read_jobs(&mut self.0, jobs, "").await?)
     }
 
-    /// What jobs call; those that do not exist are left out.
+    /// The handlers of jobs; jobs that do not exist are left out.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -160,9 +161,9 @@ impl XxlDatabase {
         Ok(query.fetch_all(&mut self.0).await?.iter().map(read).collect::<Result<_, _>>()?)
     }
 
-    /// Stops jobs whose next instant is `not_before` or later, at that instant; it is asked once the scheduler waits. XXL-JOB's scheduler waits meanwhile, so that what it has
-    /// taken up lies before the instant, and nothing else does. The instant stays in the row: a job that is stopped and has one was
-    /// stopped here.
+    /// Stops jobs whose next instant is `not_before` or later, as of that instant; `not_before` is called once the lock of XXL-JOB's
+    /// scheduler is held. The scheduler waits meanwhile, so that exactly the fires that it has taken up lie before the instant. The instant
+    /// stays in the row: a stopped job that has one was stopped here.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -183,7 +184,7 @@ impl XxlDatabase {
         let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
         let is_stopped = |(job, stopped): (&i64, &Stopped)| matches!(stopped, Stopped::At(_)).then_some(*job);
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
-        // One statement: each round trip is time until the seam.
+        // One statement: each round trip takes time that is left until the switch.
         if !jobs.is_empty() {
             let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", marks(jobs.len()));
             let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
@@ -216,8 +217,8 @@ impl XxlDatabase {
         Err(ForeignError::Denied(denied.iter().map(grant).collect::<Vec<_>>().join("; ")))
     }
 
-    /// Marks jobs that are stopped, and have no instant, as switched over: an instant in their row is the mark, which a stopped job has only
-    /// from a switch. XXL-JOB resets it when it starts or stops the job.
+    /// Marks stopped jobs that have no instant as switched over. The mark is an instant in their row, which a stopped job has only from a
+    /// switch. XXL-JOB resets it when it starts or stops the job.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -225,7 +226,7 @@ impl XxlDatabase {
         self.set_mark(jobs, at_ms, "AND trigger_next_time = 0").await
     }
 
-    /// Takes the mark from jobs that are stopped.
+    /// Removes the mark from stopped jobs.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -263,8 +264,8 @@ impl XxlDatabase {
         Ok(transaction.rollback().await?)
     }
 
-    /// Lets stopped jobs fire again, each from an instant on; those whose instant is before `not_before` stay stopped. That is asked once the
-    /// scheduler waits. Jobs that do not exist are left out.
+    /// Starts stopped jobs, each from its instant on; those whose instant is before `not_before` stay stopped. `not_before` is called once
+    /// the lock of XXL-JOB's scheduler is held. Jobs that do not exist are left out.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -308,7 +309,7 @@ impl XxlDatabase {
     }
 }
 
-/// What a switch changes or locks, as statements that find no row.
+/// The tables that a switch changes or locks, with statements that need the same rights and find no row.
 const RIGHTS: [(&str, &str); 2] = [
     (
         "xxl_job_info",
@@ -317,7 +318,7 @@ const RIGHTS: [(&str, &str); 2] = [
     ),
     ("xxl_job_lock", "SELECT lock_name FROM xxl_job_lock WHERE 1 = 0 FOR UPDATE"),
 ];
-/// The account may not use a table, or a column of it.
+/// MySQL's errors for an account that may not use a table, or a column of it.
 const DENIED: [u16; 2] = [1142, 1143];
 
 fn is_denied(error: &sqlx::Error) -> bool {

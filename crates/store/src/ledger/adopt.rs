@@ -8,12 +8,12 @@ use crate::cluster::LeaseToken;
 use crate::error::Result;
 use crate::streams::LastStreams;
 
-/// An open run that came to this node from a lease that is over.
+/// An open run that this node took over from a lease that has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Adopted {
     /// The run, with its new owner.
     pub run: Run,
-    /// Whose it was.
+    /// The lease that owned it before.
     pub from: LeaseToken,
     /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] where that is unknown.
     pub from_ended_at: Timestamp,
@@ -24,32 +24,32 @@ pub struct Adopted {
 pub struct OrphanedJobs {
     /// Jobs with open runs under leases that have ended, by id.
     pub jobs: Vec<JobId>,
-    /// The dead nodes whose leases have ended and are fenced: nothing new is stored under these leases, except in the name of a
-    /// job's home.
+    /// The dead nodes whose leases have ended and are fenced. Nothing new is stored under these leases, except runs that another node
+    /// inserts in the name of a job's home.
     pub fenced: Vec<NodeId>,
-    /// This node's own lease does not hold: nothing was read.
+    /// This node's own lease is no longer valid: nothing was read.
     pub is_refused: bool,
 }
 
 /// The answer to [`adopt`](Adopt::adopt).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Adoption {
-    /// What was taken over, the oldest first.
+    /// The runs that were taken over, the oldest first.
     pub runs: Vec<Adopted>,
-    /// This node's own lease does not hold: nothing was taken.
+    /// This node's own lease is no longer valid: nothing was taken.
     pub is_refused: bool,
 }
 
-/// Whether a run of a lease that ended then may have been sent under it. A broadcast's row is never sent; a run whose row
-/// has what it waits for is marked before it is sent; and a run that was due when no executor of its app had a stream went to none.
+/// Whether a run of a lease that ended at `ended_at` may have been sent under it. A broadcast's row is never sent; a run whose row states
+/// what it waits for is marked before it is sent; and a run that was due when no executor of its app had a stream went to none.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp, streams: &LastStreams) -> bool {
-    // The shard of a broadcast names the executor that it is meant for, and is sent without a mark.
+    // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
     let has_stream = run.marked_at.is_some() || streams.may_have_carried(run.app, run.due_at);
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at && !is_unsent && has_stream
 }
 
-/// The run of a lease that ended then, as it is after its adoption: one that may have been sent waits for the roll call.
+/// The state after adoption of a run whose lease ended at `ended_at`: a run that may have been sent waits for the roll call.
 pub(crate) fn adopted(run: Run, ended_at: Timestamp, streams: &LastStreams) -> Run {
     if !may_have_been_sent(&run, ended_at, streams) {
         return run;
@@ -70,9 +70,9 @@ pub(crate) fn first_jobs(mut jobs_of_runs: Vec<JobId>, enough: u32) -> Vec<JobId
 /// Takes over the open runs of dead nodes.
 #[async_trait]
 pub trait Adopt {
-    /// Fences the leases of `dead` nodes that have ended, by the database's clock, and answers the next jobs with open runs whose
-    /// (node, epoch) is no living lease: this node's own of earlier epochs, and those of `dead` nodes. Of the jobs after `after`
-    /// the first ones, until they have `enough` runs.
+    /// Fences those leases of `dead` nodes that have ended by the database's clock. Returns the next jobs with open runs whose (node,
+    /// epoch) is no living lease: runs of earlier epochs of this node, and runs of `dead` nodes. Jobs are taken in order, from the first
+    /// one after `after`, until they have `enough` runs.
     async fn orphaned_jobs(
         &self,
         token: LeaseToken,
@@ -81,12 +81,12 @@ pub trait Adopt {
         enough: u32,
     ) -> Result<OrphanedJobs>;
 
-    /// Which of these jobs have open runs under earlier leases of this node.
+    /// Those of these jobs that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Takes over all of those open runs of these jobs: a part of a job here and a part there would be two homes. Each by an UPDATE
-    /// guarded by its old owner. A pending run that was due before that lease ended may have been sent, unless its row has what it waits
-    /// for and has no mark, or all streams of its app had ended before its instant: it becomes `running`, so that it does not
-    /// count as unsent, and waits for the roll call.
+    /// Takes over all such open runs of these jobs: a job whose runs are split between two nodes would have two homes. Each run is taken by
+    /// an UPDATE guarded by its old owner. A pending run that was due before the old lease ended may have been sent, unless its row states
+    /// what it waits for and has no mark, or all streams of its app had ended before its instant. A run that may have been sent becomes
+    /// `running`, so that it does not count as unsent, and waits for the roll call.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
 }

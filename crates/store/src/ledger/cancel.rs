@@ -7,10 +7,10 @@ use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, RunStatus, Times
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// What became of a request to cancel.
+/// Outcome of a request to cancel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CancelAsked {
-    /// The request is durable; the owner of the run must hear of it.
+    /// The request is stored; the owner of the run must be notified.
     Noted(Box<Run>),
     /// The run has a verdict already.
     Over(RunStatus),
@@ -18,16 +18,16 @@ pub enum CancelAsked {
     NotFound,
 }
 
-/// A request to cancel a run that is another node's.
+/// A request to cancel a run that another node owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CancelElsewhere {
     /// The run.
     pub run: RunId,
     /// Its attempt.
     pub attempt: i32,
-    /// Who has it in hand.
+    /// The executor that has the run.
     pub executor: ExecutorId,
-    /// Who asked.
+    /// The caller that requested it.
     pub by: String,
 }
 
@@ -37,28 +37,28 @@ pub trait Cancel {
     /// Records a request to cancel an open run.
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
 
-    /// The same for several at once, at most a few hundred: those that are over are passed by. Answers how many of them
-    /// are open and have a request now, by the first caller.
+    /// Records a request to cancel several runs at once, at most a few hundred; ended runs are skipped. Returns how many of them are open
+    /// and have a request now; a run that had one already keeps its first caller.
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
-    /// Records that these runs are to end as long as no executor has them, for this reason: their job was paused or deleted. A request
-    /// to cancel a run takes the place of that. Those that have ended, or are to be cancelled, are left as they are.
+    /// Records that these runs are to end, unless an executor has them, for the reason of `request`: their job was paused or deleted. A
+    /// request to cancel a run replaces this. Runs that have ended or have a request to cancel stay unchanged.
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
 
-    /// Own open runs that are to end as long as no executor has them, by id, at most `limit`, with the reason; each is returned until
-    /// the run has ended.
+    /// Own open runs that are to end unless an executor has them, with the reason, by id, at most `limit`; each is returned until the run
+    /// has ended.
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>>;
 
     /// Own open runs with a request to cancel, with its caller; each is returned until the run has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs of other nodes that have a request to cancel and that a known executor has in hand, by id, at most
-    /// `limit`: a node with a stream to that executor sends it the cancel.
+    /// Open runs of other nodes that have a request to cancel and that a known executor has, by id, at most `limit`: a node with a stream
+    /// to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// Open runs of a job without a request to cancel, in the order of their ids, at most `limit`: those of one planned
-    /// instant, or all that the nodes of the cluster look after.
-    /// With an app, only runs of that app: a job that moved leaves runs behind.
+    /// Open runs of a job without a request to cancel, in the order of their ids, at most `limit`: those of one planned instant, or all
+    /// that the nodes of the cluster own.
+    /// With an app, only runs of that app: a job that moved to another app leaves runs behind.
     async fn open_runs(
         &self,
         job: JobId,

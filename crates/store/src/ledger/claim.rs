@@ -16,11 +16,11 @@ use crate::error::Result;
 pub struct DueJob {
     /// The job.
     pub job: JobId,
-    /// The first fire without a row; where fires are held back, the instant at which the job is looked at again.
+    /// The first fire without a row; while fires are held back, the instant at which the scan looks at the job again.
     pub next_fire_at: Timestamp,
     /// The first fire that a maintenance window holds back.
     pub held_from: Option<Timestamp>,
-    /// The definition that it comes from.
+    /// The version of the definition that the instant comes from.
     pub version: i64,
     /// The node that owns the job's open runs; 0 for none yet.
     pub home: NodeId,
@@ -30,47 +30,47 @@ pub struct DueJob {
     pub recent_fires: RecentFires,
 }
 
-/// Which due jobs to read, or which of their instants.
+/// A range of due jobs, or of their instants.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRange {
-    /// Fires at or after this …
+    /// Only fires at or after this instant.
     pub from: Timestamp,
-    /// … and at or before this.
+    /// Only fires at or before this instant.
     pub to: Timestamp,
-    /// At most so many, the earliest first.
+    /// Maximum number of rows, the earliest first.
     pub limit: u32,
 }
 
-/// What one job gets in a claim.
+/// The changes that a claim makes to one job.
 #[derive(Clone, Debug)]
 pub struct ClaimJob {
-    /// The row as the scan read it: a claim that finds it changed has lost.
+    /// The row as the scan read it: a claim that finds it changed has lost the job.
     pub seen: DueJob,
-    /// Where `next_fire_at` moves to.
+    /// The new `next_fire_at`.
     pub next_fire_at: Option<Timestamp>,
-    /// The first fire that a maintenance window holds back from then on.
+    /// The new `held_from`: the first fire that a maintenance window holds back.
     pub held_from: Option<Timestamp>,
-    /// Its recent fires, with these.
+    /// Its recent fires, including those of this claim.
     pub recent_fires: RecentFires,
-    /// The rows of its fires, verdicts of missed spans among them.
+    /// The rows of its fires, including the verdicts of missed spans.
     pub runs: Vec<Run>,
-    /// The run among them whose end gives the next fire: only of a job with a fixed delay.
+    /// The run among them whose end sets the next fire; only for a job with a fixed delay.
     pub follows: Option<RunId>,
 }
 
-/// What a claim won.
+/// Outcome of a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claimed {
-    /// Jobs that this node has now, with their term.
+    /// Jobs whose home is now this node, with their terms.
     pub jobs: Vec<(JobId, i64)>,
     /// Runs of those jobs that were not inserted because a row with their key exists already.
     pub existing: Vec<RunId>,
-    /// The lease did not hold: nothing was tried.
+    /// The lease is no longer valid: nothing was tried.
     pub is_refused: bool,
 }
 
-/// The lease in whose name a new run of a job stands whose home is this node. `leases` are the ends of the node's lease and
-/// of the one before; they are equal once it is fenced, and no node adopts runs under the epoch of a fence.
+/// The lease that owns a new run of a job whose home is this node. `leases` are the ends of the node's lease and of the one before; they
+/// are equal once the lease is fenced. No node adopts runs under the epoch of a fence, so the run then gets the epoch before.
 pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
     let is_fenced = leases.0 == leases.1;
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
@@ -86,23 +86,23 @@ pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit
     all.take(usize::try_from(limit).unwrap_or(usize::MAX)).collect()
 }
 
-/// What became of a trigger with a key.
+/// Outcome of a trigger with a key.
 #[derive(Clone, Debug, PartialEq)]
 pub enum KeyedRun {
     /// The run is stored and has the key.
     Made(Run),
-    /// The same; the run that had the key before is asked to end.
+    /// The run is stored and has the key; the run that had it before gets a request to cancel.
     Replaced(Run, RunId),
     /// This open run has the key: nothing is stored.
     Open(Run),
 }
 
-/// A place among the runs of a job, which are in the order of their planned instants.
+/// A position among the runs of a job, which are in the order of their planned instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// What asked for it.
+    /// The cause of the run.
     pub cause: i64,
     /// Its shard.
     pub shard_index: i32,
@@ -125,31 +125,31 @@ impl UnsentPlace {
 /// Claims due jobs and takes requested runs.
 #[async_trait]
 pub trait Claim {
-    /// Jobs of these homes (0 among them for jobs without one) whose next fire is in the range, the earliest first.
+    /// Jobs of these homes (0 for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
-    /// Instants in the range at which at least so many jobs of one of these homes fire next, in order, with their number; at most
+    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, in order, with the number of jobs; at most
     /// as many instants as the limit of the range.
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
-    /// Claims in one transaction: the lease must hold, each job must still be as it was seen, and another node that
-    /// it is at home at must be fenced ([`adopt`](crate::Adopt::adopt)), with nothing of it open in that one's name; its `next_fire_at` moves on, its home becomes this node, its runs are inserted. What another node
-    /// took drops out.
+    /// Claims jobs in one transaction. The lease must be valid, each job must still be as it was seen, and if its home is another node,
+    /// that node must be fenced ([`adopt`](crate::Adopt::adopt)) and own no open run of the job. The job's `next_fire_at` moves on, its
+    /// home becomes this node, and its runs are inserted. Jobs that another node took drop out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
     /// Own pending runs of a job after this place, in order.
     async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>>;
 
-    /// Inserts a requested run, owned by the home of its job, be it dead (then it is adopted with whatever else
-    /// is open of the job), else by `token`, which becomes the home. Answers the run as it is stored; the one that is there already where its key exists.
+    /// Inserts a requested run, owned by the job's home. If the home is dead, the run is adopted with the job's other open runs; without a
+    /// home, `token` owns the run and becomes the home. Returns the run as it is stored, or the existing run with the same key.
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
 
-    /// The same for a run with a [key](Run::trigger_key), unless an open run of the job has that. Decided under the lock of the job: of
-    /// callers at different servers one gets the key.
+    /// Like [`request_run`](Self::request_run), for a run with a [key](Run::trigger_key), unless an open run of the job has that key. This
+    /// is decided under the job's lock, so that of callers at different servers only one gets the key.
     async fn request_keyed_run(&self, token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp)
     -> Result<KeyedRun>;
 
-    /// Inserts a fire that is cut already: the row of the whole, with its count of shards, and the shards, all or none. Their owner is as
-    /// for [`request_run`](Self::request_run). Answers the rows as they are stored, the whole first.
+    /// Inserts a fire that is already split: the row of the whole, with its count of shards, and the shards, all or none. Their owner is as
+    /// for [`request_run`](Self::request_run). Returns the rows as they are stored, the whole first.
     async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
 }

@@ -7,7 +7,7 @@ use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// A run that is known to be in an executor's hands.
+/// A run that an executor is known to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InHand {
     /// The run.
@@ -18,7 +18,7 @@ pub struct InHand {
     pub executor_id: ExecutorId,
     /// The executor's stable name.
     pub executor: String,
-    /// When the handler began; of a run that has not begun, when it was sent, or its executor chosen.
+    /// When the handler began; for a run that has not begun, when it was sent, or its executor chosen.
     pub at: Timestamp,
 }
 
@@ -27,11 +27,11 @@ pub struct InHand {
 pub enum WaitPlace {
     /// In its server's memory, or on the way to an executor.
     Server,
-    /// In the queue of an executor that has accepted it; with the executor, where the row is to name it.
+    /// In the queue of an executor that has accepted it; with the executor if the row is to name it.
     Executor(Option<InHand>),
 }
 
-/// What a run waits for that has not begun.
+/// The cause of the wait of a run that has not begun.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotedWait {
     /// The run.
@@ -47,29 +47,28 @@ pub struct NotedWait {
 /// Records how open runs get to their executors.
 #[async_trait]
 pub trait Dispatch {
-    /// Own waiting runs due until `until` become pending; answers them, the earliest first.
+    /// Makes own waiting runs that are due until `until` pending; returns them, the earliest first.
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Answers those won.
+    /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns those that were marked.
     async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>>;
 
-    /// Takes the mark off runs that are known not to have been received, or not to have begun: they are pending, also where they
-    /// were noted as running, marked or not, while they waited in their executor's hands.
+    /// Removes the mark from runs that are known not to have been received, or not to have begun. They become pending, even if they were
+    /// recorded as running, marked or not, while they waited at their executor.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
-    /// Releases the claimed but unsent runs of a lease that is being given back: `pending` becomes `waiting`, without a mark, and
-    /// the next lease treats them as never sent. Runs `in_hand` are with executors and stay as they are. Returns how many changed.
+    /// Turns the claimed but unsent runs of a lease that is being released from `pending` into `waiting`, without a mark; the next lease
+    /// treats them as never sent. Runs `in_hand` are with executors and stay as they are. Returns how many changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
-    /// Notes that the handlers of these runs have begun: `pending` becomes `running`, and what was adopted as `running` gets its
+    /// Records that the handlers of these runs have begun: `pending` becomes `running`, and a run that was adopted as `running` gets its
     /// start.
     async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()>;
 
-    /// Stores what own pending runs wait for, at most a few hundred at once. A run that has gone on since keeps what it has.
-    /// One that waits in an executor's queue is marked with that executor, and is `pending` again where it was adopted as
-    /// `running` without a start.
+    /// Stores what own pending runs wait for, at most a few hundred at once. A run that has changed since stays unchanged. A run that waits
+    /// in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as `running` without a start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
-    /// Fixes the total of a broadcast and inserts its shards, all or nothing; false where it was expanded already.
+    /// Fixes the total of a broadcast and inserts its shards, all or nothing; `false` if it was expanded already.
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
 }

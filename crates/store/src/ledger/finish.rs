@@ -8,20 +8,20 @@ use rondel_core::{ExecutorId, IdGen, JobId, Run, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// The end of an attempt, from whatever side it comes.
+/// The end of an attempt, whether an executor reports it or a server decides it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptEnd {
     /// The run.
     pub run: RunId,
-    /// The job: rows are locked in the order of their ids, results are written in the job's lane.
+    /// Its job: rows are locked in the order of ids, and results are written in the job's lane.
     pub job: JobId,
     /// The attempt that ended.
     pub attempt: i32,
     /// How it ended.
     pub outcome: Outcome,
-    /// What the job's definition decides about what follows.
+    /// The policy of the job's definition for what follows.
     pub policy: AfterPolicy,
-    /// The executor, where one had it.
+    /// The executor that had the attempt, if any.
     pub executor: Option<(ExecutorId, String)>,
     /// When the handler began.
     pub started_at: Option<Timestamp>,
@@ -29,66 +29,66 @@ pub struct AttemptEnd {
     pub finished_at: Timestamp,
     /// One line for users.
     pub message: Option<String>,
-    /// What the handler returned, as JSON text.
+    /// The handler's return value, as JSON text.
     pub result: Option<String>,
-    /// How the attempt came to its executor, as [`rondel_core::route::trace`] writes it.
+    /// How the attempt was routed to its executor, as [`rondel_core::route::trace`] writes it.
     pub trace: Option<String>,
     /// The parameters of the outcome's reason.
     pub detail: Option<Box<Detail>>,
     /// A number from 0 to 1 that spreads the retry.
     pub jitter: f64,
-    /// Under which lease a server came to this end by itself: it is refused where the run has another owner by now. `None`
-    /// for the result of an executor: any node may store that.
+    /// The lease under which a server decided this end by itself; the end is refused if the run has another owner by now. `None` for an
+    /// executor's result, which any node may store.
     pub owner: Option<LeaseToken>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub unfinished: bool,
 }
 
-/// What became of an [`AttemptEnd`].
+/// Outcome of storing an [`AttemptEnd`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finished {
-    /// It is durable, and so is what follows. With another attempt, the run as it waits now.
+    /// It is stored, together with what follows; `Some` is the waiting run if another attempt follows.
     Stored(After, Option<Box<Run>>),
-    /// It was durable already.
+    /// It was stored already.
     Duplicate,
-    /// A later attempt exists; this one is kept beside it.
+    /// A later attempt exists; this end is kept with the earlier attempts.
     Superseded,
-    /// No executor had reported the verdict that stood there; it is the true one now.
+    /// The stored verdict had not been reported by an executor; this true one has replaced it.
     Late,
     /// There is no such run.
     NoSuchRun,
-    /// The run is another lease's by now, and its owner decides. Nothing was written.
+    /// Another lease owns the run by now and decides its end. Nothing was written.
     NotOwner,
-    /// The row cannot be written (a data error that is this row's own); the run is marked failed.
+    /// The row cannot be written (a data error of this row alone); the run is marked failed.
     Unwritable,
 }
 
-/// In whose name a batch of ends is written.
+/// The node that writes a batch of ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Finisher<'a> {
-    /// The node, whose runs those are that follow from the ends where their job has no living home.
+    /// The node's lease. It owns the runs that follow from the ends if their job has no living home.
     pub token: LeaseToken,
     /// Makes the ids of the runs that follow.
     pub ids: &'a IdGen,
 }
 
-/// What a batch of ends did.
+/// Outcome of a batch of ends.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ends {
-    /// What became of each, in order. Fewer than were asked where a later part of the batch failed: the rest was not written.
+    /// The outcome of each end, in order. Shorter than the batch if a later part of it failed: that part was not written.
     pub answers: Vec<Finished>,
-    /// Open runs that follow from them: children that were released. Their homes must hear of them.
+    /// Open runs that follow from the ends: children that were released. Their homes must be notified.
     pub released: Vec<Run>,
-    /// The earliest next fire that one of them gave to a job with a fixed delay: the scan must look.
+    /// The earliest next fire that one of the ends gave to a job with a fixed delay: the scan must look.
     pub due_at: Option<Timestamp>,
-    /// Runs that succeeded and await their children from now on: they stay open.
+    /// Runs that succeeded and now await their children: they stay open.
     pub awaiting: Vec<(JobId, RunId)>,
-    /// Runs that awaited their children and are over now.
+    /// Runs that awaited their children and have now ended.
     pub over: Vec<(JobId, RunId)>,
 }
 
 impl Ends {
-    /// Adds what the next part of the batch did.
+    /// Adds the outcome of the next part of the batch.
     pub fn extend(&mut self, part: Self) {
         self.answers.extend(part.answers);
         self.released.extend(part.released);
@@ -103,6 +103,6 @@ impl Ends {
 pub trait Finish {
     /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
     /// attempts), the broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox.
-    /// A batch that failed before is cut into several transactions, and the answer may be that of the first ones alone.
+    /// A batch that failed before is split into several transactions, and the outcome may be that of the first ones alone.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends>;
 }

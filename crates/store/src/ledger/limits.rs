@@ -18,7 +18,7 @@ pub struct LimitName {
 /// Assigns limits to the nodes that count for them.
 #[async_trait]
 pub trait Limits {
-    /// The nodes that count for these limits, in this order: for one that no node counts for yet, the node of `token` from
-    /// now on. Who adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) counts in its place.
+    /// The nodes that count for these limits, in this order. A limit that no node counts for yet is assigned to the node of `token`. A node
+    /// that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) counts in its place.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 }

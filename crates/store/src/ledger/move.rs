@@ -27,18 +27,18 @@ pub struct JobAtHome {
     pub recent_fires: RecentFires,
 }
 
-/// What a node is home to.
+/// The load of a node as a home.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HomeLoad {
     /// The node.
     pub node: NodeId,
-    /// Its jobs that fire.
+    /// Number of its jobs that fire.
     pub job_count: u64,
-    /// Their recent fires, in thousandths of a fire, by the [steps](rondel_core::homes::DECAY_STEPS) of a count's age.
+    /// Recent fires of those jobs, in thousandths of a fire, decayed by the [steps](rondel_core::homes::DECAY_STEPS) of a count's age.
     pub recent_fires: u64,
 }
 
-/// What went to other homes.
+/// The jobs and runs that moved to other homes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MovedJobs {
     /// The jobs, by id.
@@ -50,15 +50,15 @@ pub struct MovedJobs {
 /// Moves jobs and runs to other homes.
 #[async_trait]
 pub trait Move {
-    /// Gives own runs that were never sent to another living node, and their jobs with them: a job goes with all that is open
-    /// of it here, or stays where it is, since a job has one home. It stays where anything of it is open that is not among
-    /// `runs`, or that may have been sent. Of a job that is at home there already, just the pending runs go. They wait in
-    /// the store, where the other node's scan finds them. Answers which went.
+    /// Hands own runs that were never sent over to another living node, and their jobs with them. A job has one home, so it moves with all
+    /// of its open runs here or not at all: it stays if it has an open run that is not among `runs`, that may have been sent, or that is a
+    /// shard. If the job's home is already the other node, only its pending runs move. They wait in the store, where the other node's scan
+    /// finds them. Returns the runs that moved.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
-    /// The same of whole jobs whose home the node is. A job stays, too, where it has an open run with a later attempt, or one
-    /// that is due before `not_before`.
-    /// The runs wait in the store, where the other node's scan finds them. Answers the runs that went, and the jobs.
+    /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if it has an open run with a later
+    /// attempt, or one that is due before `not_before`.
+    /// The runs wait in the store, where the other node's scan finds them. Returns the runs and the jobs that moved.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
     /// Own open runs that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
@@ -67,10 +67,10 @@ pub trait Move {
     /// Jobs that this node is home to, by id after `after`, at most `limit`.
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
 
-    /// What these nodes are home to, as of now; a node is left out where that is nothing.
+    /// The loads of these nodes as homes, as of `now`; nodes that are home to nothing are left out.
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;
 
-    /// Makes jobs that a dead node is home to homeless, where nothing of that node's is open, so that every node sees them;
-    /// at most `limit`. The node is one that was fenced ([`adopt`](crate::Adopt::adopt)). Answers how many they were.
+    /// Removes the home of jobs whose home is a dead node that owns no open run of them, so that every node sees them; at most `limit`. The
+    /// node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
     async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64>;
 }

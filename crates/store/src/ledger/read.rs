@@ -7,29 +7,29 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// Earlier attempts of a run that are read at once.
+/// Maximum number of earlier attempts of a run that one call reads.
 pub const ATTEMPT_COUNT_MAX: u32 = 100;
 
-/// What the tick reads about a run just before it is due.
+/// The state of a run that the tick reads just before it is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunCheck {
     /// The run.
     pub id: RunId,
-    /// Where it stands.
+    /// Its status.
     pub status: RunStatus,
     /// Its attempt.
     pub attempt: i32,
-    /// The definition that it runs under.
+    /// The version of the definition that it runs under.
     pub job_version: i64,
-    /// Whether its start is noted.
+    /// Whether its start is recorded.
     pub is_noted: bool,
     /// Its owner.
     pub owner: LeaseToken,
-    /// Who asked to cancel it, where there is a request.
+    /// The caller that requested its cancellation, if any.
     pub cancel_by: Option<String>,
     /// Why it is to be skipped if no executor has it: its job was paused or deleted.
     pub drop_for: Option<Reason>,
-    /// The term of its job's home; 0 where the job is gone.
+    /// The term of its job's home; 0 if the job was deleted.
     pub term: i64,
 }
 
@@ -42,7 +42,7 @@ pub struct OpenPage {
     pub before: Timestamp,
     /// Only runs after this place.
     pub after: (Timestamp, RunId),
-    /// At most so many.
+    /// Maximum number of runs.
     pub limit: u32,
 }
 
@@ -53,7 +53,7 @@ pub struct RunQuery {
     pub job: Option<JobId>,
     /// Only runs planned up to this instant. Applies to the runs of one job alone.
     pub until: Option<Timestamp>,
-    /// Only runs of these apps: what the caller may see. Of no use together with a broadcast.
+    /// Only runs of these apps, which the caller may see. Ignored together with `parent`.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these; empty for all.
     pub statuses: Vec<RunStatus>,
@@ -61,11 +61,11 @@ pub struct RunQuery {
     pub parent: Option<RunId>,
     /// Only runs after this one in the order of the page.
     pub after: Option<RunId>,
-    /// At most so many.
+    /// Maximum number of runs.
     pub limit: u32,
 }
 
-/// How many runs an executor has in hand.
+/// Number of runs that an executor has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldCount {
     /// Its app.
@@ -82,21 +82,21 @@ pub trait Runs {
     /// Runs by id; those that do not exist are left out.
     async fn runs(&self, ids: &[RunId]) -> Result<Vec<Run>>;
 
-    /// Reads what the tick must know of these runs; those that do not exist are left out.
+    /// Reads the state that the tick needs of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
 
-    /// The keys of a page of own open runs, the earliest first: each is in this node's memory, or waits to be taken up.
+    /// The keys of a page of own open runs, the earliest first: each is in this node's memory, or waits to be loaded into it.
     async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>>;
 
     /// A page of a namespace's runs, newest first.
     async fn list_runs(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>>;
 
-    /// How many runs of a namespace each executor has in hand, by its app and name, as far as the store knows: a run that was sent within
-    /// the last second or two is not among them.
+    /// Number of runs of a namespace that each executor has, by its app and name, as far as the store knows: a run that was sent within the
+    /// last second or two is not counted.
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>>;
 
-    /// The fire of a job that follows this one: the run with the next planned instant, or the next request for the same. A
-    /// broadcast is the row that stands for all its shards.
+    /// The job's next fire after this one: the run with the next planned instant, or the next request for the same instant. A broadcast is
+    /// represented by the row for all its shards.
     async fn next_of_job(&self, run: &Run) -> Result<Option<Run>>;
 
     /// The runs that name one of these (a few hundred) as the run that they follow from: shards, children, runs retried by
@@ -107,6 +107,6 @@ pub trait Runs {
     /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// The attempts of a run that are over, by number: the newest [`ATTEMPT_COUNT_MAX`]. The run has the number of all.
+    /// The ended attempts of a run, by number: the newest [`ATTEMPT_COUNT_MAX`]. The run has the number of all.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
 }

@@ -1,4 +1,4 @@
-//! Fences by way of other servers: the roll call of a server that has no stream to an executor which another one hears.
+//! Fences relayed through other servers: the roll call of a server without a stream to an executor that another server hears.
 
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
@@ -6,38 +6,38 @@ use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// A question to an executor: what has it in hand, now that it takes nothing more of these leases?
+/// A question to an executor: which runs does it have, now that it takes nothing more of these leases?
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceRequest {
     /// The server that asks.
     pub asker: NodeId,
-    /// Whom.
+    /// The executor that is asked.
     pub executor: ExecutorId,
-    /// When: one question of a server to an executor differs from the next by that.
+    /// When it was asked: this distinguishes the questions of one server to one executor.
     pub asked_at: Timestamp,
     /// The leases, which have ended.
     pub leases: Vec<LeaseToken>,
 }
 
-/// What the executor answered to the server that hears it.
+/// The answer of an executor, as the server that hears it stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayedAnswer {
     /// The server that asked.
     pub asker: NodeId,
-    /// Who answered.
+    /// The executor that answered.
     pub executor: ExecutorId,
     /// When it was asked.
     pub asked_at: Timestamp,
     /// Its name at the server that hears it.
     pub name: String,
-    /// The attempts that it had in hand, or whose results.
+    /// The attempts that it had, or whose results it had.
     pub held: Vec<(RunId, i32)>,
 }
 
-/// Carries fences to executors that another server hears, and their answers back.
+/// Relays fences to executors that another server hears, and their answers back.
 #[async_trait]
 pub trait Relay {
-    /// Stores questions, each in the place of an earlier one to the same executor. Those of all servers from before `forget` are
+    /// Stores questions, each in place of the server's earlier one to the same executor. Questions of all servers from before `forget` are
     /// removed.
     async fn ask_fences(&self, requests: &[FenceRequest], forget: Timestamp) -> Result<()>;
 
@@ -48,7 +48,7 @@ pub trait Relay {
     /// Stores answers. The first answer to a question stays.
     async fn answer_fences(&self, answers: &[RelayedAnswer], now: Timestamp) -> Result<()>;
 
-    /// The answers to the questions of `asker`, at most `limit`. They stay until the next question, so that one that is lost on its
+    /// The answers to the questions of `asker`, at most `limit`. They stay until the next question, so that an answer that is lost on its
     /// way is read again.
     async fn fence_answers(&self, asker: NodeId, since: Timestamp, limit: u32) -> Result<Vec<RelayedAnswer>>;
 }

@@ -6,7 +6,7 @@ use rondel_core::{AppId, IdGen, JobId, NamespaceId, Run, RunId, RunStatus, Times
 
 use crate::error::Result;
 
-/// How many rows of the ledger a search looks at, at most, where no index answers it.
+/// Maximum number of rows of the ledger that a search reads if no index answers it.
 pub const SEARCHED_COUNT_MAX: u32 = 10_000;
 
 /// The order of the runs that a search finds.
@@ -17,14 +17,14 @@ pub enum RunOrder {
     Newest,
     /// The longest first.
     Longest,
-    /// Those whose handlers began the latest after their planned instants first.
+    /// The longest time between planned instant and start of the handler first.
     Latest,
 }
 
 /// A place in the order of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunPlace {
-    /// What the order is by; 0 where it is by id alone.
+    /// The value that the order sorts by; 0 if it sorts by id alone.
     pub value: i64,
     /// The run.
     pub id: RunId,
@@ -41,7 +41,7 @@ pub struct RunText {
     pub jobs: Vec<JobId>,
 }
 
-/// What to search for. An id rises with the instant at which its row was made, so a stretch of time is a stretch of ids.
+/// The criteria of a search. An id rises with the instant at which its row was made, so a range of time is a range of ids.
 #[derive(Clone, Debug)]
 pub struct RunSearch {
     /// Only runs with one of these; empty for all.
@@ -62,37 +62,37 @@ pub struct RunSearch {
     pub since: Option<Timestamp>,
     /// Only runs that were planned and made up to this instant.
     pub until: Option<Timestamp>,
-    /// How long they took, or take at `now`.
+    /// Only runs whose duration, for open runs up to `now`, is in this range.
     pub duration: LengthRange,
-    /// How late they began.
+    /// Only runs whose start was late by a length in this range.
     pub late: LengthRange,
     /// Texts that must occur, or must not.
     pub texts: Vec<RunText>,
-    /// For the lengths of open runs.
+    /// The end of the durations of open runs.
     pub now: Timestamp,
     /// The order.
     pub order: RunOrder,
-    /// Only runs behind this place: after it, or before it where the search goes backwards.
+    /// Only runs after this place, or before it if the search goes backwards.
     pub from: Option<RunPlace>,
     /// Whether the page ends at `from` instead of beginning there.
     pub is_backward: bool,
-    /// How many rows to look at, at most.
+    /// Maximum number of rows to read.
     pub look_at: u32,
-    /// How many runs to find, at most.
+    /// Maximum number of runs to return.
     pub limit: u32,
 }
 
-/// What a search found.
+/// Result of a search.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FoundRuns {
     /// The runs, in the order of the search.
     pub runs: Vec<Run>,
-    /// Where the search stopped looking although there are further rows.
+    /// The run at which the search stopped although there are further rows.
     pub stopped_at: Option<RunId>,
 }
 
 impl RunSearch {
-    /// Everything, at this instant.
+    /// A search for all runs, as of `now`.
     #[must_use]
     pub fn new(now: Timestamp, limit: u32) -> Self {
         Self {
@@ -117,7 +117,7 @@ impl RunSearch {
         }
     }
 
-    /// Where a run is in the order.
+    /// The place of a run in the order.
     #[must_use]
     pub fn place(&self, run: &Run) -> RunPlace {
         let value = match self.order {
@@ -133,7 +133,7 @@ impl RunSearch {
         run.started_at.map_or(-1, |at| end.saturating_sub(at.as_millis()))
     }
 
-    /// The ids from the first that can pass to before the first that is too new.
+    /// The range of ids that can match: from the first one, up to before the first that is too new.
     #[must_use]
     pub fn ids(&self) -> (i64, i64) {
         // A row is made some time ahead of its instant.
@@ -142,7 +142,7 @@ impl RunSearch {
         (from, to)
     }
 
-    /// Whether a run passes, whatever its place.
+    /// Whether a run matches, regardless of its place.
     #[must_use]
     pub fn admits(&self, run: &Run) -> bool {
         let is_in = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);
@@ -171,16 +171,16 @@ impl RunText {
     }
 }
 
-/// How long before its instant a row is made, at most.
+/// Maximum time between the creation of a row and its later instant.
 const MADE_AHEAD_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 
-/// The least and the greatest length that pass; what never began has none.
+/// The least and the greatest length that match; a run that never began has no length.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
     let (least, greatest) = range.millis();
     if range.is_open() { (least, greatest) } else { (least.max(0), greatest) }
 }
 
-/// How late the first attempt began; -1 where it did not, or where another attempt followed.
+/// How late the first attempt began, in milliseconds; -1 if it did not begin, or if another attempt followed.
 fn late_ms(run: &Run) -> i64 {
     let began = run.started_at.filter(|_| run.attempt == 1);
     began.map_or(-1, |at| at.as_millis().saturating_sub(run.fire_at.as_millis()))
@@ -189,7 +189,7 @@ fn late_ms(run: &Run) -> i64 {
 /// Searches runs.
 #[async_trait]
 pub trait SearchRuns {
-    /// A page of the runs of a namespace that pass. Where an index does not answer the search, it looks at the newest rows of the
-    /// stretch of time alone, and returns where it stopped.
+    /// A page of the runs of a namespace that match. If no index answers the search, it reads only the newest rows of the time range, and
+    /// returns where it stopped.
     async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns>;
 }

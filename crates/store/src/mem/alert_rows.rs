@@ -10,7 +10,7 @@ use crate::alerts::{
     AlertEvent, ExpectLook, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
 };
 
-/// What the alerts' tables hold.
+/// The rows of the alerts' tables.
 #[derive(Debug, Default)]
 pub(super) struct AlertRows {
     pub(super) versions: BTreeMap<NamespaceId, i64>,
@@ -40,7 +40,7 @@ impl AlertRows {
         its.map(|(_, record)| &record.incident).filter(|incident| incident.standing == Standing::Firing)
     }
 
-    /// Gives a job that is made or saved now these expectations in the place of those that it had.
+    /// Replaces the expectations of a job that is created or saved now.
     pub(super) fn write_expects(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
@@ -62,7 +62,7 @@ impl AlertRows {
         }
     }
 
-    /// Forgets a namespace.
+    /// Removes the rows of a namespace.
     pub(super) fn leave(&mut self, namespace: NamespaceId) {
         self.versions.remove(&namespace);
         self.rules.retain(|_, rule| rule.namespace != namespace);

@@ -1,4 +1,4 @@
-//! Rules of alerts, their incidents and silences.
+//! Alert rules, their incidents and silences.
 
 use std::collections::BTreeMap;
 
@@ -359,7 +359,7 @@ impl Alerts for MemStore {
 }
 
 impl State {
-    /// Leaves an event of a run that failed or was skipped, where a rule of its namespace is about such runs.
+    /// Leaves an event for a run that failed or was skipped, if a rule of its namespace covers such runs.
     pub(super) fn add_alert_event(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
         let is_shard = run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1);

@@ -96,7 +96,7 @@ impl State {
         self.calendars.values().find(|calendar| calendar.namespace == namespace && calendar.spec.name == name)
     }
 
-    /// Names of the jobs that use it, in order.
+    /// Names of the jobs that use a calendar, in order.
     fn users(&self, id: CalendarId, within: Option<&[AppId]>) -> Vec<String> {
         let uses = |job: &JobRecord| {
             job.calendar.is_some_and(|pin| pin.id == id) && within.is_none_or(|apps| apps.contains(&job.app))

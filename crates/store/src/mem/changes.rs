@@ -1,4 +1,4 @@
-//! What changed of late.
+//! Recent changes of runs and jobs.
 
 use std::ops::Bound;
 
@@ -6,23 +6,23 @@ use async_trait::async_trait;
 use rondel_core::{ExecutorId, NamespaceId, RunId, RunStatus, Timestamp};
 
 use super::{MemStore, size};
-use crate::changes::{Changes, RunStand, SavedJob};
+use crate::changes::{Changes, RunSnapshot, SavedJob};
 use crate::{LeaseToken, Result};
 
 #[async_trait]
 impl Changes for MemStore {
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunStand>> {
+    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         let later = state.runs.range((Bound::Excluded(after), Bound::Unbounded));
-        Ok(later.take(size(limit)).map(|(_, run)| RunStand::from(run)).collect())
+        Ok(later.take(size(limit)).map(|(_, run)| RunSnapshot::from(run)).collect())
     }
 
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunStand>> {
+    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
-        Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(RunStand::from).collect())
+        Ok(ids.iter().filter_map(|id| state.runs.get(id)).map(RunSnapshot::from).collect())
     }
 
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunStand>> {
+    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
         let state = self.state();
         let mut found = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
@@ -30,7 +30,7 @@ impl Changes for MemStore {
                 |run: &&rondel_core::Run| (run.node, run.node_epoch, run.status) == (owner.node, owner.epoch, status);
             let mut runs: Vec<_> = state.runs.values().filter(own).collect();
             runs.sort_by_key(|run| run.due_at);
-            found.extend(runs.into_iter().take(size(limit)).map(RunStand::from));
+            found.extend(runs.into_iter().take(size(limit)).map(RunSnapshot::from));
         }
         Ok(found)
     }

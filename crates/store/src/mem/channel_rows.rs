@@ -28,7 +28,7 @@ pub(super) struct StoredMessage {
 }
 
 impl StoredMessage {
-    /// The word of its row.
+    /// The name of its state in its row.
     pub(super) const fn state(&self) -> &'static str {
         match (self.is_waiting, self.is_sent) {
             (true, _) => "waiting",
@@ -39,7 +39,7 @@ impl StoredMessage {
 }
 
 impl Alerts {
-    /// Removes what a namespace has.
+    /// Removes the rows of a namespace.
     pub(super) fn leave(&mut self, namespace: NamespaceId) {
         let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
         let ids: Vec<ChannelId> = names.map(|(channel, _)| channel.id).collect();

@@ -1,4 +1,4 @@
-//! The sets of jobs that executors' code declares, and what they declare of a job.
+//! The sets of jobs that executors' code declares, and the declarations of single jobs.
 
 use std::cmp::Reverse;
 

@@ -42,7 +42,7 @@ impl Heal for MemStore {
 }
 
 impl State {
-    /// How a job stands that no scan sees although it should fire.
+    /// A job that no scan sees although it should fire; `None` if the job is not stuck.
     fn stuck(&self, job: JobId) -> Option<StuckJob> {
         let due = self.due.get(&job)?;
         let open = due.follows.filter(|run| self.is_open(*run));

@@ -12,7 +12,7 @@ pub(super) type ChunkKey = (RunId, i32, i64);
 
 pub(super) struct StoredChunk {
     lines: Vec<LogLine>,
-    /// Whose it is, and what it takes; `None` in the line that is left of a removed log.
+    /// The namespace and the size that count; `None` for the line that replaces a removed log.
     counted: Option<(NamespaceId, u64)>,
 }
 

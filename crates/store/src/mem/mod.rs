@@ -1,6 +1,6 @@
-//! The store in memory: the same answers as a database gives, for the tests of those who use a store.
+//! The store in memory: it answers as a database does, for the tests of code that uses a store.
 //!
-//! Simple rather than fast: every call looks at everything under one lock.
+//! Simple rather than fast: every call goes through all rows under one lock.
 
 mod access;
 mod alert_rows;
@@ -57,7 +57,7 @@ use crate::outbox::{FailureWebhook, OutboxItem};
 use crate::reports::{FailureGain, FailureKey, ScheduledReport};
 use crate::rollups::{JobPulse, PointKey, StatPoint};
 
-/// What time it is.
+/// Returns the current time.
 type Clock = dyn Fn() -> Timestamp + Send + Sync;
 
 /// The store in memory, with a clock that tests set.
@@ -91,7 +91,7 @@ impl fmt::Debug for MemStore {
     }
 }
 
-/// Half of a run's key is its job.
+/// The unique key of a run.
 type RunKey = (JobId, Timestamp, i64, i32);
 
 fn key(run: &Run) -> RunKey {
@@ -104,7 +104,7 @@ struct State {
     apps: BTreeMap<AppId, App>,
     jobs: BTreeMap<JobId, StoredJob>,
     calendars: BTreeMap<CalendarId, CalendarRecord>,
-    /// Of every version that a calendar ever had.
+    /// The rules of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     scripts: BTreeMap<(NamespaceId, String), script_rows::StoredScript>,
     due: BTreeMap<JobId, Due>,
@@ -121,7 +121,7 @@ struct State {
     pumps: BTreeSet<JobId>,
     pump_items: BTreeMap<JobId, BTreeMap<String, rondel_core::pump::Item>>,
     cancels: BTreeSet<RunId>,
-    /// Which run of a job has a key, or had it last.
+    /// The run that has a key of a job, or had it last.
     trigger_keys: HashMap<(JobId, String), RunId>,
     limit_homes: BTreeMap<LimitName, NodeId>,
     /// By asker and executor, with the answer.
@@ -132,34 +132,34 @@ struct State {
     outbox: BTreeMap<OutboxId, OutboxItem>,
     alerts: channel_rows::Alerts,
     alert_rows: alert_rows::AlertRows,
-    /// Runs that failed for good and were not looked at, with their namespace, job and instant.
+    /// Runs that failed for good and were not acknowledged, with their namespace, job and instant.
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     passes: BTreeMap<String, Timestamp>,
     /// By job, hour and verdict: runs and milliseconds.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
-    /// Runs that are counted later, or may have to be counted anew, with the verdict as which they were.
+    /// Runs that are counted later, or may have to be counted again, with the verdict as which they were counted.
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
     stat_cursor: Option<RunId>,
     points: BTreeMap<PointKey, StatPoint>,
     pulses: BTreeMap<JobId, JobPulse>,
     /// The switches of apps that are not active.
     app_switches: BTreeMap<AppId, Switch>,
-    /// Those of executors, by app and name, with the instant of each.
+    /// The switches of executors, by app and name, with the instant of each.
     executor_switches: BTreeMap<(AppId, String), (Switch, Timestamp)>,
     declared: BTreeMap<(AppId, String), DeclaredSet>,
-    /// By the owner's id.
+    /// By namespace, source and number.
     shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     xxl: xxl_rows::Xxl,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
-    /// The spans that asked for runs.
+    /// The spans that requested runs.
     traces: BTreeMap<RunId, TraceParent>,
-    /// Which jobs follow from which.
+    /// The edges between jobs.
     parents: Vec<Edge>,
-    /// What got its verdict in the batch that is being written.
+    /// Runs that got their verdict in the batch that is being written.
     ended: Vec<EndedRun>,
 }
 
@@ -202,12 +202,12 @@ struct StoredNode {
 }
 
 impl StoredNode {
-    /// Whether a node raised its epoch when its lease had ended.
+    /// Whether a node has raised its epoch after its lease ended.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }
 
-    /// In whose name a new run of a job stands that is at home here.
+    /// The lease that owns a new run of a job whose home is this node.
     fn lease_of_home(&self) -> LeaseToken {
         lease_of_home(self.node.id, self.node.epoch, (self.node.lease_until, self.prior_lease_until))
     }
@@ -229,14 +229,14 @@ impl State {
         true
     }
 
-    /// A lease has ended: so have the streams that were open under it, as far as is known.
+    /// Records the end of the streams that were open, as far as is known, under a lease that has ended.
     fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) {
         let is_its = |token: LeaseToken| token.node == lease.node && token.epoch <= lease.epoch;
         let its = self.sessions.values_mut().filter(|session| is_its(session.token));
         its.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 
-    /// An open run in these hands.
+    /// An open run that this lease owns.
     fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)

@@ -1,4 +1,4 @@
-//! Webhooks, and messages on their way.
+//! Webhooks, and messages on their way to them.
 
 use std::collections::BTreeMap;
 
@@ -66,8 +66,7 @@ impl Outbox for MemStore {
 }
 
 impl State {
-    /// Writes a message about a run that failed, or was skipped for a reason that its job wants reported, where its namespace
-    /// has a webhook.
+    /// Writes a message about a run that failed, or was skipped for a reason that its job wants reported, if its namespace has a webhook.
     pub(super) fn add_message(&mut self, id: RunId, now: Timestamp) {
         self.add_alert_event(id);
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };

@@ -1,10 +1,10 @@
-//! Calls that their makers gave a key.
+//! Calls with idempotency keys.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;
 
 use super::{MemStore, size};
-use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
 use crate::{RequestKeys, Result};
 
 /// A call that began.
@@ -17,24 +17,24 @@ pub(super) struct StoredCall {
 
 #[async_trait]
 impl RequestKeys for MemStore {
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun> {
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState> {
         let mut state = self.state();
         let new = StoredCall { fingerprint: call.fingerprint.to_owned(), began_at: now, answer: None };
         let Some(known) = state.calls.get_mut(&key(call)) else {
             state.calls.insert(key(call), new);
-            return Ok(Begun::New);
+            return Ok(CallState::New);
         };
         if known.fingerprint != call.fingerprint {
-            return Ok(Begun::Other);
+            return Ok(CallState::Other);
         }
         if let Some(answer) = &known.answer {
-            return Ok(Begun::Answered(answer.clone()));
+            return Ok(CallState::Answered(answer.clone()));
         }
         if known.began_at >= given_up {
-            return Ok(Begun::InFlight);
+            return Ok(CallState::InFlight);
         }
         *known = new;
-        Ok(Begun::New)
+        Ok(CallState::New)
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
@@ -57,7 +57,7 @@ impl RequestKeys for MemStore {
             .map(|(key, call)| (call.began_at, key.clone()))
             .collect();
         old.sort();
-        // As in SQL: those that began in the same millisecond stay for the next time.
+        // As in SQL: calls that began in the same millisecond stay for the next time.
         let before = old.get(size(limit)).map_or(before, |(began_at, _)| *began_at);
         let count = old.len();
         state.calls.retain(|_, call| call.began_at >= before);

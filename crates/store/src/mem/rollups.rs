@@ -1,4 +1,4 @@
-//! Counts with distributions, and what overviews read of the ledger.
+//! Counts with distributions, and the reads of the ledger for overviews.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -130,7 +130,7 @@ impl Rollups for MemStore {
                 && run.due_at <= query.due_by
                 && run.fire_at <= query.since
                 && run.started_at.is_none_or(|at| at <= query.since)
-                && (!query.is_first_attempt || run.attempt == 1)
+                && (!query.first_attempts_only || run.attempt == 1)
                 && is_whole(run)
         };
         let mut jobs: BTreeMap<JobId, OpenJob> = BTreeMap::new();
@@ -222,7 +222,7 @@ impl State {
     }
 }
 
-/// Whether it is no shard of a broadcast.
+/// Whether it is not a shard of a broadcast.
 fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

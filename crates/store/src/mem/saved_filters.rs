@@ -1,4 +1,4 @@
-//! Filters that users kept under names.
+//! Filters that users saved under names.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;

@@ -1,4 +1,4 @@
-//! What is kept of a script.
+//! The rows of a script.
 
 use std::collections::BTreeMap;
 

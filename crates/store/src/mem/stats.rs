@@ -83,7 +83,7 @@ impl Stats for MemStore {
 }
 
 impl State {
-    /// Runs that were passed while they were open, or whose verdict is another one now.
+    /// Runs that were open when the cursor passed them, or whose verdict has changed since.
     fn ended_since_counted(&self) -> Vec<Run> {
         let has_ended = |(id, counted): (&RunId, &Option<RunStatus>)| {
             let run = self.runs.get(id).filter(|run| run.status.is_terminal() && Some(run.status) != *counted)?;

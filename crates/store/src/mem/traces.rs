@@ -1,4 +1,4 @@
-//! In which traces runs were asked for.
+//! Trace contexts of requested runs.
 
 use async_trait::async_trait;
 use rondel_core::{IdGen, RunId, Timestamp, TraceParent};

@@ -16,7 +16,7 @@ impl Upkeep for MemStore {
         let now = self.now();
         let mut state = self.state();
         let distance = |last: Timestamp| if last > now { last.since(now) } else { now.since(last) };
-        if state.passes.get(task).is_some_and(|last| distance(*last) < away(period)) {
+        if state.passes.get(task).is_some_and(|last| distance(*last) < pass_gap(period)) {
             return Ok(false);
         }
         state.passes.insert(task.to_owned(), now);

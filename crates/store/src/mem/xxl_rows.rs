@@ -1,4 +1,4 @@
-//! What is kept about executors that speak XXL-JOB's protocol.
+//! The rows of executors that speak XXL-JOB's protocol.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use rondel_core::{AppId, JobId};
 
 use crate::xxl::{XxlExecutor, XxlRun};
 
-/// The numbers before the first ones.
+/// The last number before the first ones that are given.
 pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
 
-/// What is kept about such executors.
+/// The rows of such executors.
 #[derive(Debug, Default)]
 pub(super) struct Xxl {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,

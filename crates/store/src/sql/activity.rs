@@ -1,4 +1,4 @@
-//! What the states of a page of jobs are folded from, in one statement.
+//! Reads the activity of a page of jobs, from which their states follow, in one statement.
 
 use rondel_core::{JobId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
@@ -8,8 +8,8 @@ use crate::rollups::{JobActivity, decides_failing};
 use crate::sql::SqlStore;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// Whether the job has such a run. A cross join keeps `SQLite` from walking through all runs of the job: the index of what is open
-/// begins with the node, and a single status lets the others use it too.
+/// Whether the job has an open run of this status. A cross join keeps `SQLite` from walking through all runs of the job: the index of open
+/// runs begins with the node, and a single status lets the other databases use it, too.
 macro_rules! has_run {
     ($status:literal) => {
         concat!(
@@ -21,8 +21,8 @@ macro_rules! has_run {
     };
 }
 
-/// Each part stops at the first row that it finds, however many runs a job has. The newest verdict is looked for back to the first
-/// run before an instant: from there on, the pulse has it.
+/// Each part stops at the first row that it finds, however many runs a job has. The newest verdict is looked for back to the first run
+/// before an instant: an older one is in the pulse.
 pub(super) const READ_ACTIVITY: Statement = Statement {
     name: "read_activity",
     text: concat!(

@@ -1,4 +1,4 @@
-//! Calendars: their rows, and the lock that saving a job and deleting its calendar have in common.
+//! Calendars: their rows, and the lock that saving a job and deleting its calendar share.
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
@@ -65,7 +65,7 @@ const LIST_USERS_OF_APPS: Statement = Statement {
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
-/// The jobs that have come up with their calendar are not looked at: the index ends at the version before.
+/// Jobs that are planned by the newest version are not read: the range of the index ends at the version before.
 pub(super) const READ_JOBS_BEHIND: Statement = Statement {
     name: "read_jobs_behind",
     text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \
@@ -140,7 +140,7 @@ impl Calendars for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks a calendar; answers its newest version, or nothing where it is gone.
+    /// Locks a calendar; returns its newest version, or `None` if it was deleted.
     async fn lock_calendar(&mut self, id: CalendarId) -> Result<Option<i64>> {
         let Some(row) = self.row(Query::new(&LOCK_CALENDAR).int(id.get())).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "calendar");
@@ -148,7 +148,7 @@ impl Tx<'_> {
         columns.int("version").map(Some)
     }
 
-    /// Whether a job may use this version of a calendar. It cannot be deleted before this transaction is over.
+    /// Whether a job may use this version of a calendar. The calendar cannot be deleted before this transaction ends.
     pub(super) async fn hold_calendar(&mut self, pin: Option<PinnedCalendar>) -> Result<bool> {
         let Some(pin) = pin else { return Ok(true) };
         Ok(self.lock_calendar(pin.id).await?.is_some_and(|newest| (1..=newest).contains(&pin.version)))

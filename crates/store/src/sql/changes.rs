@@ -1,4 +1,4 @@
-//! What changed of late.
+//! Recent changes of runs and jobs.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 
 use super::SqlStore;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
-use crate::changes::{Changes, RunStand, SavedJob};
+use crate::changes::{Changes, RunSnapshot, SavedJob};
 use crate::{LeaseToken, Result};
 
 macro_rules! select_stand {
@@ -40,11 +40,11 @@ const READ_EXECUTOR_NAMES: Statement =
 
 #[async_trait]
 impl Changes for SqlStore {
-    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunStand>> {
+    async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
         stands(&self.rows(Query::new(&READ_RUNS_AFTER).int(after.get()).int(limit.into())).await?)
     }
 
-    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunStand>> {
+    async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let mut found = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_RUNS_NOW).list(chunk.iter().map(|id| id.get()));
@@ -53,7 +53,7 @@ impl Changes for SqlStore {
         Ok(found)
     }
 
-    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunStand>> {
+    async fn runs_of_lease(&self, owner: LeaseToken, limit: u32) -> Result<Vec<RunSnapshot>> {
         let mut found = Vec::new();
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
             let query = Query::new(&READ_RUNS_OF_LEASE).int(owner.node.get()).int(owner.epoch);
@@ -93,10 +93,10 @@ impl Changes for SqlStore {
     }
 }
 
-fn stands(rows: &[AnyRow]) -> Result<Vec<RunStand>> {
+fn stands(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
     let stand = |row: &AnyRow| {
         let mut columns = Reader::new(row, "run");
-        Ok(RunStand {
+        Ok(RunSnapshot {
             id: RunId::new(columns.int("id")?),
             namespace: NamespaceId::new(columns.int("namespace_id")?),
             app: AppId::new(columns.int("app_id")?),

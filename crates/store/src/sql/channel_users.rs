@@ -1,4 +1,4 @@
-//! What uses a channel. Whatever is to name one locks it first, so that it is not deleted meanwhile.
+//! The users of a channel. A transaction that names a channel locks it first, so that it is not deleted meanwhile.
 
 use std::collections::BTreeSet;
 
@@ -15,7 +15,7 @@ use crate::Result;
 use crate::alerts::RULE_COUNT_MAX;
 use crate::channels::{CHANNEL_USER_COUNT_MAX, ChannelUser};
 
-/// Definitions that one statement reads.
+/// Number of definitions that one statement reads.
 const PAGE: usize = 200;
 
 const READ_RULES: Statement = Statement {
@@ -26,8 +26,8 @@ const READ_REPORT: Statement = Statement {
     name: "read_report_for_channel",
     text: "SELECT namespace_id, spec FROM report_schedule WHERE namespace_id = ?",
 };
-/// The jobs that expect something of one kind, of which the definition has a text. A name has no character that stands for others
-/// but `_`, so that this finds too many at worst.
+/// The jobs with an expectation of one kind whose definition contains a text. The only wildcard in a name can be `_`, so at worst this
+/// finds too many.
 pub(super) const LIST_EXPECTING: Statement = Statement {
     name: "list_expecting_jobs",
     text: "SELECT job.id, job_version.spec FROM job_expect CROSS JOIN job CROSS JOIN job_version \
@@ -37,7 +37,7 @@ pub(super) const LIST_EXPECTING: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// What uses a channel, at most one more than [`CHANNEL_USER_COUNT_MAX`]. The caller has locked the channel.
+    /// The users of a channel, at most one more than [`CHANNEL_USER_COUNT_MAX`]. The caller has locked the channel.
     pub(super) async fn channel_users(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUser>> {
         let mut users = BTreeSet::new();
         for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
@@ -70,7 +70,7 @@ impl Tx<'_> {
         kind: ExpectKind,
         (name, users): (&str, &mut BTreeSet<ChannelUser>),
     ) -> Result<()> {
-        // Those that name no channel use this one.
+        // Expectations that name no channel use this one.
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after = 0;
         loop {
@@ -91,7 +91,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Locks these channels until the transaction is over; answers those that do not exist.
+    /// Locks these channels until the transaction ends; returns those that do not exist.
     pub(super) async fn hold_channels(
         &mut self,
         namespace: NamespaceId,
@@ -106,8 +106,8 @@ impl Tx<'_> {
         Ok(missing)
     }
 
-    /// Locks the channels that definitions name, each with what it replaces; answers one that a definition names anew and that does
-    /// not exist.
+    /// Locks the channels that definitions name; each definition comes with the one that it replaces. Returns a channel that a definition
+    /// did not name before and that does not exist.
     pub(super) async fn hold_expected<'s>(
         &mut self,
         namespace: NamespaceId,

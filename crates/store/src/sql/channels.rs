@@ -65,7 +65,7 @@ const DELETE_DELIVERIES_OF: Statement =
     Statement { name: "delete_deliveries_of", text: "DELETE FROM alert_delivery WHERE channel_id = ?" };
 const READ_SECRETS: Statement =
     Statement { name: "read_channel_secrets", text: "SELECT id, name, secret FROM alert_channel ORDER BY id" };
-/// Where no other server has sealed or changed it meanwhile.
+/// Changes nothing if another server has sealed or changed the secret meanwhile.
 const SEAL_CHANNEL: Statement =
     Statement { name: "seal_channel", text: "UPDATE alert_channel SET secret = ? WHERE id = ? AND secret = ?" };
 const FIND_CHANNELS: Statement =
@@ -175,13 +175,13 @@ impl Channels for SqlStore {
     }
 
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
-        // Mostly there is nothing: a look costs no transaction.
+        // Mostly no message is due: this check needs no transaction.
         if self.row(Query::new(&FIND_ANY_MESSAGE).at(lease.now)).await?.is_none() {
             return Ok(Vec::new());
         }
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
-        // No channel has this id: a list has at least one.
+        // No channel has this id; a list needs at least one.
         let mut without = vec![0];
         without.extend(lease.without.iter().take(max).map(|channel| channel.get()));
         let due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
@@ -272,7 +272,7 @@ impl Channels for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes messages in this transaction, without those that exist and those to channels that are gone.
+    /// Writes messages in this transaction, except those that exist and those to channels that were deleted.
     pub(super) async fn write_messages(&mut self, messages: &[NewMessage]) -> Result<u64> {
         let mut written = 0;
         for chunk in messages.chunks(CHUNK_MAX) {
@@ -348,7 +348,7 @@ impl Tx<'_> {
     }
 }
 
-/// Where the secret of a channel is kept: no sealed text of another place is good there.
+/// The place of a channel's secret: a text that was sealed for another place is not valid there.
 fn place(id: ChannelId) -> String {
     format!("alert_channel.secret {id}")
 }
@@ -379,7 +379,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals what an older key has left; fails where there is something that no key opens.
+    /// Seals secrets again that are not sealed with the first key; fails if there is one that no key opens.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "alert_channel");
@@ -407,7 +407,7 @@ fn not_sealed(error: StoreError) -> OpenError {
 }
 
 fn notice_text(notice: &Notice) -> String {
-    // A type of strings and numbers is always written.
+    // A type of strings and numbers can always be serialized.
     serde_json::to_string(&notice.clone().bounded()).unwrap_or_default()
 }
 
@@ -456,8 +456,8 @@ fn delivery(row: &AnyRow) -> Result<Delivery> {
     Ok(if is_report { Delivery { kind: NoticeKind::Report, ..delivery } } else { delivery })
 }
 
-/// The word of a kind in the tables. A report is kept as the digest of no incident: the tables of channels are older than reports, and
-/// their check of the words knows none.
+/// The name of a kind in the tables. A report is stored as a digest without an incident: the tables of channels are older than reports, and
+/// their CHECK does not know that kind.
 const fn kind_word(kind: NoticeKind) -> &'static str {
     match kind {
         NoticeKind::Report => NoticeKind::Digest.as_str(),

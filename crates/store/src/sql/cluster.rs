@@ -19,7 +19,7 @@ use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT {now}, lease_until_ms FROM node WHERE id = ? AND epoch = ?" };
-/// One row that every join goes through, so that no two pick the same id or ordinal.
+/// One row that every join locks, so that no two joins pick the same id or ordinal.
 const LOCK_JOINS: Statement =
     Statement { name: "lock_joins", text: "SELECT id FROM schema_compat WHERE id = 1 {for_update}" };
 const READ_NODES: Statement = Statement {
@@ -81,7 +81,7 @@ const READ_EXECUTOR_SWITCHES: Statement = Statement {
     name: "read_executor_switches",
     text: "SELECT app_id, name, state, set_at_ms FROM executor_switch ORDER BY app_id, name",
 };
-/// The newest id is not among them: it would be given again.
+/// The node with the newest id is left out: its id would be given again.
 const READ_DEAD_NODES: Statement = Statement {
     name: "read_dead_nodes",
     text: "SELECT id FROM node WHERE lease_until_ms < ? AND id < (SELECT MAX(newest.id) FROM node newest) \
@@ -171,7 +171,7 @@ impl Cluster for SqlStore {
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_NODE_NAME).text(name)).await? else { return Ok(false) };
         let id = Reader::new(&row, "node").int("id")?;
-        // MySQL does not count a row that is already as it is to be.
+        // MySQL does not count a row that the UPDATE leaves as it is.
         self.execute(Query::new(&SET_NODE_SWITCH).text(switch.as_str()).int(id)).await?;
         Ok(true)
     }

@@ -6,38 +6,37 @@ use super::query::CHUNK_MAX;
 use super::url::DatabaseUrl;
 use crate::sealed::SecretKeys;
 
-/// How a database is opened.
+/// Settings with which a database is opened.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Where it is.
+    /// The address of the database.
     pub url: DatabaseUrl,
-    /// The most connections at the same time; SQLite has one writer and uses the rest for reading.
+    /// Maximum number of connections; SQLite has one writer and uses the rest for reading.
     pub pool_size: u32,
-    /// Version of this program, such as `0.1.0`: what the schema's own minimum is compared with.
+    /// Version of this program, such as `0.1.0`; the schema states the oldest version that it admits.
     pub server_version: String,
-    /// How long a statement waits for a lock.
+    /// Maximum time that a statement waits for a lock.
     pub lock_timeout: Duration,
-    /// How long a statement takes at most.
+    /// Maximum duration of a statement.
     pub statement_timeout: Duration,
-    /// How long a transaction may be idle: shorter than a lease, so that the locks of a node that was stopped end.
+    /// Maximum time that a transaction may be idle: shorter than a lease, so that the locks of a node that was stopped end.
     pub idle_in_transaction: Duration,
     /// How long opening waits for the database, and a call for a free connection.
     pub connect_timeout: Duration,
     /// How long a server waits at its start for another one that migrates the database.
     pub migration_wait: Duration,
-    /// The most rows that one statement writes, 512 at most.
+    /// Maximum number of rows that one statement writes, 512 at most.
     pub statement_rows_max: usize,
-    /// The most bytes of values that one statement writes, but for a row that is larger. MySQL's `max_allowed_packet` lowers it.
+    /// Maximum size of the values that one statement writes, in bytes, unless one row is larger. MySQL's `max_allowed_packet` lowers it.
     pub statement_bytes_max: usize,
-    /// How often a batch fails while the database answers until it is halved.
+    /// Number of failures of a batch, while the database answers, after which it is halved.
     pub halve_after: u32,
-    /// How long a connection to a database that takes no writes is used before another one is opened: where that leads may have
-    /// changed.
+    /// How long a connection to a read-only database is used before another one is opened: the address may lead to another server by then.
     pub read_only_recheck: Duration,
-    /// Whether servers end the sessions of others whose leases are over; `None` for where the database itself ends no idle
+    /// Whether servers end the sessions of other servers whose leases have ended; `None` to do so where the database itself ends no idle
     /// transaction.
     pub ends_connections: Option<bool>,
-    /// What stored secrets are sealed with; without it they are kept as they are.
+    /// The keys that stored secrets are sealed with; without keys, secrets are stored as they are.
     pub secret_keys: Option<SecretKeys>,
 }
 

@@ -1,8 +1,8 @@
-//! What is wrong with a database that gives no connections; and the sessions of dead servers, where it does not end them.
+//! Diagnoses a database that gives no connections, and ends the sessions of dead servers if the database does not.
 //!
-//! A server that was stopped inside a transaction holds its locks as long as its connection lives. PostgreSQL and MariaDB end
-//! a transaction that is idle for too long; MySQL has no such limit. There the row of each server lists its sessions, and the
-//! others end those of a server whose lease is over: it may write nothing by then.
+//! A server that was stopped inside a transaction holds its locks as long as its connection lives. PostgreSQL and MariaDB end a transaction
+//! that is idle for too long; MySQL has no such limit. There the row of each server lists its sessions, and the other servers end the
+//! sessions of a server whose lease has ended: it may write nothing by then.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const READ_ENDED_CONNECTIONS: Statement = Statement {
     name: "read_ended_connections",
     text: "SELECT id, connection_ids FROM node WHERE id <> ? AND lease_until_ms <= {now} AND connection_ids <> '' ORDER BY id",
 };
-/// A number that was given anew since the database started again is another user's, or another database's.
+/// The numbers of connections start again with the database: a listed number may by now belong to another user, or to another database.
 const FIND_CONNECTIONS: Statement = Statement {
     name: "find_connections",
     text: "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id {in_list} AND db = DATABASE() \
@@ -31,12 +31,11 @@ const FORGET_CONNECTIONS: Statement = Statement {
     text: "UPDATE node SET connection_ids = NULL WHERE id = ? AND connection_ids = ?",
 };
 
-/// How long the attempt to find out what is wrong may take.
+/// Maximum duration of a diagnosis.
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqlStore {
-    /// What is wrong with the database. A pool without a free connection does not report why it has none: a connection past
-    /// the pool does.
+    /// Diagnoses the database. A pool without a free connection does not report why it has none: a connection outside of the pool does.
     pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
         let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
             return Trouble::Refuses;
@@ -57,7 +56,7 @@ impl SqlStore {
 }
 
 impl SqlStore {
-    /// Lists this server's sessions in its row, and ends those of servers whose leases are over.
+    /// Lists this server's sessions in its row, and ends those of servers whose leases have ended.
     pub(super) async fn tend_connections(&self, token: LeaseToken) -> Result<()> {
         let Some(own) = &self.sessions.own_connections else { return Ok(()) };
         let list = Query::new(&LIST_CONNECTIONS).text(&own.as_text());

@@ -1,4 +1,4 @@
-//! Where the SQL of the databases differs, side by side, and the one place that renders a statement for one of them.
+//! The differences between the SQL of the databases, side by side, and the one place that renders a statement for one of them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +8,12 @@ use sqlx::any::AnyArguments;
 
 use super::query::{Argument, Query, Statement};
 
-/// Which database speaks.
+/// The database whose SQL is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Dialect {
     Sqlite,
     Postgres,
-    /// MariaDB too.
+    /// MySQL and MariaDB.
     MySql,
 }
 
@@ -66,7 +66,7 @@ impl Dialect {
         }
     }
 
-    /// Which rows of `job_due` are to be healed: MySQL has no partial index, and a column that the others don't need.
+    /// The rows of `job_due` to be healed: MySQL has no partial index, but a column that the others don't need.
     fn is_stuck(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 0",
@@ -74,7 +74,7 @@ impl Dialect {
         }
     }
 
-    /// Which rows of `job_due` will not be due again.
+    /// The rows of `job_due` that will not be due again.
     fn is_idle(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1",
@@ -82,8 +82,8 @@ impl Dialect {
         }
     }
 
-    /// `WHERE id {in_list} AND {check}…{end}`: looked at on the rows that the list names, and no index to find them by. A
-    /// planner that counted when nothing was open takes an index of what is open for one with a single row.
+    /// `WHERE id {in_list} AND {check}…{end}`: the condition is checked on the rows that the list names; no index is used to find rows by
+    /// it. A planner whose statistics are from a time when nothing was open takes the index of open rows for one with a single row.
     fn check(self) -> (&'static str, &'static str) {
         match self {
             Self::Sqlite | Self::MySql => ("(", ")"),
@@ -91,13 +91,13 @@ impl Dialect {
         }
     }
 
-    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates from rows, those that `{of_rows:t.id}` names.
+    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from rows, which `{of_rows:t.id}` matches with its own.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
     }
 
-    /// `INSERT … {or_update:key} a = {new:a}` changes the rows that are there by what was to be inserted. It looks each row up by
-    /// its key, whatever a planner takes the table for.
+    /// `INSERT … {or_update:key} a = {new:a}` updates existing rows with the values that were to be inserted. Each row is looked up by its
+    /// key, whatever the planner knows of the table.
     fn or_update(self, key: &str) -> String {
         match self {
             Self::Sqlite | Self::Postgres => format!("ON CONFLICT ({key}) DO UPDATE SET"),
@@ -113,7 +113,7 @@ impl Dialect {
         }
     }
 
-    /// How a transaction begins.
+    /// The statement that begins a transaction.
     pub(super) fn begin(self) -> &'static str {
         match self {
             Self::Sqlite => "BEGIN IMMEDIATE",
@@ -122,7 +122,7 @@ impl Dialect {
         }
     }
 
-    /// What stands before a table that is read anew for each row of the one before it. MariaDB has no word for it, and SQLite none.
+    /// The keyword before a table that is read again for each row of the table before it. MariaDB and SQLite have none.
     fn lateral(self) -> Option<&'static str> {
         match self {
             Self::Postgres => Some("LATERAL"),
@@ -135,14 +135,14 @@ impl Dialect {
         self.lateral().is_some()
     }
 
-    /// Whether rows travel as one array per column: a text that is the same for any number of rows, and is planned as
-    /// quickly as one for a single row. The others get one argument per value.
+    /// Whether rows are sent as one array per column: then the text is the same for any number of rows, and is planned as quickly as one
+    /// for a single row. The other databases get one argument per value.
     fn sends_arrays(self) -> bool {
         self == Self::Postgres
     }
 
-    /// A table `v` with the columns `column1`, `column2` … of these rows. The types are one letter per column, `i` for
-    /// integers and `t` for text: MySQL takes an argument that stands alone for text.
+    /// Writes a table `v` of these rows, with the columns `column1`, `column2` … The types are one letter per column, `i` for integers and
+    /// `t` for text: MySQL takes an argument without a cast for text.
     fn table_of_rows(self, writer: &mut Writer, types: &str, row_count: usize) {
         match self {
             Self::Sqlite => {
@@ -176,7 +176,7 @@ impl Dialect {
         }
     }
 
-    /// The statement in the words of this database, for a query that carries `row_count` rows.
+    /// The statement in the SQL of this database, for a query with `row_count` rows.
     pub(super) fn render(self, statement: &Statement, row_count: usize) -> String {
         let out = String::with_capacity(statement.text.len());
         let mut writer = Writer { dialect: self, out, arguments: 0, first_column: 0 };
@@ -198,12 +198,12 @@ impl Dialect {
     }
 }
 
-/// A statement on its way into the words of a database.
+/// A statement while it is rendered for a database.
 struct Writer {
     dialect: Dialect,
     out: String,
     arguments: usize,
-    /// The argument with the first column of the rows.
+    /// The number of the argument with the first column of the rows.
     first_column: usize,
 }
 
@@ -234,7 +234,7 @@ impl Writer {
         }
     }
 
-    /// The driver cannot send an array: each travels as its text.
+    /// The driver cannot send an array, so each is sent as text.
     fn array(&mut self, kind: char) {
         self.argument();
         self.out.push_str(match kind {
@@ -253,7 +253,7 @@ impl Writer {
         self.out.push(')');
     }
 
-    /// One of the numbers of an array. By a query of its own, so that its text is read once and not for each row.
+    /// Compares with all numbers of an array. The array is in a subquery, so that its text is read once and not for each row.
     fn is_any_of(&mut self, argument: usize) {
         self.out.push_str(&format!("= ANY((SELECT ${argument}::text::bigint[])::bigint[])"));
     }
@@ -297,7 +297,7 @@ impl Writer {
             Some(("rows", types)) => dialect.table_of_rows(self, types, row_count),
             Some(("join", types)) if dialect.joins_before_set() => {
                 dialect.table_of_rows(self, types, row_count);
-                // The rows first: left to itself the optimizer may walk through a small table, and locks all of it.
+                // The rows come first: otherwise the optimizer may scan a small table, and lock all of it.
                 self.out.push_str(" STRAIGHT_JOIN ");
             }
             Some(("from", types)) if !dialect.joins_before_set() => {
@@ -310,8 +310,8 @@ impl Writer {
             Some(("of_rows", column)) => {
                 self.out.push_str(column);
                 self.out.push_str(" = v.column1");
-                // The same once more: without it a planner that takes the table for an empty one, as it was when it was
-                // counted last, walks through all of it and looks at the rows for each.
+                // The same condition again: without it a planner whose statistics are from a time when the table was empty scans all of it,
+                // and searches the rows for each of its own.
                 if dialect.sends_arrays() {
                     self.out.push_str(" AND ");
                     self.out.push_str(column);
@@ -324,7 +324,7 @@ impl Writer {
     }
 }
 
-/// Statements as they were put into the words of the database, by where their text stands and the number of rows.
+/// The rendered statements, by the address of their text and the number of rows.
 #[derive(Debug)]
 pub(super) struct Texts {
     dialect: Dialect,
@@ -366,7 +366,7 @@ impl Texts {
     }
 }
 
-/// How many arguments one row of a statement's batch has.
+/// Number of arguments in one row of a statement's batch.
 fn width(statement: &Statement) -> usize {
     let types = |mark: &str| {
         let start = statement.text.find(mark)? + mark.len();
@@ -375,8 +375,8 @@ fn width(statement: &Statement) -> usize {
     ["{values:", "{rows:", "{from:"].into_iter().find_map(types).unwrap_or(1)
 }
 
-/// Fills the rows up to a power of two by repeating the smallest one, which no batch statement minds, so that few texts are
-/// prepared on each connection. The statement is at most twice as large then. Answers the number of rows.
+/// Fills the rows up to a power of two by repeating the smallest one, which changes no batch statement's effect, so that few texts are
+/// prepared on each connection. The statement is then at most twice as large. Returns the number of rows.
 fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
     let padded = row_count.next_power_of_two();

@@ -269,22 +269,22 @@ impl Executors for SqlStore {
 }
 
 impl Tx<'_> {
-    /// When the session of a stream before was opened. No two streams of an executor to one node have the same instant.
+    /// When the session of the previous stream was opened. No two streams of an executor to one node have the same instant.
     async fn opened_before(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
         let query = Query::new(&READ_OPENED_AT).int(token.node.get()).int(executor.get());
         let row = self.row(query).await?;
         row.map_or(Ok(Timestamp::EPOCH), |row| Reader::new(&row, "executor_session").at("connected_at_ms"))
     }
 
-    /// The last streams of each app, of those that were open at `since` or later. One that is open still counts whatever its node's
-    /// lease shows: where the clock stepped back, that may end before what was sent.
+    /// The last stream of each app, of those that were open at `since` or later. A stream that is still open counts whatever the lease of
+    /// its node: after a step back of the clock, that lease may end before the last send.
     pub(super) async fn last_streams(&mut self, since: Timestamp) -> Result<LastStreams> {
         let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
         rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(Timestamp::EPOCH)).await?);
         Ok(LastStreams::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
     }
 
-    /// A lease has ended: so have the streams that were open under it, as far as is known.
+    /// Records the end of the streams that were open, as far as is known, under a lease that has ended.
     pub(super) async fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
         let query = Query::new(&END_SESSIONS).at(ended_at).int(lease.node.get()).int(lease.epoch);
         self.execute(query).await?;

@@ -1,16 +1,16 @@
-//! What an error of the driver means for the caller.
+//! The meaning of the driver's errors for the caller.
 
 use sqlx::Error;
 use sqlx::mysql::MySqlDatabaseError;
 
 use crate::{StoreError, Trouble};
 
-/// What can be done about an error.
+/// The kinds of errors, by what can be done about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Others stood in the way (a deadlock, a lock that took too long): the transaction can be tried again at once.
+    /// Another transaction conflicted (a deadlock, a lock that took too long): the transaction can be tried again at once.
     Contention,
-    /// The database is not there, or stops, or is full.
+    /// The database cannot be reached, is shutting down, or is full.
     Unavailable,
     /// A row violates a key.
     Duplicate,
@@ -20,7 +20,7 @@ pub(super) enum Failure {
     Statement,
 }
 
-/// Puts an error into the words of the store.
+/// Turns an error of the driver into one of the store.
 pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError {
     match classify(&source) {
         Failure::Contention | Failure::Unavailable => StoreError::Unavailable { operation, source },
@@ -28,13 +28,13 @@ pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError 
     }
 }
 
-/// A count that is not what the locked rows promise: something else than this program writes into the tables.
+/// The error for a count that differs from that of the locked rows: something other than this program writes into the tables.
 pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: u64) -> StoreError {
     let message = format!("{found} rows were written where {expected} are locked");
     StoreError::Query { operation, source: Error::InvalidArgument(message) }
 }
 
-/// What the error of a transaction means, as [`store_error`] kept it.
+/// The kind of a transaction's error, as [`store_error`] made it.
 pub(super) fn of(error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => classify(source),
@@ -73,12 +73,12 @@ pub(super) fn may_be_the_batch(error: &StoreError) -> bool {
     ends_connection(error) || matches!(trouble(source), Trouble::Unreachable | Trouble::Slow)
 }
 
-/// Whether the connection broke, without a word of the database.
+/// Whether the connection broke without an error from the database.
 pub(super) fn ends_connection(error: &StoreError) -> bool {
     matches!(error, StoreError::Unavailable { source: Error::Io(_) | Error::Protocol(_), .. })
 }
 
-/// What to do about a database that refuses connections.
+/// Advice about a database that refuses connections.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
     const MISSING: &str = "create it, or name another one at the end of the URL";
     const CREDENTIALS: &str = "look at the user and the password in the URL";
@@ -118,7 +118,7 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
     }
 }
 
-/// What an error means for the database as a whole.
+/// The trouble of the database as a whole that an error shows.
 pub(super) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::PoolTimedOut | Error::PoolClosed => Trouble::Connections,
@@ -170,7 +170,7 @@ fn trouble_of_sqlite(code: u32) -> Trouble {
     }
 }
 
-/// By SQLSTATE.
+/// Classifies an error by its SQLSTATE.
 fn of_postgres(code: &str) -> Failure {
     match code {
         // serialization failure, deadlock, lock not available
@@ -185,7 +185,7 @@ fn of_postgres(code: &str) -> Failure {
     }
 }
 
-/// By the server's own numbers: many share one SQLSTATE.
+/// Classifies an error by the server's own number: many share one SQLSTATE.
 fn of_mysql(number: u16) -> Failure {
     match number {
         // lock wait timeout, deadlock, record has changed since last read
@@ -204,7 +204,7 @@ fn of_mysql(number: u16) -> Failure {
     }
 }
 
-/// By the primary result code: the low byte of the extended one.
+/// Classifies an error by the primary result code: the low byte of the extended one.
 fn of_sqlite(code: &str) -> Failure {
     let code: u32 = code.parse().unwrap_or_default();
     match code {
@@ -223,7 +223,7 @@ fn of_sqlite(code: &str) -> Failure {
     }
 }
 
-/// A row that the database left out without an error.
+/// The error for an operation that failed without an error of the driver.
 pub(super) fn refused(operation: &'static str, message: &str) -> StoreError {
     StoreError::Query { operation, source: Error::Encode(message.into()) }
 }

@@ -11,7 +11,7 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::StuckJob;
 use crate::{Heal, Result};
 
-/// How many pages of jobs that follow a run one call looks at; the next call goes on behind them.
+/// Maximum number of pages of jobs that follow a run which one call reads; the next call continues after them.
 const PAGE_COUNT_MAX: usize = 16;
 
 pub(super) const READ_STUCK: Statement = Statement {
@@ -38,7 +38,7 @@ const HEAL_JOB: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, follows_run_id = ? WHERE job_id = ? AND version = ? \
            AND next_fire_at_ms IS NULL",
 };
-/// One home after the other: a step per node that there ever was, however many jobs there are.
+/// One home after the other: one step per node that ever existed, however many jobs there are.
 pub(super) const NEXT_HOME: Statement = Statement {
     name: "next_home",
     text: "SELECT home FROM job_due WHERE home > ? AND next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1",
@@ -60,7 +60,7 @@ const FREE_JOBS: Statement = Statement {
 #[async_trait]
 impl Heal for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
-        // Where the planner goes astray jobs stand still as well, or nearly.
+        // A planner that chooses bad plans makes jobs stand still, too, or nearly so.
         if let Err(error) = self.count_outgrown().await {
             tracing::debug!(%error, "cannot see what the database knows of its tables");
         }
@@ -92,7 +92,7 @@ impl Heal for SqlStore {
             && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
         {
             home = Reader::new(&row, "job_due").int("home")?;
-            // Looked at after the home was read: ids are not given again, so a home that is missing here is gone for good.
+            // Checked after the home was read: ids are never given twice, so a node that is missing here is gone for good.
             if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
                 continue;
             }
@@ -122,14 +122,14 @@ impl SqlStore {
                 break;
             }
         }
-        // Both ways may find a job.
+        // Both queries may find the same job.
         let mut seen = HashSet::new();
         stuck.retain(|stuck| seen.insert(stuck.job));
         stuck.truncate(limit);
         Ok(stuck)
     }
 
-    /// Adds the jobs of one page whose run is over or gone; answers whether it was the last page.
+    /// Adds the jobs of one page whose run has ended or was removed; returns whether it was the last page.
     async fn read_unfollowed(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
         let after = self.followed_to.load(Ordering::Relaxed);
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
@@ -175,7 +175,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks a job; answers whether it stands still as it was seen.
+    /// Locks a job; returns whether it is still stuck as it was seen.
     async fn is_stuck(&mut self, seen: StuckJob) -> Result<bool> {
         let Some(row) = self.row(Query::new(&LOCK_STUCK).int(seen.job.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "job_due");

@@ -10,7 +10,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::Result;
 use crate::channels::{DELIVERY_COUNT_MAX, INCIDENT_MESSAGE_COUNT_MAX, IncidentMessage};
 
-/// Within this after it began the last try of a message has ended, and its row has its id.
+/// Maximum time after the beginning of a message's last try until the try has ended and its row has its id.
 const TRY_MAX: Duration = Duration::from_secs(300);
 
 pub(super) const LIST_MESSAGES: Statement = Statement {
@@ -66,7 +66,7 @@ impl SqlStore {
                 error: None,
             };
             if message.try_count > 0 && message.state != "sent" {
-                // Ids rise with time: of a message that is given up it is known when that was.
+                // Ids rise with time, and the time of the last try is known for a message that was given up.
                 let range = match message.state.as_str() {
                     "given_up" => (IdGen::first_at(message.at), IdGen::first_at(message.at + TRY_MAX)),
                     _ => (id, i64::MAX),

@@ -10,10 +10,10 @@ use super::{SqlStore, failure, transact};
 use crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
-/// The most bytes that one statement carries: far below what a server takes in one packet.
+/// Maximum size of one statement, in bytes: far below the size of a packet that a server takes.
 const BYTES_MAX: usize = 1 << 20;
 
-/// How many bytes of lines one call reads, up to the beginning of the last chunk.
+/// Size of the lines after which one call reads no further chunk, in bytes.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 
 const INSERT_LOGS: Statement = Statement {
@@ -33,7 +33,7 @@ pub(super) const READ_CHUNK_SIZES: Statement = Statement {
     text: "SELECT sequence, line_count FROM run_log WHERE run_id = ? AND attempt = ? AND sequence > ? ORDER BY sequence LIMIT ?",
 };
 
-/// How much a page of chunks takes, from the newest on: by the index alone.
+/// The sizes of a page of chunks, from the newest on, by the index alone.
 pub(super) const READ_LOG_SIZES: Statement = Statement {
     name: "read_log_sizes",
     text: "SELECT run_id, byte_count FROM run_log WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT ?",
@@ -62,7 +62,7 @@ const COUNT_LINES: Statement = Statement {
 const DELETE_CHUNKS: Statement =
     Statement { name: "delete_chunks", text: "DELETE FROM run_log WHERE run_id {in_list}" };
 
-/// Chunks whose sizes are added up by one statement.
+/// Number of chunks whose sizes one statement adds up.
 const SIZE_PAGE: u32 = 20_000;
 
 /// A chunk as it is stored.
@@ -149,7 +149,7 @@ impl Logs for SqlStore {
             if sum > room {
                 return self.cut_in_page(namespace, before, room).await;
             }
-            // What the page's first run has beyond the page is not counted: a few chunks in twenty thousand.
+            // Chunks of the page's first run that are not in the page are not counted: a few in twenty thousand.
             room -= sum;
             before = first;
         }
@@ -166,7 +166,7 @@ impl Logs for SqlStore {
 }
 
 impl SqlStore {
-    /// Leaves a line in place of each attempt's log.
+    /// Replaces the log of each attempt by a line.
     async fn replace_logs(&self, ids: &[i64], range: LogRange) -> Result<u64> {
         transact!(self, "remove_logs", |tx| {
             let locked =
@@ -190,7 +190,7 @@ impl SqlStore {
         })
     }
 
-    /// The run at which the room ends, somewhere in the page of chunks before a run.
+    /// The run at which the room ends, in the page of chunks before the run `before`.
     async fn cut_in_page(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
         for row in self.rows(query).await? {
@@ -219,7 +219,7 @@ fn insert(part: &[Encoded]) -> Query {
             .text(chunk.codec)
             .bytes(&chunk.data)
             .opt_int(chunk.namespace)
-            // What is left of a removed log does not count.
+            // The line in place of a removed log does not count.
             .int(if chunk.namespace.is_some() { i64::try_from(chunk.data.len()).unwrap_or(i64::MAX) } else { 0 })
     })
 }

@@ -1,8 +1,8 @@
 //! Bringing the schema up to date, one server at a time.
 //!
-//! A server that finds another one at it waits for a bounded time. Nothing waits for a table in use for long: behind such a wait every
-//! statement of the running servers would queue. PostgreSQL and SQLite keep all of a migration or nothing; what MySQL keeps
-//! of an interrupted one is run again, from its first statement on.
+//! A server that finds another one migrating waits for a bounded time. Nothing waits for a table in use for long: behind such a wait every
+//! statement of the running servers would queue. PostgreSQL and SQLite keep all of a migration or nothing; on MySQL, an interrupted
+//! migration is run again, from its first statement on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,30 +19,31 @@ static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
 static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 
-/// Where the driver keeps which migrations were applied.
+/// The table in which the driver records the migrations that were applied.
 const BOOKS: &str = "_sqlx_migrations";
 
-/// How often a server looks whether the one that migrates is done.
+/// Period in which a server checks whether the one that migrates is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
-/// After a table was in use, and how many times that is tried. Each try waits for the table as long as the settings below let it.
+/// The pause after a table was in use, and the number of tries. Each try waits for the table as long as the settings below allow.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 const TABLE_TRIES: u32 = 20;
 
-/// The driver's own lock waits without end, and MariaDB takes none at all then: its word for no end is unknown there.
+/// The driver's own lock waits without end; on MariaDB it takes no lock at all, because its value for an endless wait is unknown there.
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
 const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2";
-/// A start that was interrupted: MySQL has kept half of the migration, and each of its statements can run again.
+/// For a start that was interrupted: MySQL has kept a part of the migration, and each of its statements can run again.
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
-/// What other clients of a pooler have prepared in the session, under the names that the driver is about to use.
+/// Removes the statements that other clients of a pooler have prepared in the session, under the names that the driver is about to use.
 const DEALLOCATE_POSTGRES: &str = "DEALLOCATE ALL";
 const LOCK_POSTGRES: &str = "SELECT CASE WHEN pg_try_advisory_lock(hashtext('rondel.migrate.' || current_database())) \
      THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
-/// Until the end of the transaction.
+/// This lock is held until the end of the transaction.
 const LOCK_TRANSACTION_POSTGRES: &str = "SELECT CASE WHEN \
      pg_try_advisory_xact_lock(hashtext('rondel.migrate.' || current_database())) \
      THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
-/// An index of a large table takes longer than a statement otherwise may; a server that dies meanwhile is noticed by versions that can.
+/// Building an index of a large table takes longer than a statement otherwise may; database versions that can do so notice a server that
+/// dies meanwhile.
 const SETTINGS_POSTGRES: &str = "SELECT set_config(name, value, false) FROM (VALUES ('lock_timeout', '2s'), \
      ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
@@ -51,7 +52,7 @@ const SETTINGS_TRANSACTION_POSTGRES: &str = "SELECT set_config(name, value, true
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
 const READ_MIN_SERVER: &str = "SELECT min_server FROM schema_compat WHERE id = 1";
 
-/// Applies what is missing. A schema that is newer than this program is accepted unless it declares itself incompatible.
+/// Applies the missing migrations. A schema that is newer than this program is accepted unless it declares itself incompatible.
 pub(super) async fn run(
     connection: &mut AnyConnection,
     (dialect, are_sessions_shared): (Dialect, bool),
@@ -74,7 +75,7 @@ pub(super) async fn run(
     }
 }
 
-/// Where sessions are shared, all is done in one transaction, which alone keeps a lock and what is prepared in one session.
+/// With shared sessions, all is done in one transaction: only that keeps the lock and the prepared statements in one session.
 async fn try_once(
     connection: &mut AnyConnection,
     (dialect, are_sessions_shared): (Dialect, bool),
@@ -89,7 +90,7 @@ async fn try_once(
         connection.execute(settings).await.map_err(OpenError::Migrate)?;
         lock(connection, lock_statement, config.migration_wait).await?;
         let migrated = migrate(connection, dialect, &config.server_version).await;
-        // PostgreSQL lets go of it with the session, which ends with the migration.
+        // PostgreSQL releases the lock with the session, which ends with the migration.
         if dialect == Dialect::MySql {
             connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
         }

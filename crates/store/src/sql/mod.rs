@@ -1,8 +1,7 @@
 //! The store on SQLite, PostgreSQL and MySQL/MariaDB.
 //!
-//! Statements stand in the files of their nouns, once, in the words that the three share; [`dialect`] has what they do
-//! not share. [`Tx`] is the one place where a statement of a transaction is sent, `transact!` the one where a
-//! transaction begins, ends, and is tried again.
+//! Statements are in the files of their nouns, once, in the SQL that the three share; [`dialect`] has the differences. [`Tx`] is the one
+//! place where a statement of a transaction is sent, `transact!` the one where a transaction begins, ends, and is tried again.
 
 mod access;
 mod activity;
@@ -74,13 +73,13 @@ pub struct SqlStore {
     write: AnyPool,
     read: AnyPool,
     texts: Texts,
-    /// Up to where healing has looked at the runs that jobs follow.
+    /// The last run that healing has looked at, of those that jobs follow.
     followed_to: AtomicI64,
-    /// For a connection past the pools.
+    /// For a connection outside of the pools.
     options: AnyConnectOptions,
     sessions: Sessions,
     sealer: Sealer,
-    /// What one statement carries as far as it is configured, and as far as the database takes it.
+    /// The size of one statement, as configured and as the database takes it.
     statement_size: StatementSize,
     packet_bytes: AtomicUsize,
     trials: Trials,
@@ -120,7 +119,7 @@ macro_rules! transact {
 }
 use transact;
 
-/// How often a transaction that others stood in the way of is tried.
+/// Maximum number of tries of a transaction that conflicts with others.
 const TRY_MAX: u32 = 5;
 
 /// Counts the tries of a transaction.
@@ -134,7 +133,7 @@ impl Tries {
         Self { operation, count: 1 }
     }
 
-    /// Waits a little before the next try; answers the error where there is none.
+    /// Waits a little before the next try; returns the error if there is none.
     async fn again(&mut self, error: StoreError) -> Option<StoreError> {
         if failure::of(&error) != Failure::Contention || self.count == TRY_MAX {
             return Some(error);
@@ -148,7 +147,7 @@ impl Tries {
 }
 
 impl SqlStore {
-    /// Closes every connection, after what is under way.
+    /// Closes every connection, after the calls under way.
     pub async fn close(&self) {
         self.write.close().await;
         self.read.close().await;
@@ -160,7 +159,7 @@ impl SqlStore {
         Ok(Tx { inner, store: self, operation, size: self.statement_size() })
     }
 
-    /// Puts an error into the words of the store. A session that takes no writes is not used for long.
+    /// Turns an error of the driver into one of the store. A session that takes no writes is not used for long.
     fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
         if failure::trouble(&source) == Trouble::ReadOnly {
             self.sessions.read_only.note();
@@ -198,7 +197,7 @@ impl SqlStore {
         row.map_err(|source| self.failed(operation, source))
     }
 
-    /// A single statement that writes, on its own.
+    /// Executes a single statement that writes, outside of any transaction.
     async fn execute(&self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
         if self.sessions.are_shared {
@@ -218,7 +217,7 @@ struct Tx<'s> {
     inner: Transaction<'static, Any>,
     store: &'s SqlStore,
     operation: &'static str,
-    /// What one statement carries.
+    /// The size of one statement.
     size: StatementSize,
 }
 
@@ -251,7 +250,7 @@ impl Tx<'_> {
         Err(failure::unexpected_count(operation, expected, found))
     }
 
-    /// Commits what is done, or takes it back.
+    /// Commits the transaction, or rolls it back.
     async fn end<T>(self, done: Result<T>) -> Result<T> {
         let operation = self.operation;
         match done {
@@ -263,7 +262,7 @@ impl Tx<'_> {
             }
             Err(error) => {
                 if let Err(error) = self.inner.rollback().await {
-                    // The connection is gone, and the transaction with it.
+                    // The connection broke, and the transaction ended with it.
                     tracing::debug!(operation, %error, "a transaction could not be rolled back");
                 }
                 Err(error)
@@ -272,7 +271,7 @@ impl Tx<'_> {
     }
 }
 
-/// What a test has the caller of a transaction see: the connection broke before the database's answer came.
+/// The error that a test injects into a transaction: the connection broke before the database's answer came.
 fn gone(operation: &'static str, _: rondel_failpoint::Injected) -> StoreError {
     store_error(operation, sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))
 }

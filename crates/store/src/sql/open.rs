@@ -25,7 +25,7 @@ impl SqlStore {
     /// Opens the database, and brings its schema up to date.
     ///
     /// # Errors
-    /// What [`OpenError`] lists.
+    /// See [`OpenError`].
     pub async fn open(config: &StoreConfig) -> Result<Self, OpenError> {
         sqlx::any::install_default_drivers();
         let url = absolute(&config.url)?;
@@ -135,14 +135,14 @@ fn not_connected(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
     }
 }
 
-/// What an operator of a new installation can mend, with a message that states how.
+/// An error that the operator of a new installation can fix, with a message that states how.
 fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     let sqlx::Error::Database(database) = error else { return None };
     let hint = failure::hint(error)?.to_owned();
     Some(OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint })
 }
 
-/// The same of a database that lets its user in and make no tables.
+/// Likewise for a database whose user may connect, but not create tables.
 fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
     let OpenError::Migrate(sqlx::Error::Database(database)) = &error else { return error };
     if !failure::is_forbidden(database.as_ref()) {
@@ -177,7 +177,7 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
         name.push(ending);
         PathBuf::from(name)
     };
-    // SQLite makes the files beside it with the mode of the database.
+    // SQLite creates its further files with the mode of the database file.
     open(path)?;
     let lock_path = beside(".lock");
     let lock = open(&lock_path)?;
@@ -192,7 +192,7 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
     Ok(lock)
 }
 
-/// Opens for reading and writing, and makes what is missing for this user alone.
+/// Opens a file for reading and writing; a missing file is created for this user alone.
 fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
@@ -201,7 +201,7 @@ fn owner_only() -> OpenOptions {
     options
 }
 
-/// A file that an older server made for everybody to read is this user's alone from now on.
+/// Takes a file that an older server made readable for all from the other users.
 #[cfg(unix)]
 fn close_to_others(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;

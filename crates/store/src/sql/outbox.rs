@@ -1,4 +1,4 @@
-//! Webhooks, and messages on their way.
+//! Webhooks, and messages on their way to them.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const READ_WEBHOOKS: Statement = Statement {
     name: "read_webhooks",
     text: "SELECT namespace_id, url, secret FROM failure_webhook ORDER BY namespace_id",
 };
-/// Where no other server has sealed or changed it meanwhile.
+/// Changes nothing if another server has sealed or changed the webhook meanwhile.
 const SEAL_WEBHOOK: Statement = Statement {
     name: "seal_webhook",
     text: "UPDATE failure_webhook SET url = ?, secret = ? WHERE namespace_id = ? AND url = ? AND secret = ?",
@@ -116,7 +116,7 @@ impl Outbox for SqlStore {
     }
 
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
-        // Mostly there is nothing: a look costs no transaction.
+        // Mostly no message is due: this check needs no transaction.
         if self.row(Query::new(&FIND_ANY_OUTBOX).at(now)).await?.is_none() {
             return Ok(Vec::new());
         }
@@ -206,7 +206,7 @@ impl Tx<'_> {
     }
 }
 
-/// A column of a webhook that is sealed. The path of a URL is often a secret too.
+/// A sealed column of a webhook. The path of a URL is often a secret, too.
 #[derive(Clone, Copy, Debug)]
 enum SealedColumn {
     Url,
@@ -221,7 +221,7 @@ impl SealedColumn {
         }
     }
 
-    /// Where the value of a namespace stands: no sealed text of another place is good there.
+    /// The place of a value of a namespace: a text that was sealed for another place is not valid there.
     fn place(self, namespace: NamespaceId) -> String {
         format!("failure_webhook.{} {namespace}", self.as_str())
     }
@@ -231,7 +231,7 @@ impl SqlStore {
     /// The namespaces with messages that are due, the longest due first.
     async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
         let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
-        // No namespace has this id: a list has at least one.
+        // No namespace has this id; a list needs at least one.
         let mut without = vec![0];
         without.extend(take.without.iter().take(max).map(|namespace| namespace.get()));
         let query = Query::new(&FIND_DUE_NAMESPACES).list(without.into_iter()).at(now);
@@ -264,7 +264,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals what an older server, or an older key, has left; fails where there is something that no key opens.
+    /// Seals texts that an older server left plain, or that an older key sealed; fails if there is one that no key opens.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "failure_webhook");
@@ -282,7 +282,7 @@ impl SqlStore {
         Ok(())
     }
 
-    /// What is to be kept instead of `kept`: the same, unless it is plain or of an old key.
+    /// The text to be stored in place of `kept`: the same, unless it is plain or sealed with an old key.
     fn sealed_anew(
         &self,
         column: SealedColumn,
@@ -307,7 +307,7 @@ fn not_sealed(error: StoreError) -> OpenError {
     }
 }
 
-/// With the present; nothing for a skip that is not reported.
+/// The message of a row with the current time; `None` for a skip that is not reported.
 fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
     let mut columns = Reader::new(row, "run");
     let mut message = RunMessage {

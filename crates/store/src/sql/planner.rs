@@ -1,8 +1,8 @@
-//! What PostgreSQL's planner believes of the tables' sizes.
+//! The statistics of PostgreSQL's planner about the sizes of the tables.
 //!
-//! It counts a table anew about a minute after it has changed much. Until then a table that was empty when it was counted
-//! last, and holds twenty thousand rows since, is walked through as a whole for each row of a batch: a claim that takes
-//! milliseconds takes seconds. So tables that have outgrown what is known of them are counted at once.
+//! PostgreSQL counts a table again about a minute after it has changed much. Until then a table that was empty when it was last counted,
+//! and now holds twenty thousand rows, is scanned as a whole for each row of a batch: a claim that takes milliseconds takes seconds. So
+//! tables that have outgrown their statistics are counted at once.
 
 use super::SqlStore;
 use super::dialect::Dialect;
@@ -28,7 +28,7 @@ const COUNT: [(&str, Statement); 5] = [
 ];
 
 impl SqlStore {
-    /// Has PostgreSQL count the tables that have outgrown what it knows of them.
+    /// Has PostgreSQL count the tables that have outgrown their statistics.
     pub(super) async fn count_outgrown(&self) -> Result<()> {
         if self.texts.dialect() != Dialect::Postgres {
             return Ok(());

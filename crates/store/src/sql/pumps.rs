@@ -28,7 +28,7 @@ const READ_PUMP_JOBS: Statement = Statement {
            JOIN job ON job.id = pump_job.job_id LEFT JOIN job_due ON job_due.job_id = pump_job.job_id \
            ORDER BY pump_job.job_id",
 };
-/// Open rows of one job that are read at once.
+/// Maximum number of open rows of one job that are read.
 const OPEN_ROOTS_MAX: u32 = 1_000;
 pub(super) const READ_PUMP_ROOTS: Statement = Statement {
     name: "read_pump_roots",
@@ -38,7 +38,8 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
         " FROM run WHERE job_id = ? AND shard_index = -1 ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// The one that works may have many behind it that wait, or that were skipped. There is no index of a job's open runs: those of nodes have one.
+/// Behind the row that works there may be many that wait, or that were skipped. Open runs have no index by job: the index begins with the
+/// node.
 pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(
@@ -83,7 +84,7 @@ const DELETE_ITEMS: Statement = Statement { name: "delete_pump_items", text: "DE
 const DELETE_PUMP_JOB: Statement = Statement { name: "delete_pump_job", text: "DELETE FROM pump_job WHERE job_id = ?" };
 const INSERT_PUMP_JOBS: Statement =
     Statement { name: "insert_pump_jobs", text: "INSERT {ignore} INTO pump_job (job_id) {values:i} {or_ignore}" };
-/// Items of one transaction.
+/// Maximum number of items in one transaction.
 const NAMES_MAX: usize = 100;
 
 #[async_trait]
@@ -147,7 +148,7 @@ impl Pumps for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Notes that jobs are pump jobs.
+    /// Records that jobs are pump jobs.
     pub(in crate::sql) async fn note_pumps(&mut self, jobs: &[JobId]) -> Result<()> {
         for chunk in jobs.chunks(NAMES_MAX) {
             self.execute(Query::new(&INSERT_PUMP_JOBS).rows(chunk, |query, job| query.int(job.get()))).await?;
@@ -155,7 +156,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// How many changes were made; `None` where the node is not the home.
+    /// Makes changes of items and returns how many were made; `None` if the node is not the home.
     async fn change_items(
         &mut self,
         (token, job): (LeaseToken, JobId),

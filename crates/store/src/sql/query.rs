@@ -11,15 +11,15 @@ use sqlx::any::AnyRow;
 
 use crate::StoreError;
 
-/// The most rows that one statement carries.
+/// Maximum number of rows that one statement carries.
 pub(super) const CHUNK_MAX: usize = 512;
 
-/// How much one statement carries.
+/// The size of one statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatementSize {
-    /// The most rows.
+    /// Maximum number of rows.
     pub(super) rows: usize,
-    /// The bytes of its arguments beyond which no further row is added. A row that is larger goes alone.
+    /// Size of the arguments, in bytes, beyond which no further row is added. A larger row is sent alone.
     pub(super) bytes: usize,
 }
 
@@ -65,10 +65,10 @@ impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
     }
 }
 
-/// A statement, before it is put into the words of a database.
+/// A statement, before it is rendered for a database.
 #[derive(Debug)]
 pub(super) struct Statement {
-    /// What it does, for errors.
+    /// Its name, for errors.
     pub(super) name: &'static str,
     /// The text.
     pub(super) text: &'static str,
@@ -83,7 +83,7 @@ pub(super) enum Argument {
 }
 
 impl Argument {
-    /// About how many bytes it takes on its way to the database.
+    /// Approximate size on the way to the database, in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Int(_) | Self::Text(None) => 8,
@@ -99,7 +99,7 @@ pub(super) struct Query {
     pub(super) statement: &'static Statement,
     /// The arguments, in the order of the text, row by row where a mark stands for rows.
     pub(super) arguments: Vec<Argument>,
-    /// Where in the arguments the rows begin, and how many rows there are; none where the text has no such mark.
+    /// The index of the rows' first argument and the number of rows; `None` if the text has no such mark.
     pub(super) batch: Option<(usize, usize)>,
 }
 
@@ -155,8 +155,7 @@ impl Query {
         self
     }
 
-    /// The rows of a `{values}` or a table of rows; at least one, at most [`CHUNK_MAX`]. `add` adds the arguments of
-    /// one.
+    /// The rows of a `{values}` or a table of rows; at least one, at most [`CHUNK_MAX`]. `add` adds the arguments of one row.
     pub(super) fn rows<T>(mut self, items: &[T], add: impl Fn(Self, &T) -> Self) -> Self {
         self.batch = Some((self.arguments.len(), items.len()));
         for item in items {
@@ -236,24 +235,24 @@ impl<'r> Reader<'r> {
         self.get(column)
     }
 
-    /// One of the words of an enum.
+    /// A value of an enum, by its name.
     pub(super) fn word<T: std::str::FromStr<Err = String>>(&mut self, column: &'static str) -> Result<T, StoreError> {
         self.text(column)?.parse().map_err(|message: String| self.corrupt(column, message))
     }
 
-    /// A document.
+    /// A JSON document.
     pub(super) fn json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<T, StoreError> {
         let text = self.text(column)?;
         serde_json::from_str(&text).map_err(|error| self.corrupt(column, error))
     }
 
-    /// A document, or nothing.
+    /// A JSON document, or NULL.
     pub(super) fn opt_json<T: DeserializeOwned>(&mut self, column: &'static str) -> Result<Option<T>, StoreError> {
         let value = self.opt_text(column)?.map(|text| serde_json::from_str(&text)).transpose();
         value.map_err(|error| self.corrupt(column, error))
     }
 
-    /// One of the words of an enum, or nothing.
+    /// A value of an enum, by its name, or NULL.
     pub(super) fn opt_word<T: std::str::FromStr<Err = String>>(
         &mut self,
         column: &'static str,

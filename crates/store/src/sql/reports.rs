@@ -17,7 +17,7 @@ use crate::settle::clean_name;
 use crate::upkeep::CountedRun;
 use crate::{Reports, Result};
 
-/// The most messages that are read of one part of a long list of jobs.
+/// Maximum number of messages that are read of one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
 
 /// The most frequent messages, each with the jobs that had it most: a row for each of these jobs. Of a message the first row alone has
@@ -100,7 +100,7 @@ const UPDATE_SCHEDULE: Statement = Statement {
 };
 const DELETE_SCHEDULE: Statement =
     Statement { name: "delete_report_schedule", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
-/// Where no other server has moved it on, and no user has changed it.
+/// Changes nothing if another server has moved the schedule on, or a user has changed it.
 const MOVE_SCHEDULE: Statement = Statement {
     name: "move_report_schedule",
     text: "UPDATE report_schedule SET next_at_ms = ?, sent_at_ms = ? WHERE namespace_id = ? AND version = ? AND next_at_ms = ?",
@@ -213,7 +213,7 @@ impl Tx<'_> {
     }
 }
 
-/// The reads of one question: about the namespace, about apps, or about jobs in parts.
+/// The queries for one question: about the namespace, about apps, or about jobs in parts.
 fn reads(query: &FailureQuery<'_>, limit: u32) -> Vec<Query> {
     let finish = |read: Query| {
         let read = read.at(query.from).at(query.to).int(limit.into());

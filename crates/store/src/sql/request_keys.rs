@@ -1,11 +1,11 @@
-//! Calls that their makers gave a key.
+//! Calls with idempotency keys.
 
 use async_trait::async_trait;
 use rondel_core::Timestamp;
 
 use super::query::{Query, Reader, Statement};
 use super::{SqlStore, failure};
-use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
 use crate::{RequestKeys, Result};
 
 const INSERT_CALL: Statement = Statement {
@@ -17,7 +17,7 @@ const READ_CALL: Statement = Statement {
     name: "read_call",
     text: "SELECT began_at_ms, fingerprint, status, headers, body FROM request_key WHERE scope = ? AND request_key = ?",
 };
-/// Of several that find a call given up, one takes it.
+/// Of several callers that find a call given up, one takes it.
 const TAKE_UP_CALL: Statement = Statement {
     name: "take_up_call",
     text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND status IS NULL \
@@ -39,26 +39,26 @@ pub(super) const FIND_OLD_CALL: Statement = Statement {
 const DELETE_CALLS: Statement =
     Statement { name: "delete_calls", text: "DELETE FROM request_key WHERE began_at_ms < ?" };
 
-/// Where the answer of a call stands: no sealed text of another place is good there.
+/// The place of a call's answer: a text that was sealed for another place is not valid there.
 fn place(call: KeyedCall<'_>) -> String {
     format!("request_key.body {} {}", call.scope, call.key)
 }
 
 #[async_trait]
 impl RequestKeys for SqlStore {
-    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<Begun> {
+    async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState> {
         let insert = Query::new(&INSERT_CALL).text(call.scope).text(call.key).text(call.fingerprint).at(now);
         if self.execute(insert).await? == 1 {
-            return Ok(Begun::New);
+            return Ok(CallState::New);
         }
         let Some(row) = self.row(Query::new(&READ_CALL).text(call.scope).text(call.key)).await? else {
-            // It was forgotten between the two statements.
-            return Ok(Begun::InFlight);
+            // The call was removed between the two statements.
+            return Ok(CallState::InFlight);
         };
         let mut columns = Reader::new(&row, "request_key");
         let began_at = columns.at("began_at_ms")?;
         if columns.text("fingerprint")? != call.fingerprint {
-            return Ok(Begun::Other);
+            return Ok(CallState::Other);
         }
         if let Some(status) = columns.opt_small("status")? {
             let headers = columns.opt_text("headers")?.unwrap_or_default();
@@ -66,17 +66,17 @@ impl RequestKeys for SqlStore {
             let unreadable = |message: String| columns.corrupt("body", message);
             let body = self.sealer.open(&place(call), &kept).map_err(unreadable)?;
             let status = u16::try_from(status).map_err(|error| columns.corrupt("status", error))?;
-            return Ok(Begun::Answered(KeptAnswer { status, headers, body }));
+            return Ok(CallState::Answered(KeptAnswer { status, headers, body }));
         }
         if began_at >= given_up {
-            return Ok(Begun::InFlight);
+            return Ok(CallState::InFlight);
         }
         let take_up = Query::new(&TAKE_UP_CALL).at(now).text(call.scope).text(call.key).at(began_at);
-        Ok(if self.execute(take_up).await? == 1 { Begun::New } else { Begun::InFlight })
+        Ok(if self.execute(take_up).await? == 1 { CallState::New } else { CallState::InFlight })
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
-        // It may hold a token that is shown once.
+        // The answer may hold a token that is shown once.
         let seal = |answer: &KeptAnswer| self.sealer.seal(&place(call), &answer.body);
         let body = answer.map(seal).transpose().map_err(|message| failure::refused("end_call", &message))?;
         let query = match answer.zip(body.as_ref()) {

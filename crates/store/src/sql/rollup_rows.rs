@@ -8,7 +8,7 @@ use crate::Result;
 use crate::rollups::{ComingJob, JobPulse, RunMark, StatPoint, Verdicts};
 use crate::sql::query::Reader;
 
-/// The columns that both readings begin with.
+/// A point with its distributions, after the columns that both queries of points begin with.
 pub(super) fn point(columns: &mut Reader<'_>) -> Result<StatPoint> {
     let verdicts = verdicts(columns)?;
     let mut sketch = |column| {

@@ -1,4 +1,4 @@
-//! Counts with distributions, and what overviews read of the ledger.
+//! Counts with distributions, and the reads of the ledger for overviews.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 use crate::{Result, Rollups};
 
-/// Jobs that are read at the same time.
+/// Number of jobs that are read at the same time.
 const READ_COUNT: usize = 4;
 
 macro_rules! verdict_columns {
@@ -100,8 +100,8 @@ const READ_FAILING_OF_APPS: Statement = Statement {
            WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND job.app_id {in_list} \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
-/// The partial index of trouble answers only where its condition stands in the text; a second condition on the status would have
-/// `PostgreSQL` expect so few rows that it reads the whole day instead.
+/// The partial index of trouble is used only if its condition is in the text; a second condition on the status would have `PostgreSQL`
+/// expect so few rows that it reads the whole day instead.
 pub(super) const READ_TROUBLED: Statement = Statement {
     name: "read_troubled",
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
@@ -120,7 +120,7 @@ pub(super) const READ_MARKS: Statement = Statement {
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
     ),
 };
-/// The same of many jobs, where a database can follow the index once for each of them in one statement.
+/// Likewise for many jobs, on a database that can follow the index once for each of them in one statement.
 const READ_MARKS_OF_EACH: Statement = Statement {
     name: "read_marks_of_each",
     text: concat!(
@@ -158,16 +158,17 @@ macro_rules! open_jobs {
     };
 }
 
-/// What is late or takes long, however much is open: read by when it was due.
+/// Finds open runs that are late or take long, however many are open: they are read by when they were due.
 pub(super) const READ_OPEN_JOBS: Statement =
     Statement { name: "read_open_jobs", text: open_jobs!("run.node_epoch = ?") };
-/// Of earlier leases, until the runs are taken over.
+/// Likewise for runs of earlier leases, until they are taken over.
 pub(super) const READ_LEFT_OPEN_JOBS: Statement =
     Statement { name: "read_left_open_jobs", text: open_jobs!("run.node_epoch < ?") };
 const READ_LEASES: Statement =
     Statement { name: "read_leases_of_nodes", text: "SELECT id, epoch FROM node ORDER BY id" };
 const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
-/// By node, because the index begins with it and goes on with the status: what waits in a backlog is not walked through for what runs.
+/// By node, because the index begins with the node and continues with the status: a backlog of waiting runs is not scanned for running
+/// ones.
 pub(super) const READ_OPEN_MARKS: Statement = Statement {
     name: "read_open_marks",
     text: concat!(
@@ -288,7 +289,7 @@ impl Rollups for SqlStore {
     }
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
-        let attempt_max = if query.is_first_attempt { 1 } else { i32::MAX };
+        let attempt_max = if query.first_attempts_only { 1 } else { i32::MAX };
         let mut jobs: HashMap<JobId, OpenJob> = HashMap::new();
         for lease in self.rows(Query::new(&READ_LEASES)).await? {
             let mut columns = Reader::new(&lease, "node");
@@ -369,7 +370,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Adds what a batch of runs gained. The caller holds the cursor: no other transaction changes these rows meanwhile.
+    /// Adds the gains of a batch of runs. The caller holds the cursor: no other transaction changes these rows meanwhile.
     pub(super) async fn add_gains(&mut self, gains: &Gains) -> Result<()> {
         let points: Vec<(&PointKey, &Gain)> = gains.points.iter().collect();
         for chunk in points.chunks(CHUNK_MAX) {

@@ -24,13 +24,13 @@ pub(super) const READ_RUNS: Statement =
     Statement { name: "read_runs", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}") };
 pub(super) const LOCK_RUN: Statement =
     Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
-/// The row of a job that every change of its runs' owner goes through.
+/// Locks the row of a job that every change of its runs' owner locks.
 pub(super) const LOCK_HOME: Statement =
     Statement { name: "lock_home", text: "SELECT job_id, home, term FROM job_due WHERE job_id = ? {for_update}" };
 pub(super) const DELETE_CANCELS: Statement =
     Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id {in_list}" };
 
-/// For runs that have not begun: what most rows are when they are inserted.
+/// For runs that have not begun, as most rows have not when they are inserted.
 pub(super) const INSERT_FRESH_RUNS: Statement = Statement {
     name: "insert_fresh_runs",
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \

@@ -1,5 +1,4 @@
-//! Scripts: their rows, the rows of the jobs that name them, and the lock that saving such a job and deleting its script have in
-//! common.
+//! Scripts: their rows, the rows of the jobs that name them, and the lock that saving such a job and deleting its script share.
 
 use std::collections::BTreeSet;
 
@@ -171,7 +170,7 @@ impl Scripts for SqlStore {
     }
 }
 
-/// A script whose row is locked until the transaction is over.
+/// A script whose row is locked until the transaction ends.
 struct LockedScript {
     id: ScriptId,
     version: i64,
@@ -242,8 +241,8 @@ impl Tx<'_> {
         row.as_ref().map_or_else(|| Err(failure::unexpected_count("read_script", 1, 0)), script)
     }
 
-    /// Locks the scripts that definitions name, each with what it replaces; answers one that a definition names anew and that
-    /// does not exist.
+    /// Locks the scripts that definitions name; each definition comes with the one that it replaces. Returns a script that a definition did
+    /// not name before and that does not exist.
     pub(super) async fn hold_scripts<'s>(
         &mut self,
         namespace: NamespaceId,
@@ -272,7 +271,7 @@ impl Tx<'_> {
         Ok(None)
     }
 
-    /// Notes which script a definition names, in the place of `before`.
+    /// Records the script that a definition names, in place of the one that `before` names.
     pub(super) async fn write_script_use(
         &mut self,
         (namespace, job): (NamespaceId, JobId),

@@ -1,8 +1,8 @@
-//! The sessions of a database: what each is to keep to, when it is closed, and a pooler before the database.
+//! The sessions of a database: their settings, when they are closed, and a pooler in front of the database.
 //!
-//! A session that turned out to take no writes is closed soon: after a switch-over the same address may lead elsewhere. Behind
-//! a pooler that gives each transaction another session nothing may be set for a session, for it would hold for the
-//! transactions of others: there every statement runs in a transaction that sets what it needs for itself.
+//! A session that takes no writes is closed soon: after a switch-over the same address may lead to another server. Behind a pooler that
+//! gives each transaction another session, no setting may be made for a session, since it would apply to the transactions of other clients:
+//! there every statement runs in a transaction that makes its own settings.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -17,12 +17,13 @@ use tokio::time::{Instant, timeout};
 use super::config::StoreConfig;
 use super::dialect::Dialect;
 
-/// How long a connection can be idle before it is tried before use.
+/// Idle time after which a connection is checked before use.
 const PING_AFTER: Duration = Duration::from_secs(1);
-/// How often it is looked whether two connections share a session: others may use the pooler at the same time.
+/// Number of checks whether two connections share a session: others may use the pooler at the same time.
 const POOLER_TRIES: u32 = 3;
 
-/// Sessions that a row lists: more than a pool has at the same time, for some are new and not all of the old ones gone.
+/// Maximum number of sessions that a row lists: more than a pool has at the same time, because new ones are listed before all old ones have
+/// ended.
 pub(super) const LISTED_MAX: usize = 200;
 
 /// The sessions that this store has opened, the newest last.
@@ -44,11 +45,11 @@ impl OwnConnections {
     }
 }
 
-/// When a session last turned out to take no writes.
+/// When a session was last found to take no writes.
 #[derive(Debug)]
 pub(super) struct ReadOnlySeen {
     since: Instant,
-    /// In milliseconds since then; negative before the first time.
+    /// In milliseconds after `since`; negative before the first time.
     at_ms: AtomicI64,
 }
 
@@ -68,17 +69,17 @@ impl ReadOnlySeen {
     }
 }
 
-/// How statements reach their sessions.
+/// How sessions are opened and checked, and how transactions begin in them.
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
     dialect: Dialect,
-    /// How a transaction begins.
+    /// The text that begins a transaction.
     pub(super) begin: Arc<str>,
-    /// A pooler gives each transaction another session.
+    /// Whether a pooler gives each transaction another session.
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
     pub(super) read_only: Arc<ReadOnlySeen>,
-    /// The sessions, where the database does not end those of a server that was stopped.
+    /// The sessions of this store, if the database does not end those of a server that was stopped.
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,
@@ -113,7 +114,7 @@ impl Sessions {
             .min_connections(0)
             .acquire_timeout(self.acquire_timeout)
             .idle_timeout(Duration::from_secs(300))
-            // A round trip per use is much; a connection that was just used is there.
+            // A round trip per use costs too much; a connection that was just used is alive.
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
                 let is_stale = read_only.is_stale(meta.age, recheck);
@@ -146,7 +147,7 @@ impl Sessions {
     }
 }
 
-/// Whether the database takes no writes. Reading goes on.
+/// Whether the database takes no writes. Reads still work.
 pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialect) -> Result<bool, sqlx::Error> {
     match dialect {
         Dialect::Sqlite => Ok(false),
@@ -161,8 +162,8 @@ pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialec
     }
 }
 
-/// Whether a pooler between here and PostgreSQL gives each transaction another session: then a session that is in use here is
-/// given to a second connection.
+/// Whether a pooler between here and PostgreSQL gives each transaction another session: then the session that this connection used is given
+/// to a second one.
 pub(super) async fn are_sessions_shared(
     first: &mut AnyConnection,
     options: &AnyConnectOptions,
@@ -174,7 +175,7 @@ pub(super) async fn are_sessions_shared(
         let mut second = second?;
         second.execute("BEGIN").await?;
         let Ok(taken) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
-        // While the second holds its session, the first gets another one, or waits where the pooler has no other.
+        // While the second holds its session, the first gets another one, or waits if the pooler has no other.
         let after = timeout(limit, session_id(first)).await;
         second.execute("ROLLBACK").await?;
         second.close().await?;
@@ -226,7 +227,7 @@ fn settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
     }
 }
 
-/// What PostgreSQL is to keep to, each as it stands behind `SET`.
+/// The settings for PostgreSQL, each as the text after `SET`.
 fn postgres_settings(config: &StoreConfig) -> Vec<String> {
     let lock_ms = millis(config.lock_timeout);
     let statement_ms = millis(config.statement_timeout);
@@ -235,16 +236,16 @@ fn postgres_settings(config: &StoreConfig) -> Vec<String> {
         format!("lock_timeout = {lock_ms}"),
         format!("statement_timeout = {statement_ms}"),
         format!("idle_in_transaction_session_timeout = {idle_ms}"),
-        // A plan that was made for an empty table is kept for ever; planning anew costs little, since no statement
-        // grows with its rows.
+        // A generic plan that was made for an empty table is kept for ever; planning again costs little, since no statement's text grows
+        // with its rows.
         "plan_cache_mode = force_custom_plan".to_owned(),
-        // Every statement names a few rows, by an index. Without statistics, and after thousands of updates a second
-        // no transaction has any, the planner takes a walk through the whole table for cheaper, and a third of the throughput.
+        // Every statement names a few rows, by an index. Without valid statistics, and after thousands of updates a second no transaction
+        // has any, the planner takes a scan of the whole table for cheaper, which costs a third of the throughput.
         "enable_seqscan = off".to_owned(),
         "enable_hashjoin = off".to_owned(),
         "enable_mergejoin = off".to_owned(),
-        // What an index names is in memory or on a disk without heads; the default expects a disk with heads, and a walk through all
-        // runs of a day to cost less than an index of the few that failed.
+        // The rows that an index names are in memory or on an SSD; the default expects a spinning disk, where a scan of all runs of a day
+        // costs less than an index of the few that failed.
         "random_page_cost = 1.1".to_owned(),
     ]
 }

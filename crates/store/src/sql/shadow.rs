@@ -37,7 +37,7 @@ pub(super) const FIND_OLD_FIRES: Statement = Statement {
 };
 const DELETE_OLD_FIRES: Statement =
     Statement { name: "delete_old_shadow_fires", text: "DELETE FROM shadow_fire WHERE started_at_ms <= ?" };
-/// Rows of one statement: eight values each.
+/// Maximum number of rows in one statement, with eight values each.
 const INSERT_MAX: usize = 100;
 
 #[async_trait]

@@ -19,7 +19,7 @@ const INSERT_CURSOR: Statement = Statement {
     name: "insert_stat_cursor",
     text: "INSERT {ignore} INTO run_stat_cursor (id, run_id) VALUES (1, 0) {or_ignore}",
 };
-/// Who counts holds it: no two count the same runs.
+/// The transaction that counts locks the cursor, so that no two count the same runs.
 const LOCK_CURSOR: Statement =
     Statement { name: "lock_stat_cursor", text: "SELECT run_id FROM run_stat_cursor WHERE id = 1 {for_update}" };
 const MOVE_CURSOR: Statement =
@@ -43,7 +43,7 @@ const INSERT_OPEN: Statement = Statement {
 };
 const DELETE_OPEN: Statement =
     Statement { name: "delete_stat_open", text: "DELETE FROM run_stat_open WHERE run_id {in_list}" };
-/// Nothing changes them any more, or they are gone.
+/// Deletes the entries of runs that do not change any more, or were removed.
 const DELETE_OLD_OPEN: Statement = Statement {
     name: "delete_old_stat_open",
     text: "DELETE FROM run_stat_open WHERE run_id < ? AND (counted_as IS NOT NULL \
@@ -116,13 +116,13 @@ impl Stats for SqlStore {
     }
 }
 
-/// What is to be added.
+/// The sums to be added.
 #[derive(Default)]
 struct Tally {
     /// By job, hour and verdict: runs and milliseconds.
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
-    /// Runs whose messages count.
+    /// Runs whose messages are counted.
     failed: Vec<CountedRun>,
 }
 
@@ -135,7 +135,7 @@ impl Tally {
 }
 
 impl Tx<'_> {
-    /// Counts those that were passed while they were open, or whose verdict is another one now.
+    /// Counts runs that were open when the cursor passed them, or whose verdict has changed since.
     async fn count_ended(&mut self, tally: &mut Tally, limit: u32) -> Result<usize> {
         let mut done = Vec::new();
         let rows = self.rows(Query::new(&READ_ENDED).int(limit.into())).await?;
@@ -192,7 +192,7 @@ impl Tx<'_> {
     }
 }
 
-/// The columns that both readings begin with.
+/// The columns that both queries begin with.
 fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);

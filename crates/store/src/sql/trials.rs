@@ -1,8 +1,8 @@
 //! Batches that fail although the database answers.
 //!
-//! Such a batch may itself be the fault: larger than the packets that the database or a proxy takes, or too long at work. After
-//! repeated failures it is halved, whatever the error, down to a single row. The batch is known by its first row, for the
-//! caller comes again with the same rows.
+//! Such a batch may itself be the fault: larger than the packets that the database or a proxy takes, or too slow. After repeated failures
+//! it is halved, whatever the error, down to a single row. The batch is identified by its first row, because the caller tries again with
+//! the same rows.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use super::query::{Query, Reader, Statement, StatementSize};
 use super::{Dialect, SqlStore, failure};
 use crate::StoreError;
 
-/// Batches that are remembered.
+/// Maximum number of failed batches that are remembered.
 const TRIAL_MAX: usize = 1_000;
 
 const PING: Statement = Statement { name: "ping", text: "SELECT CAST(1 AS {bigint})" };
@@ -27,7 +27,7 @@ const READ_PACKET_MAX: Statement = Statement {
 #[derive(Debug)]
 pub(super) struct Trials {
     known: Mutex<BTreeMap<(&'static str, i64), Trial>>,
-    /// After how many failures a batch is halved.
+    /// Number of failures after which a batch is halved.
     halve_after: u32,
 }
 
@@ -42,7 +42,7 @@ impl Trials {
         Self { known: Mutex::default(), halve_after: halve_after.max(1) }
     }
 
-    /// How many rows one transaction and one statement of this batch may have.
+    /// Maximum number of rows in one transaction, and in one statement, of this batch.
     pub(super) fn rows_max(&self, operation: &'static str, first: i64) -> usize {
         self.lock().get(&(operation, first)).map_or(usize::MAX, |trial| trial.rows_max)
     }
@@ -51,7 +51,7 @@ impl Trials {
         self.lock().remove(&(operation, first));
     }
 
-    /// Counts a failure of a batch of so many rows. Answers how often its only row has failed alone, 0 while there are several.
+    /// Counts a failure of a batch of `row_count` rows. Returns how often its only row has failed alone; 0 while it has several rows.
     fn failed(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
         let mut known = self.lock();
         if known.len() >= TRIAL_MAX {
@@ -77,8 +77,8 @@ impl Trials {
 }
 
 impl SqlStore {
-    /// Counts a failure of a batch, by its first row. True where that is its only row and it ends the connection each time while
-    /// the database answers: it will never be written.
+    /// Counts a failure of a batch, by its first row. True if that is its only row and it ends the connection each time while the database
+    /// answers: it will never be written.
     pub(super) async fn is_at_fault(
         &self,
         operation: &'static str,
@@ -94,7 +94,7 @@ impl SqlStore {
         failure::ends_connection(error) && alone >= self.trials.halve_after.saturating_mul(2)
     }
 
-    /// Whether the database answers a short statement. What it takes in one packet is read anew on the way.
+    /// Whether the database answers a short statement. This also reads again how large a packet it takes.
     async fn answers(&self) -> bool {
         let answers = async {
             self.row(Query::new(&PING)).await?;
@@ -103,8 +103,8 @@ impl SqlStore {
         matches!(tokio::time::timeout(PROBE_TIMEOUT, answers).await, Ok(Ok(())))
     }
 
-    /// Reads how large a packet the database takes. A statement stays below a quarter of it: rows are filled up to a power of
-    /// two, and the numbers in front of each value count, too.
+    /// Reads how large a packet the database takes. A statement stays below a quarter of it: rows are filled up to a power of two, and the
+    /// length in front of each value counts, too.
     pub(super) async fn read_packet_max(&self) -> crate::Result<()> {
         if self.texts.dialect() != Dialect::MySql {
             return Ok(());
@@ -116,7 +116,7 @@ impl SqlStore {
         Ok(())
     }
 
-    /// How much a statement may carry.
+    /// The size that a statement may have.
     pub(super) fn statement_size(&self) -> StatementSize {
         let bytes = self.statement_size.bytes.min(self.packet_bytes.load(Ordering::Relaxed));
         StatementSize { bytes, ..self.statement_size }

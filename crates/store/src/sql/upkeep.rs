@@ -10,10 +10,10 @@ use sqlx::any::AnyRow;
 
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, rows, transact};
-use crate::upkeep::away;
+use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
-/// Shards that one batch looks at, beyond those that it removes.
+/// Maximum number of shards that one batch reads, beyond those that it removes.
 const SHARD_PAGE: u32 = 2_000;
 
 const READ_PASS: Statement =
@@ -65,7 +65,7 @@ impl Upkeep for SqlStore {
         let (last, now) = (columns.at("last_at_ms")?, columns.at("now")?);
         // A clock that stepped back far leaves a pass in the future, which must not stop all others.
         let distance = if last > now { last.since(now) } else { now.since(last) };
-        if distance < away(period) {
+        if distance < pass_gap(period) {
             return Ok(false);
         }
         Ok(self.execute(Query::new(&TAKE_PASS).text(task).at(last)).await? == 1)
@@ -107,7 +107,7 @@ impl OldRun {
 }
 
 impl SqlStore {
-    /// Which rows go now, in order: broadcasts after all of their shards, shards never by themselves.
+    /// The rows to remove now, in order: broadcasts after all of their shards, shards never by themselves.
     async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_whole()).filter_map(|run| run.parent).collect();
         let mut wholes = HashMap::new();
@@ -181,9 +181,9 @@ impl SqlStore {
 #[derive(Default)]
 struct Shards {
     ids: HashMap<i64, Vec<i64>>,
-    /// Broadcasts of which a shard has no verdict.
+    /// Broadcasts with a shard that has no verdict.
     open: HashSet<i64>,
-    /// The page ended within this broadcast; nothing is known about those behind it.
+    /// The page ended within this broadcast; nothing is known about those after it.
     unseen_from: Option<i64>,
 }
 

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use super::dialect::Dialect;
 use crate::OpenError;
 
-/// Where the database is: `sqlite:///path`, `postgres://…`, `mysql://…`. Printed without its password.
+/// The address of a database: `sqlite:///path`, `postgres://…`, `mysql://…`. Printed without its password.
 ///
 /// ```
 /// let url: rondel_store::DatabaseUrl = "postgres://rondel:secret@db/rondel".parse()?;
@@ -57,14 +57,14 @@ impl DatabaseUrl {
         }
     }
 
-    /// Whether a pooler before the database gives each transaction another session, where the URL has `pooler=transaction` or
+    /// Whether a pooler in front of the database gives each transaction another session, if the URL states that by `pooler=transaction` or
     /// `pooler=none`.
     pub(super) fn shares_sessions(&self) -> Option<bool> {
         let Place::Server(Dialect::Postgres, url) = &self.0 else { return None };
         pooler(url).map(|word| word == "transaction")
     }
 
-    /// As the driver wants it, password and all.
+    /// The URL for the driver, including the password.
     pub(super) fn expose(&self) -> String {
         match &self.0 {
             Place::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
@@ -87,7 +87,7 @@ impl FromStr for DatabaseUrl {
         let (scheme, rest) = text.split_once(':').ok_or_else(unknown)?;
         let server = |dialect, name: &str| {
             let authority = rest.strip_prefix("//").filter(|rest| !rest.is_empty()).ok_or_else(unknown)?;
-            if is_cut_short(authority) {
+            if has_unencoded_password(authority) {
                 return Err(OpenError::Unencoded { url: without_password(text) });
             }
             if let Some(word) = pooler(authority).filter(|word| !["transaction", "none"].contains(word)) {
@@ -99,7 +99,7 @@ impl FromStr for DatabaseUrl {
             "sqlite" => {
                 let path = rest.strip_prefix("//").unwrap_or(rest);
                 let path = path.split('?').next().unwrap_or_default();
-                // In memory there would be one database per connection.
+                // In memory, each connection would have its own database.
                 if path.is_empty() || path.contains(":memory:") {
                     return Err(unknown());
                 }
@@ -127,15 +127,15 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// What Rondel alone reads of a URL's query.
+/// The parameter in a URL's query that only Rondel reads.
 const POOLER: &str = "pooler=";
 
 fn pooler(url: &str) -> Option<&str> {
     url.split_once('?')?.1.split('&').find_map(|pair| pair.strip_prefix(POOLER))
 }
 
-/// Whether a password ends before its end: an @ behind the first slash, or a #, which nothing in such a URL has.
-fn is_cut_short(rest: &str) -> bool {
+/// Whether a password is cut short: there is an @ after the first slash, or a #, neither of which such a URL has.
+fn has_unencoded_password(rest: &str) -> bool {
     let path = rest.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
     path.contains('@') || rest.contains('#')
 }
@@ -162,7 +162,7 @@ fn without_password(url: &str) -> String {
     format!("{head}?{}", pairs.join("&"))
 }
 
-/// Behind a colon without an @ stands a port; whatever else stands there may be a password whose host was forgotten.
+/// Without an @, a port follows the colon; any other text there may be a password whose host was forgotten.
 fn without_false_port(url: &str, start: usize) -> String {
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
     match url[start..end].split_once(':') {

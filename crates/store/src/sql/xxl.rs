@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlNews, XxlReport, XxlReported, XxlRun, XxlState, take_reports};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun, XxlState, take_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 macro_rules! select_run {
@@ -67,7 +67,7 @@ pub(super) const LIST_EXECUTORS: Statement = Statement {
     name: "list_xxl_executors",
     text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
 };
-/// Holds the row until the end, so that no other node fences the lease meanwhile.
+/// Locks the row until the transaction ends, so that no other node fences the lease meanwhile.
 const LOCK_LEASE: Statement = Statement {
     name: "lock_xxl_lease",
     text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} {for_update}",
@@ -91,7 +91,7 @@ pub(super) const READ_UNSETTLED: Statement = Statement {
     name: "read_unsettled_xxl",
     text: select_run!("WHERE executor_id = ? AND state < 2 ORDER BY log_id LIMIT ?"),
 };
-/// The same end of many attempts.
+/// Writes the same end for many attempts.
 const REPORT_RUNS: Statement = Statement {
     name: "report_xxl_runs",
     text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? WHERE log_id {in_list}",
@@ -112,7 +112,7 @@ pub(super) const FIND_OLD_RUNS: Statement = Statement {
 const DELETE_RUNS: Statement =
     Statement { name: "delete_xxl_runs", text: "DELETE FROM xxl_run WHERE log_id {in_list}" };
 
-/// Where the token of an executor is kept: no sealed text of another place is good there.
+/// The place of an executor's token: a text that was sealed for another place is not valid there.
 fn place(app: AppId, address: &str) -> String {
     format!("xxl_executor.token {app} {address}")
 }
@@ -132,7 +132,7 @@ impl XxlExecutors for SqlStore {
         let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("fix_xxl", &message))?;
         let fix = || Query::new(&FIX_EXECUTOR).text(&token).at(now).int(app).text(address);
-        // It was never seen: nothing registered it but a user.
+        // The executor was never seen: only a user has registered it.
         let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
         self.put_xxl(&unseen, fix, &token).await
     }
@@ -183,7 +183,9 @@ impl XxlExecutors for SqlStore {
                 let mut runs = runs.collect::<Result<BTreeMap<i64, XxlRun>>>()?;
                 let news = take_reports(app, chunk, &mut runs, now);
                 runs.retain(|_, run| run.app == app);
-                let is_new = |report: &XxlReport, news: XxlNews| (news == XxlNews::Taken).then_some(report.log_id);
+                let is_new = |report: &XxlReport, news: XxlReportOutcome| {
+                    (news == XxlReportOutcome::Taken).then_some(report.log_id)
+                };
                 let changed: BTreeSet<i64> =
                     chunk.iter().zip(&news).filter_map(|(one, news)| is_new(one, *news)).collect();
                 tx.write_xxl_ends(runs.values().filter(|run| changed.contains(&run.log_id)), now).await?;
@@ -217,7 +219,7 @@ impl XxlExecutors for SqlStore {
 }
 
 impl SqlStore {
-    /// Changes the row of an executor, or inserts it, and answers its id.
+    /// Changes the row of an executor, or inserts it, and returns its id.
     async fn put_xxl(&self, executor: &XxlExecutor, change: impl Fn() -> Query, token: &str) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
         if self.execute(change()).await? == 0 {
@@ -238,7 +240,7 @@ impl SqlStore {
         for row in rows {
             match self.xxl_executor(row) {
                 Ok(executor) => found.push(executor),
-                // No key of this server opens its token. It sends the token anew when it registers again.
+                // No key of this server opens its token. The executor sends the token again when it registers again.
                 Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
             }
         }
@@ -261,7 +263,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes ends, those that are alike by one statement.
+    /// Writes ends; equal ends are written by one statement.
     async fn write_xxl_ends(&mut self, runs: impl Iterator<Item = &XxlRun>, now: Timestamp) -> Result<()> {
         let mut alike: BTreeMap<(Option<i32>, Option<&str>), Vec<i64>> = BTreeMap::new();
         for run in runs {
@@ -275,7 +277,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// So many numbers in a row; the first of them.
+    /// Takes `count` consecutive numbers, and returns the first.
     async fn take_xxl_numbers(&mut self, name: &str, count: usize) -> Result<i64> {
         let row = self.row(Query::new(&LOCK_COUNTER).text(name)).await?;
         let row = row.ok_or_else(|| failure::refused("send_xxl", "xxl_counter has lost a row"))?;

@@ -50,7 +50,7 @@ pub(crate) struct AddressJson {
     last_registered_at: Option<Timestamp>,
 }
 
-/// Which address.
+/// The address that a request is about.
 #[derive(Debug)]
 pub(crate) struct AtAddress(Option<String>);
 
@@ -109,7 +109,7 @@ async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response,
 }
 
 async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAddress>) -> Result<Response, Problem> {
-    // Where the caller's roles do not reach, the body does not matter.
+    // A caller without the right gets no answer about the body.
     find_app(&call, &name).await?;
     json(StatusCode::CREATED, &added(&call, &name, body.read()?).await?)
 }

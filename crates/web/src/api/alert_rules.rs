@@ -147,7 +147,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// The rules that the caller may look at: of one who may look at some apps alone, none about others.
+/// The rules that the caller may see. A caller who may see only some apps does not see rules about others.
 pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
     let mut shown = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
@@ -223,7 +223,7 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
     json(StatusCode::OK, &body)
 }
 
-/// What a rule would see now, for a caller who may look at the whole namespace.
+/// Evaluates a rule as of now, for a caller who may see the whole namespace.
 pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRun, Problem> {
     if call.seen_apps().is_some() {
         return Err(forbidden());
@@ -232,7 +232,7 @@ pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRu
     Ok(rules::dry_run(call.engine(), namespace, spec).await?)
 }
 
-/// The rule with this name, as far as the caller may look at it.
+/// The rule with this name, if the caller may see it.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, Problem> {
     let missing = || {
         let detail = format!("there is no alert rule {} in namespace {}", quoted(wanted), call.namespace.name);

@@ -38,7 +38,7 @@ pub(super) struct AppJson {
     executor_count: usize,
 }
 
-/// An app to be.
+/// An app to create.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewApp {

@@ -34,10 +34,10 @@ use crate::state::Web;
 
 /// How many entries an export reads at a time.
 const EXPORT_BATCH: u32 = 500;
-/// About how many bytes, and how many entries at first: nothing is known of their length then.
+/// About how many bytes a batch has. The first batch is small, since the length of the entries is not known yet.
 const EXPORT_BATCH_LEN: usize = 256 * 1024;
 const FIRST_BATCH: u32 = 16;
-/// The longest filter, in bytes.
+/// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 
 const VERDICTS: [&str; 3] = ["allowed", "denied", "failed"];
@@ -152,7 +152,7 @@ async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response,
     }
     let (mut page, mut query) = (Filling::new(query.limit), query);
     while let Some(count) = page.wanted() {
-        // One more shows whether there are more.
+        // One more entry shows whether there are more.
         query.limit = count + 1;
         let mut found = person.engine().store().audit(&query).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -171,12 +171,12 @@ async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response,
     page.answer(query.after.map(|last| listing.cursor(last)))
 }
 
-/// An export of the log: who asked for it, and what comes next.
+/// An export of the log under way: its caller, and the query for the next batch.
 struct Export {
     web: Web,
     caller: Recheck,
     _place: HeldPlace,
-    /// None at the end.
+    /// `None` at the end.
     query: Option<AuditQuery>,
 }
 
@@ -213,13 +213,13 @@ impl Export {
     }
 }
 
-/// How many entries are read after so many of so many bytes: as many as fit into a batch if they are as long.
+/// How many entries to read after a batch of `count` entries with `len` bytes: as many of that length as fit into a batch.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = EXPORT_BATCH_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
 }
 
-/// All that is asked for, one entry in each line, the newest first. One that ends early has a last line with the reason.
+/// Exports all entries that match the query, one in each line, the newest first. An export that ends early has a last line with the reason.
 pub(crate) fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
         web: person.web.clone(),

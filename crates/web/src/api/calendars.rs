@@ -70,7 +70,7 @@ impl FromQuery for ImportQuery {
     }
 }
 
-/// `2026` or `2026..2030`.
+/// Parses `2026` or `2026..2030`.
 pub(crate) fn years(text: &str) -> Result<(i32, i32), String> {
     let (first, last) = text.split_once("..").unwrap_or((text, text));
     let year = |text: &str| text.parse().ok().filter(|year| (1970..=2199).contains(year));
@@ -195,7 +195,7 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor })
 }
 
-/// Shortens a page that was read with one more, and answers its last item where there is a next page.
+/// Shortens a page that was read with one item more, and returns its last item if there is a next page.
 fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
@@ -279,7 +279,7 @@ async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) ->
     json(StatusCode::OK, &Page { items: users.into_iter().map(show).collect(), next_cursor })
 }
 
-/// A document whose name may be left out, because the path has it, and is no other.
+/// Parses a calendar. Its name may be left out; if it is given, it must be the one in the path.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
     let mut document = parse(bytes)?;
     if let Value::Object(fields) = &mut document.value {

@@ -1,4 +1,4 @@
-//! Cancels: of a run, of a fire, of all that is open of a job.
+//! Cancels a run, the runs of a fire, or all open runs of a job.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -19,7 +19,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// The longest reason, in characters: it has to fit beside the name into one column.
+/// Maximum length of a reason, in characters: it shares a column with the name.
 pub(crate) const REASON_LEN_MAX: usize = 150;
 
 /// The body of a request to cancel a run.
@@ -84,7 +84,7 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
     note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, run.for_reader()).await?),
-        // To ask twice is no fault.
+        // A second request is no error.
         CancelAsked::Over(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;
             json(StatusCode::OK, &run_json::whole(&call, run).await?)
@@ -107,7 +107,7 @@ async fn job(
     };
     let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
     let record = jobs::find(&call, &name).await?;
-    // Runs of an app that the job belonged to before are for those who may cancel there.
+    // Runs of another app, to which the job belonged before, are left out unless the caller may cancel in the whole namespace.
     let app = call.within(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
     let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
@@ -115,13 +115,13 @@ async fn job(
     json(StatusCode::ACCEPTED, &answer)
 }
 
-/// For the audit log: what the run was when its cancel was asked for, and why it was.
+/// Records for the audit log the state of the run when its cancel was requested, and the reason.
 pub(crate) fn note_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
     call.note.before(&serde_json::json!({"job": run.job, "status": run.status, "attempt": run.attempt}));
     call.note.changed_to(&serde_json::json!({"cancel_asked": true, "reason": reason}));
 }
 
-/// Who asks, and why: the message of the verdict.
+/// The message of the verdict: who cancels, and why.
 pub(crate) fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(name.to_owned()) };
     let len = reason.chars().count();

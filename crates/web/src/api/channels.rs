@@ -1,4 +1,4 @@
-//! Channels of alerts: listed, saved, deleted, tested, and what became of their messages.
+//! Alert channels: listed, saved, deleted and tested, with the deliveries of their messages.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -77,7 +77,7 @@ pub(super) struct DeliveryJson {
     error: Option<String>,
 }
 
-/// A channel to be.
+/// A channel to save.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "NewChannel")]
@@ -192,7 +192,7 @@ async fn put(
     json(status, &channel)
 }
 
-/// Saves a channel, with what was and what is in the audit log.
+/// Saves a channel, and records it before and after the change in the audit log.
 async fn save(call: &Call, new: NewChannel) -> Result<(StatusCode, ChannelJson), Problem> {
     if let Some(before) = call.engine().store().channel(call.namespace.id, &new.name).await? {
         call.note.before(&show(call, &before));
@@ -245,7 +245,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Respo
     json(StatusCode::OK, &show_delivery(delivery))
 }
 
-/// A test as the audit log has it.
+/// A test as the audit log shows it.
 pub(crate) fn tested(delivery: &Delivery) -> serde_json::Value {
     json!({"done": delivery.error.is_none(), "status": delivery.status})
 }
@@ -267,7 +267,7 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
 }
 
-/// What the messages of deliveries are about, as far as these are kept.
+/// The subjects of the deliveries' messages, as far as these are kept.
 pub(crate) async fn subjects<Q>(
     call: &Call<Q>,
     deliveries: &[Delivery],

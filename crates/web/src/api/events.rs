@@ -1,4 +1,5 @@
-//! What happens, as server-sent events or lines of JSON: to a listener within their sight, for as long as they may look.
+//! The stream of events, as server-sent events or lines of JSON. Listeners get only the events that they may see, as long as they may see
+//! them.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -30,25 +31,25 @@ use crate::recheck::{Lapse, Recheck};
 use crate::routes::Routes;
 use crate::state::Web;
 
-/// After how long without an event something is sent, so that proxies keep the connection.
+/// After this long without an event a keep-alive is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
-/// Keeps proxies from collecting events before they pass them on.
+/// Keeps proxies from buffering events.
 const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// For the document.
+/// The header in the API's document.
 pub(super) const LAST_EVENT: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("The event that was seen last: the stream goes on behind it.");
 const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
 
-/// What is listened for.
+/// The events that a listener wants.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     job: Option<String>,
     app: Option<String>,
     /// Words of [`KINDS`]; none for all.
     kinds: Vec<Kind>,
-    /// Where the caller listened before; equal to `Last-Event-ID`.
+    /// The position after which the stream continues, like `Last-Event-ID`.
     after: Option<Cursor>,
 }
 
@@ -81,7 +82,7 @@ impl FromQuery for Wanted {
 }
 
 impl Wanted {
-    /// Whether an event is asked for, and in the caller's sight.
+    /// Whether an event matches the query, and the caller may see it.
     fn has(&self, event: &Event, namespace: &Namespace, caller: &Caller) -> bool {
         if event.what == What::Gap {
             return true;
@@ -123,7 +124,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The same for the pages of a user who signed in; a client that does not ask for events gets the end of the stream.
+/// The stream for the pages of a user who signed in. A request that does not accept events gets the end of the stream at once.
 pub(crate) async fn watch(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_asked = accept.starts_with("text/event-stream");
@@ -173,7 +174,7 @@ fn stream(call: Call<Wanted>, headers: &HeaderMap, length: Duration) -> Result<R
     Ok(response)
 }
 
-/// How the stream is written.
+/// The format of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     /// Server-sent events.
@@ -188,7 +189,7 @@ fn form(headers: &HeaderMap) -> Form {
 }
 
 impl Form {
-    /// An event as it is sent. JSON has no line feeds.
+    /// An event in the format of the stream. JSON text has no line feeds.
     fn block(self, cursor: Option<Cursor>, kind: &str, data: &Value) -> String {
         let id = cursor.map(|cursor| cursor.to_string());
         match (self, id) {
@@ -198,8 +199,7 @@ impl Form {
         }
     }
 
-    /// What is sent while nothing happens. It is no event; but the place to go on from moves, where the form has room for
-    /// it.
+    /// The keep-alive while nothing happens. It is no event, but it moves the position of the client, if the format has a field for it.
     fn quiet(self, cursor: Option<Cursor>) -> String {
         match (self, cursor) {
             (Self::Events, Some(cursor)) => format!(": still here\nid: {cursor}\n\n"),
@@ -216,7 +216,7 @@ struct Stream {
     wanted: Wanted,
     form: Form,
     listener: Listener,
-    /// Up to where everything was sent, or was not for this listener.
+    /// The position up to which every event was sent, or was not for this listener.
     cursor: Option<Cursor>,
     ends_at: Instant,
     spoke_at: Instant,
@@ -230,13 +230,13 @@ struct Stream {
 enum End {
     /// The server stops.
     Stopping,
-    /// It lasted as long as one may.
+    /// The stream has reached its maximum length.
     Timeout,
-    /// The token is over, or does not let look at the namespace any more.
+    /// The token has ended, or no longer allows to see the namespace.
     TokenOver,
-    /// Whether the token still holds could not be asked for long.
+    /// The token could not be checked for too long.
     Unavailable,
-    /// The listener took so long that what came meanwhile is not kept any more.
+    /// The listener was so slow that events which it has not read are no longer kept.
     TooSlow,
 }
 

@@ -1,4 +1,4 @@
-//! Executors: who is online, and who was a while ago.
+//! Executors: those online, and those seen a while ago.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -26,14 +26,14 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// How long those that are gone are shown.
+/// How long executors that are gone are listed.
 const SHOWN_FOR: Duration = Duration::from_secs(3600);
-/// How fresh another node's word about its executor must be.
+/// Maximum age of another node's report about its executor.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
-/// The most executors of an app that are switched off. Callers that switch at the same moment can exceed it by their number.
+/// Maximum number of an app's executors that are switched off. Callers that switch at the same moment can exceed it by their number.
 const SWITCH_COUNT_MAX: usize = 1_000;
-/// The id of an executor that is listed for its switch alone.
+/// The id of an executor that is listed only for its switch.
 const NO_INCARNATION: ExecutorId = ExecutorId::new(0);
 
 /// A process that runs jobs.
@@ -61,7 +61,7 @@ pub(crate) struct ExecutorJson {
     pub(crate) state: &'static str,
     /// Since when the switch is there; null for `active`.
     pub(crate) state_since: Option<Timestamp>,
-    /// How many runs it has in hand, by the database and by its last heartbeat: the greater of both.
+    /// How many runs it has, by the database or by its last heartbeat, whichever is greater.
     pub(crate) run_count: u64,
     /// The triggers that it left unanswered, though its heartbeats come: runs go to other executors first. Null for one that
     /// answers, or that this node does not hear.
@@ -78,7 +78,7 @@ pub(crate) struct UnansweredJson {
     since: Timestamp,
 }
 
-/// Where a list of executors stands: app, name and incarnation.
+/// A position in the list of executors: app, name and incarnation.
 pub(crate) type Position = (String, String, ExecutorId);
 
 pub(super) fn routes() -> Routes {
@@ -114,7 +114,7 @@ struct NewExecutorState {
     /// The executor's app; required where executors of several apps have the name.
     #[serde(default)]
     app: Option<String>,
-    /// Where the switch is to be.
+    /// The new state of the switch.
     state: Switch,
 }
 
@@ -124,7 +124,7 @@ async fn set_state(
     body: JsonBody<NewExecutorState>,
 ) -> Result<Response, Problem> {
     let NewExecutorState { app, state } = body.read()?;
-    let (executor, _) = throw(&call, (&name, app.as_deref()), state).await?;
+    let (executor, _) = set_switch(&call, (&name, app.as_deref()), state).await?;
     json(StatusCode::OK, &executor)
 }
 
@@ -143,8 +143,8 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     page.answer(next.map(|last| listing.cursor(last)))
 }
 
-/// Throws the switch of the executors with a name. Answers one of them, and where the switch was.
-pub(crate) async fn throw<Q>(
+/// Sets the switch of the executors with a name. Returns one of them, and the previous switch.
+pub(crate) async fn set_switch<Q>(
     call: &Call<Q>,
     (name, app): (&str, Option<&str>),
     switch: Switch,
@@ -175,7 +175,7 @@ pub(crate) async fn throw<Q>(
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
-        // It was listed for its switch alone.
+        // The executor was listed only for its switch.
         None => Ok((ExecutorJson::absent(stable.to_owned(), app_name, call.engine().now()), before)),
     }
 }
@@ -202,7 +202,7 @@ impl Fleet {
         self.held.get(&app).map_or(0, |held| held.values().sum())
     }
 
-    /// The executor with what the fleet knows of it.
+    /// Adds the executor's switch, and its number of runs in hand.
     fn dress(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
         let held = self.held.get(&app).and_then(|held| held.get(&executor.name)).copied().unwrap_or(0);
         let switch = self.switches.of_executor(app, given_name(&executor.name));
@@ -219,7 +219,8 @@ impl Fleet {
     }
 }
 
-/// Those that are online, and those that were until not long ago, by app and name; and where the next page begins.
+/// A page of executors, by app and name: those online, those seen lately, and those listed for their switch. Also returns the position at
+/// which the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
     after: Option<Position>,
@@ -242,7 +243,7 @@ pub(crate) async fn page<Q>(
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |one: Shown| {
         let (app, name, id) = one.position;
-        // One that has gone since is on no page.
+        // An executor that has gone in between is on no page.
         let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
@@ -253,7 +254,7 @@ pub(crate) async fn page<Q>(
     Ok((chosen.into_iter().filter_map(item).collect(), next))
 }
 
-/// The executor with this name that was seen last, with its app; of one app where that is named.
+/// The executor with this name that is online or was seen last, with its app; only of `app` if one is given.
 pub(crate) async fn find<Q>(
     call: &Call<Q>,
     name: &str,
@@ -287,7 +288,7 @@ pub(super) async fn names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, P
     Ok(names.into_iter().collect())
 }
 
-/// An executor that a list shows.
+/// An executor in a list.
 struct Shown {
     position: Position,
     app: AppId,
@@ -317,7 +318,7 @@ async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Resu
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
     seen.retain(|one| call.sees(one.app));
-    // The newest start of a name comes first: the ones before it are history, unless they live.
+    // The newest incarnation of a name comes first: earlier ones are left out, unless they are online.
     seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
     let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
     let mut names: HashSet<(String, String)> =
@@ -330,7 +331,7 @@ async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Resu
             all.push(Shown { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
         }
     }
-    // What is switched off can be found, and activated, long after it was heard.
+    // An executor that is switched off stays in the list, so that it can be activated long after it was last seen.
     let stable: HashSet<(AppId, String)> =
         all.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
     for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
@@ -366,7 +367,7 @@ impl From<OnlineExecutor> for ExecutorJson {
 }
 
 impl ExecutorJson {
-    /// One that was not heard for long: its switch alone is known.
+    /// An executor that was not seen for long: only its switch is known.
     fn absent(name: String, app: String, now: Timestamp) -> Self {
         Self {
             id: NO_INCARNATION,

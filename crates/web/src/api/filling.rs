@@ -1,5 +1,4 @@
-//! A page of a list, bounded by its items and by its bytes. Rows are read a few at a time, since nothing is known of their
-//! length before.
+//! A page of a list, bounded by its items and by its bytes. Rows are read a few at a time, since their length is not known before.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -24,7 +23,7 @@ pub(crate) struct Filling {
 }
 
 impl Filling {
-    /// Of at most so many items.
+    /// An empty page for at most `limit` items.
     pub(crate) fn new(limit: u32) -> Self {
         Self { limit, items: Vec::new(), len: 0 }
     }
@@ -33,7 +32,7 @@ impl Filling {
         u32::try_from(self.items.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many rows to read next: those that probably fit, if they are as long as the others. None where the page is full.
+    /// How many rows to read next: those that probably fit, if they are as long as the others. `None` if the page is full.
     pub(crate) fn wanted(&self) -> Option<u32> {
         let left = self.limit.saturating_sub(self.count());
         if left == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
@@ -47,7 +46,7 @@ impl Filling {
         Some(fitting.saturating_add(1).min(left))
     }
 
-    /// Adds an item; false where it has no room, so that the page ends before it.
+    /// Adds an item; `false` if it has no room, so that the page ends before it.
     pub(crate) fn add(&mut self, item: &impl Serialize) -> Result<bool, Problem> {
         let item = to_raw_value(item).map_err(|error| {
             Problem::new(Code::Internal, "the log of the server has the cause under this request id")

@@ -1,7 +1,8 @@
-//! A log as a stream: each line as it comes in, until the run is over and its log complete.
+//! A log as a stream: each line as it comes in, until the run is over and its log complete. API clients follow a log through it; the
+//! console polls the fragment in `pages/run_log.rs` for new lines, and uses the stream only to download a whole log.
 //!
-//! The store is asked again and again; nothing is kept for a reader but its position. A stream that ends before the log
-//! does reports it and gives the cursor to go on with.
+//! The store is polled, and the only state of a reader is its position. A stream that ends before the log is complete reports it, with the
+//! cursor to continue from; plain text has no room for that.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -29,17 +30,17 @@ use crate::problem::Problem;
 use crate::recheck::Recheck;
 use crate::state::Web;
 
-/// How often the store is asked while nothing is heard: lines may be stored by another node, and runs end.
+/// How often the store is polled without a notification: another node may store lines, and runs end.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
-/// The same once the run is over and only its last lines may be on their way.
+/// The poll period once the run has ended and only its last lines may be on their way.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
-/// After how long without a line something is sent, so that proxies keep the connection.
+/// After this long without a line a keep-alive is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 const LINE_COUNT: usize = 500;
-/// About how much text is read at once: each stream holds so much while its client does not read.
+/// About how many bytes of text are read at once: each stream holds as many while its client does not read.
 const PIECE_LEN: usize = 64 * 1024;
 
-/// How the stream is written.
+/// The format of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// A JSON object in each line.
@@ -50,7 +51,7 @@ pub(super) enum Form {
     Text,
 }
 
-/// What is to be read.
+/// The log to read, and how to read it.
 #[derive(Debug)]
 pub(super) struct Follow {
     pub(super) run: Run,
@@ -58,9 +59,9 @@ pub(super) struct Follow {
     pub(super) position: Position,
     pub(super) wanted: Wanted,
     pub(super) form: Form,
-    /// Whether to wait for what is not written yet.
+    /// Whether to wait for lines that are not written yet.
     pub(super) waits: bool,
-    /// Whether to end with the attempt, rather than go on with the next one.
+    /// Whether to end with the attempt, instead of continuing with the next one.
     pub(super) stays: bool,
 }
 
@@ -93,7 +94,7 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: Follow) -> Result<Respon
     };
     let now = Instant::now();
     let ends_at = now + web.config.follow_timeout;
-    // From before the first look: what is stored after it is heard of.
+    // Subscribes before the first read, so that every line stored after it is noticed.
     let stored = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), Recheck::new(caller));
     let reader = Reader { web, caller, follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
@@ -153,7 +154,7 @@ impl Reader {
         None
     }
 
-    /// Reads the run before its lines: whether nothing would follow them was known before they were read.
+    /// Reads the run before its lines: if it is settled, no line can follow those that are read then.
     async fn read(&mut self) -> Result<(Lines, bool), StoreError> {
         let store = self.web.engine.store();
         if let Some(run) = store.runs(&[self.follow.run.id]).await?.pop() {
@@ -191,7 +192,7 @@ impl Reader {
         match self.follow.form {
             Form::Lines => Bytes::from_static(b"\n"),
             Form::Events => Bytes::from_static(b":\n\n"),
-            // There is nothing that could be sent and would not stand in the text; hyper passes it over.
+            // Any byte would become part of the text; hyper skips the empty piece.
             Form::Text => Bytes::new(),
         }
     }
@@ -204,7 +205,7 @@ impl Reader {
                 Form::Lines => text.extend([&json, "\n"]),
                 Form::Text => text.extend([line.line.as_str(), "\n"]),
                 Form::Events => {
-                    // Only the last event of a batch is a place to go on from.
+                    // Only the last event of a batch has a position to continue from.
                     if index + 1 == lines.len() {
                         text.extend(["id: ", &self.follow.listing.cursor(self.follow.position), "\n"]);
                     }

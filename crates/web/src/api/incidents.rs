@@ -1,4 +1,4 @@
-//! Incidents of alerts and what keeps their messages back: listed, acknowledged, silenced.
+//! Incidents of alerts, which are listed and acknowledged, and silences, which hold back their messages.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// Which incidents.
+/// The query of the list of incidents.
 #[derive(Debug)]
 pub(super) struct IncidentsQuery {
     is_open: Option<bool>,
@@ -206,7 +206,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The names of the apps that the caller may look at; `None` for all.
+/// The names of the apps that the caller may see; `None` for all.
 pub(crate) async fn within<Q>(call: &Call<Q>) -> Result<Option<Vec<String>>, Problem> {
     let Some(seen) = call.seen_apps() else { return Ok(None) };
     let apps = call.engine().store().apps(call.namespace.id).await?;
@@ -292,7 +292,7 @@ fn audited(incident: &Incident) -> serde_json::Value {
     json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.standing})
 }
 
-/// The incident with this id, as far as the caller may look at it and do what the route is for.
+/// The incident with this id, if the caller may see it and has the route's permission on it.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentRecord, Problem> {
     let missing = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted(wanted)));
     let id = wanted.parse::<IncidentId>().map_err(|_| missing())?;
@@ -346,7 +346,7 @@ async fn silences(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// The silences that the caller may look at: of one who may look at some apps alone, none about others.
+/// The silences that the caller may see. A caller who may see only some apps does not see silences about others.
 pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRecord>, Problem> {
     let mut shown = Vec::new();
     for silence in call.engine().store().silences(call.namespace.id, call.engine().now()).await? {
@@ -370,7 +370,7 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     json(StatusCode::CREATED, &show_silence((silence, warnings.concat())))
 }
 
-/// What the authors of silences should know, for each of them.
+/// The warnings for the authors of these silences, one list for each.
 pub(crate) async fn silence_warnings<Q>(
     call: &Call<Q>,
     silences: &[SilenceRecord],
@@ -379,7 +379,7 @@ pub(crate) async fn silence_warnings<Q>(
     Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs).await?)
 }
 
-/// Adds a silence where the caller's roles reach, with a line in the audit log.
+/// Adds a silence if the caller's roles allow it, with a line in the audit log.
 pub(crate) async fn silenced<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     call.check(app_of(call, &request.spec).await?, crate::call::forbidden)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
@@ -388,7 +388,7 @@ pub(crate) async fn silenced<Q>(call: &Call<Q>, request: SilenceRequest) -> Resu
     Ok(silence)
 }
 
-/// The app that a silence keeps to; none for the whole namespace.
+/// The app that a silence is limited to; `None` for the whole namespace.
 async fn app_of<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
     let store = call.engine().store();
     Ok(match (&spec.job, &spec.app) {
@@ -403,7 +403,7 @@ async fn end_silence(call: Call, Named(id, ..): Named<path::Silence>) -> Result<
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Ends a silence where the caller's roles reach, with a line in the audit log.
+/// Ends a silence if the caller's roles allow it, with a line in the audit log.
 pub(crate) async fn silence_ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing =
         || Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted(wanted)));

@@ -10,20 +10,20 @@ use rondel_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How long after a run's end lines of it may still come in.
+/// How long after the end of a run its lines may still arrive.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long a missing chunk is waited for while later ones are there.
+/// How long to wait for a missing chunk while later ones are there.
 const GAP_PATIENCE: Duration = Duration::from_secs(5);
 /// Chunks that are read from the store at a time, if they are short.
 const CHUNK_COUNT_MAX: u32 = 32;
-/// The most text that one page has, in bytes, and about how much is decoded at a time to find it. A page has at least one line.
+/// Maximum bytes of text in one page, and about how many are decoded at a time to find it. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
-/// Chunks that one call looks through for lines that are wanted: the whole of a log of the usual greatest size.
+/// How many chunks one call searches for wanted lines: enough for a whole log of the usual maximum size.
 const SEARCHED_MAX: usize = 256;
-/// The longest text that is searched for, in bytes.
+/// Maximum length of the text to search for, in bytes.
 pub(crate) const CONTAINS_BYTES_MAX: usize = 256;
 
-/// Where a reader stands: it has read all chunks up to `chunk`, `skip` lines of the next one, and `seq` lines in all.
+/// The position of a reader: it has read all chunks up to `chunk`, `skip` lines of the next one, and `seq` lines in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
     #[serde(rename = "t")]
@@ -36,16 +36,16 @@ pub(crate) struct Position {
     seq: u64,
 }
 
-/// Which lines are wanted: those of one of these levels (none for any) that contain the text, whatever its case.
+/// The lines that are wanted: those of one of these levels (empty for any) that contain the text, whatever its case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Wanted {
     pub(crate) levels: Vec<Level>,
     pub(crate) contains: Option<String>,
-    /// Of these severities; none for any.
+    /// The severities that are wanted; empty for any.
     pub(crate) severities: Vec<Severity>,
 }
 
-/// The level of a line, or where it was printed.
+/// The level of a line, or the stream that it was printed to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Level(&'static str);
 
@@ -61,7 +61,7 @@ impl FromStr for Level {
 }
 
 impl Wanted {
-    /// What to search for, from what the caller typed.
+    /// The text to search for, in lower case, from the caller's input.
     pub(crate) fn parse_contains(text: &str) -> Result<String, String> {
         if text.is_empty() || text.len() > CONTAINS_BYTES_MAX {
             return Err(format!("is to be a text of 1 to {CONTAINS_BYTES_MAX} bytes"));
@@ -98,30 +98,30 @@ pub(crate) struct Line {
     pub(crate) severity: &'static str,
 }
 
-/// Some lines, and where they end.
+/// Some lines, and the position after them.
 #[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) lines: Vec<Line>,
     pub(crate) position: Position,
-    /// Whether there is nothing after them that could be read now.
+    /// Whether no further line can be read now.
     pub(crate) is_drained: bool,
-    /// How long their texts are together.
+    /// Total length of their texts, in bytes.
     text_bytes: usize,
 }
 
 impl Position {
-    /// Before the first line of an attempt.
+    /// The position before the first line of an attempt.
     pub(crate) const fn start(attempt: i32) -> Self {
         Self { attempt, chunk: -1, skip: 0, seq: 0 }
     }
 
-    /// Before a line, which counts from 1, of an attempt with chunks of these sizes; behind the last one where there are fewer.
+    /// The position before a line, counted from 1, of an attempt with chunks of these sizes; the end if there are fewer lines.
     pub(super) fn before_line(line: u64, attempt: i32, sizes: &[ChunkSize]) -> Self {
         let (mut seq, mut last) = (0, -1);
         for size in sizes {
             if line <= seq + size.line_count {
                 let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
-                // A chunk that is missing before this one is not waited for: it was skipped already.
+                // A missing chunk before this one is not waited for: the position is behind it already.
                 return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
             }
             seq += size.line_count;
@@ -130,18 +130,18 @@ impl Position {
         Self { attempt, chunk: last, skip: 0, seq }
     }
 
-    /// How many lines are before it.
+    /// How many lines are before this position.
     pub(crate) const fn line_count(&self) -> u64 {
         self.seq
     }
 
-    /// Whether chunks are missing between it and this one.
+    /// Whether chunks are missing between this position and `chunk`.
     fn is_before_gap(&self, chunk: &LogChunk) -> bool {
         let before = self.seq.saturating_sub(u64::try_from(self.skip).unwrap_or(u64::MAX));
         is_gap_before(chunk.sequence, self.chunk, before)
     }
 
-    /// Whether it can be one that this API gave out for a run with so many attempts.
+    /// Whether this API can have issued this position for a run with `attempt_count` attempts.
     pub(crate) const fn is_plausible(&self, attempt_count: i32) -> bool {
         self.attempt >= 1 && self.attempt <= attempt_count && self.chunk >= -1
     }
@@ -152,18 +152,19 @@ pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
     attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
 }
 
-/// What to read.
+/// The part of a log to read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) from: Position,
     pub(crate) wanted: &'a Wanted,
-    /// The most lines.
+    /// Maximum number of lines.
     pub(crate) limit: usize,
-    /// The most text, in bytes.
+    /// Maximum bytes of text.
     pub(crate) bytes_max: usize,
 }
 
-/// Reads at most so many lines, and at most [`TEXT_BYTES_MAX`]. Where few are wanted, a call may end before it has found one, and is not drained then.
+/// Reads at most `limit` lines, with at most `bytes_max` of text. If few lines are wanted, a call may end before it has found one; it is
+/// not drained then.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
     let Part { from, wanted, limit, bytes_max } = part;
     let mut searched = 0;
@@ -193,7 +194,7 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
     }
 }
 
-/// How many chunks are read after these: as many as fit into the bytes of a page if they are as long.
+/// How many chunks to read after these: as many as fit into a page if they are as long.
 pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
     let count = bytes_max.saturating_mul(chunks.len()) / bytes.max(1);
@@ -205,10 +206,10 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 }
 
 impl Lines {
-    /// Takes the lines of a chunk; false where the limit came before its end.
+    /// Takes the lines of a chunk; `false` if a limit was reached before the end of the chunk.
     fn take(&mut self, chunk: LogChunk, wanted: &Wanted, (limit, bytes_max): (usize, usize)) -> bool {
         if self.position.is_before_gap(&chunk) {
-            // What is missing is not waited for again, also if the page ends within this chunk.
+            // The missing chunks are not waited for again, even if the page ends within this chunk.
             (self.position.chunk, self.position.skip) = (chunk.sequence - 1, 0);
         }
         let skip = self.position.skip;

@@ -1,4 +1,4 @@
-//! Searches a whole log: how many lines of each severity it has, and which lines are wanted.
+//! Searches a whole log: counts its lines by severity, and finds the lines that a filter matches.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -22,9 +22,9 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// How many numbers of lines an answer has at most.
+/// Maximum number of line numbers in an answer.
 const HIT_COUNT_MAX: usize = 10_000;
-/// How much text one search looks through: far more than a log may have.
+/// Maximum bytes of text that one search reads: far more than a log may have.
 const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The query of a search.
@@ -87,7 +87,7 @@ async fn get(call: Call<SearchLog>, path: Named<path::Run>) -> Result<Response, 
     json(StatusCode::OK, &found)
 }
 
-/// Looks through the log of an attempt.
+/// Searches the log of an attempt.
 pub(crate) async fn search(
     store: &dyn Store,
     run: &Run,
@@ -143,7 +143,7 @@ impl LogSearch {
 }
 
 impl Wanted {
-    /// Which lines a query wants.
+    /// Reads the filter of a query for lines.
     pub(crate) fn from_query(reader: &mut Reader) -> Self {
         Self {
             levels: reader.words(Parameter::words("level", &LEVELS).about("Only lines of these levels.")),

@@ -1,4 +1,4 @@
-//! Finds a line of a log by its number: the sizes of the chunks show in which one it is, and no other is read.
+//! Finds a line of a log by its number: the sizes of the chunks show which one has it, and no other is read.
 
 use rondel_core::{Run, Timestamp};
 use rondel_store::logs::{ChunkSize, is_gap_before};
@@ -11,23 +11,23 @@ use crate::query::Reader;
 
 /// Sizes that are read from the store at a time.
 const SIZE_PAGE: u32 = 10_000;
-/// The most chunks of an attempt that are counted: a log that is full has fewer.
+/// Maximum number of chunks of an attempt that are counted: a full log has fewer.
 const CHUNK_COUNT_MAX: usize = 100_000;
 
-/// Where a reader wants to begin.
+/// The place in a log at which a page begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seek {
-    /// With the last lines, so many.
+    /// The page begins this many lines before the end.
     Tail(u64),
-    /// With this line.
+    /// The page begins with this line.
     From(u64),
-    /// So that the page ends right before this line.
+    /// The page ends right before this line.
     Before(u64),
-    /// So that this line is in the middle of the page.
+    /// This line is in the middle of the page.
     Around(u64),
 }
 
-/// How far an attempt's log reaches.
+/// The size of an attempt's log.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
     attempt: i32,
@@ -36,7 +36,7 @@ pub(crate) struct Extent {
     pub(crate) line_count: u64,
 }
 
-/// Where a page begins, and how many lines it has at most.
+/// The position at which a page begins, and its maximum number of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) from: Position,
@@ -44,7 +44,7 @@ pub(crate) struct Window {
 }
 
 impl Seek {
-    /// The parameters of a query that name a line; at most one of them is given.
+    /// Reads the parameters of a query that name a line; the first one that is given counts.
     pub(crate) fn from_query(reader: &mut Reader) -> Option<Self> {
         let number = |text: &str| match text.parse::<u32>() {
             Ok(line) if line >= 1 => Ok(u64::from(line)),
@@ -67,7 +67,7 @@ impl Seek {
         found
     }
 
-    /// The line that a page of so many begins with, and how many it has.
+    /// The first line of a page of at most `limit` lines, and how many lines it may have.
     pub(crate) fn first_line(self, line_count: u64, limit: usize) -> (u64, usize) {
         let count = u64::try_from(limit).unwrap_or(u64::MAX);
         match self {
@@ -85,13 +85,13 @@ impl Seek {
         }
     }
 
-    /// Whether the page also ends at a line, so that nothing can follow it in a stream.
+    /// Whether the page ends at a line too, so that it cannot be streamed.
     pub(crate) const fn has_end(self) -> bool {
         matches!(self, Self::Before(_) | Self::Around(_))
     }
 }
 
-/// The refusal of two places to begin at.
+/// Refuses a second place to begin at, and an end of a stream.
 pub(crate) fn one_place(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
     let message = match (has_cursor, streams && seek.has_end()) {
@@ -108,7 +108,7 @@ pub(crate) fn one_place(seek: Option<Seek>, has_cursor: bool, streams: bool) -> 
 }
 
 impl Extent {
-    /// Counts the lines of an attempt, up to where a reader of the whole log would get now.
+    /// Counts the lines of an attempt, as far as a reader of the whole log would get now.
     pub(crate) async fn read(store: &dyn Store, run: &Run, attempt: i32, now: Timestamp) -> Result<Self, StoreError> {
         let mut sizes: Vec<ChunkSize> = Vec::new();
         loop {
@@ -122,7 +122,7 @@ impl Extent {
         }
         if !lines::is_settled(run, attempt, now) {
             let gap = newest_gap(&sizes);
-            // Lines behind a chunk that may still come in have no number yet.
+            // Lines after a missing chunk that may still arrive have no number yet.
             if let Some(place) = gap {
                 let before = place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
                 let behind = store.log_chunks(run.id, attempt, before, 1).await?;
@@ -142,7 +142,7 @@ impl Extent {
     }
 }
 
-/// The place of the last chunk before which one is missing.
+/// The index of the last chunk that has a missing chunk before it.
 fn newest_gap(sizes: &[ChunkSize]) -> Option<usize> {
     let (mut last, mut line_count, mut newest) = (-1, 0, None);
     for (place, size) in sizes.iter().enumerate() {

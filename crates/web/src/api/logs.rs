@@ -1,4 +1,4 @@
-//! The log of a run: a page of it, all of it as text, or as it is written.
+//! The log of a run: as a page, as text, or as a stream while it is written.
 
 use axum::response::Response;
 use http::header::ACCEPT;
@@ -143,7 +143,7 @@ async fn page(
     json(StatusCode::OK, &LogPage { items: found.lines, next_cursor, complete, line_count })
 }
 
-/// The attempt that is asked for, else the newest.
+/// The attempt that the caller names, or else the newest.
 pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Problem> {
     match attempt {
         Some(attempt) if attempt > run.attempt => {
@@ -155,8 +155,8 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
     }
 }
 
-/// Where to begin: after the cursor (or what an event stream saw last), else with the attempt that is asked
-/// for, else with the newest.
+/// The position to begin at: after the cursor or the last event that a stream had, or else at the start of the attempt that the caller
+/// names, or of the newest.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok());
@@ -178,7 +178,7 @@ pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response
     )
 }
 
-/// The form that the caller asks for; JSON if it asks for none that is known.
+/// The format that the caller asks for; JSON if it names no known one.
 fn form(headers: &HeaderMap) -> Form {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());

@@ -101,14 +101,14 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The windows that the caller may look at.
+/// The windows that the caller may see.
 pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>, Problem> {
     let mut all = call.engine().store().maintenance(Some(call.namespace.id), call.engine().now()).await?;
     all.retain(|record| is_visible(call, record));
     Ok(all)
 }
 
-/// Whether the caller may look at a window: at one of the whole namespace, and at those of apps that the caller sees.
+/// Whether the caller may see a window: one of the whole namespace, or of an app that the caller sees.
 pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool {
     record.window.app.is_none_or(|app| call.sees(app))
 }
@@ -136,7 +136,7 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
     json(StatusCode::CREATED, &show(record, now))
 }
 
-/// Plans a window where the caller's roles reach, with a line in the audit log.
+/// Plans a window if the caller's roles allow it, with a line in the audit log.
 pub(crate) async fn planned<Q>(
     call: &Call<Q>,
     (app, fires): (Option<String>, FiresInside),
@@ -169,14 +169,14 @@ async fn end(call: Call, Named(id, ..): Named<path::Maintenance>) -> Result<Resp
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Ends a window where the caller's roles reach, with a line in the audit log.
+/// Ends a window if the caller's roles allow it, with a line in the audit log.
 pub(crate) async fn ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing = || {
         let detail = format!("there is no maintenance window {}", quoted(wanted));
         Problem::new(Code::MaintenanceNotFound, detail)
     };
     let id = wanted.parse::<MaintenanceId>().map_err(|_| missing())?;
-    // Ending one twice is no error.
+    // Ending a window twice is no error: those that have ended are found too.
     let mut all = call.engine().store().maintenance(Some(call.namespace.id), Timestamp::EPOCH).await?;
     all.retain(|record| record.window.id == id && is_visible(call, record));
     let record = all.pop().ok_or_else(missing)?;

@@ -1,4 +1,4 @@
-//! Oneself: who one is, and where one has signed in.
+//! The caller's own account, roles and sign-ins.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -17,7 +17,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// Who one is.
+/// The caller.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Me")]
 pub(super) struct MeJson<'a> {
@@ -87,7 +87,7 @@ async fn sessions(person: Person) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
 }
 
-/// The account whose sign-ins the caller may see and end: its own, unless it acts by a token that can do less than they.
+/// The account whose sign-ins the caller may see and end: its own, unless its token has fewer rights than the account.
 pub(crate) async fn account_of_sign_ins<Q>(person: &Person<Q>) -> Result<Option<AccountId>, Problem> {
     let Some(id) = person.caller.account else { return Ok(None) };
     let account = person.engine().store().account(id).await?;
@@ -110,7 +110,7 @@ fn show<Q>(person: &Person<Q>, session: WebSession) -> SessionJson {
     }
 }
 
-/// For the audit log: the sign-in of one's own that is about to be ended.
+/// Records for the audit log the caller's sign-in that is about to be ended.
 pub(crate) async fn note_session<Q>(person: &Person<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
     let own = person.engine().store().sign_ins(account).await?;
     if let Some(session) = own.into_iter().find(|session| session.id == id) {

@@ -26,7 +26,7 @@ pub(super) struct NamespaceJson {
     name: String,
 }
 
-/// A namespace to be.
+/// A namespace to create.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewNamespace {

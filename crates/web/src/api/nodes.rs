@@ -44,7 +44,7 @@ pub(super) struct NodeJson {
     advertise_url: Option<String>,
     server_version: String,
     started_at: Timestamp,
-    /// What the one that answers has counted since its start.
+    /// Counters of the answering server since its start.
     #[serde(skip_serializing_if = "Option::is_none")]
     counters: Option<BTreeMap<&'static str, u64>>,
     #[schemars(with = "ClaimStrategy")]
@@ -134,7 +134,7 @@ impl From<LoopReport> for LoopJson {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewState {
-    /// Where the switch is to be.
+    /// The new state of the switch.
     pub(super) state: Switch,
 }
 
@@ -188,7 +188,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;
-    // The beat is one of them: without a database the row cannot show that it fails.
+    // This node's loops come from memory: the beat is one of them, and without a database its row could not show that it fails.
     let loops = if is_this { call.engine().loops() } else { report.loops };
     let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {

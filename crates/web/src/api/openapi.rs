@@ -25,7 +25,7 @@ async fn get(person: Person) -> Response {
     answer(&person.web)
 }
 
-/// The same for users who signed in: browsers have no token.
+/// The document for users who signed in: browsers have no token.
 pub(crate) async fn page(State(web): State<Web>) -> Response {
     answer(&web)
 }

@@ -6,9 +6,9 @@ use serde::Serialize;
 use crate::parameter::Parameter;
 use crate::query::{FromQuery, Reader};
 
-/// How many items a page has if the caller names no number.
+/// How many items a page has if the caller gives no limit.
 pub(crate) const LIMIT_DEFAULT: u32 = 50;
-/// How many it can have.
+/// Maximum number of items in a page.
 pub(crate) const LIMIT_MAX: u32 = 200;
 
 /// The query of a list.

@@ -1,4 +1,4 @@
-//! Reports over days and months, and when the weekly one is sent.
+//! Reports over days and months, and the schedule of the weekly one.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ use crate::routes::Routes;
 
 const FORMATS: [&str; 2] = ["json", "csv"];
 
-/// What is asked, and in which form.
+/// The query for a report, and its format.
 #[derive(Debug)]
 pub(super) struct AskedReport {
     query: ReportQuery,
@@ -290,7 +290,7 @@ async fn send(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &SentJson { channel: sent(&call).await? })
 }
 
-/// Sends the weekly report now; answers its channel.
+/// Sends the weekly report now, and returns its channel.
 pub(crate) async fn sent<Q>(call: &Call<Q>) -> Result<String, Problem> {
     call.check(None, forbidden)?;
     match send_now(call.engine(), call.namespace.id).await? {

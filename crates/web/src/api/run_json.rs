@@ -171,7 +171,7 @@ impl RunItem {
 }
 
 impl RunItem {
-    /// The same in a list of the runs of a deleted job.
+    /// The item with the instant at which its job was deleted, for a list of the runs of one job.
     pub(super) fn of_job_deleted_at(self, job_deleted_at: Option<Timestamp>) -> Self {
         Self { job_deleted_at, ..self }
     }
@@ -249,7 +249,7 @@ pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pr
     })
 }
 
-/// JSON text as it stands.
+/// The JSON text, unchanged; `None` if it is invalid.
 fn raw(text: String) -> Option<Box<RawValue>> {
     RawValue::from_string(text).ok()
 }

@@ -95,7 +95,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     }
     let listing =
         Listing::new("run search", (call.namespace.id, &query.job, &query.statuses, &query.filter, query.order));
-    let mut search = run_filter::search(&call, &query.filter, query.order, Tz::UTC).await?;
+    let mut search = run_filter::build_search(&call, &query.filter, query.order, Tz::UTC).await?;
     if !query.statuses.is_empty() {
         search.statuses = match search.statuses.is_empty() {
             true => query.statuses.clone(),
@@ -121,7 +121,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let copies = page.runs.clone();
     let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
     let mut filling = Filling::new(query.limit);
-    // A page that is too long in bytes ends sooner, on the side to which the list goes on.
+    // A page that is too long in bytes is cut at the end to which the list is being read.
     let is_backward = place.is_some_and(Place::is_backward);
     let mut places: Vec<usize> = (0..ids.len()).collect();
     if is_backward {
@@ -174,7 +174,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
         json(StatusCode::OK, &page)
     };
     while let Some(count) = page.wanted() {
-        // One more shows whether there are more.
+        // One more run shows whether there are more.
         wanted.limit = count + 1;
         let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -195,10 +195,10 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     answer(page, wanted.after.map(|last| listing.cursor(last)))
 }
 
-/// The search that a request for many runs stands for.
+/// The search for the runs that the filter of a bulk request matches.
 pub(crate) async fn search_of<Q>(call: &Call<Q>, text: &str) -> Result<RunSearch, Problem> {
     let filter = run_filter::parse(text, Scope::Runs)?;
-    run_filter::search(call, &filter, RunOrder::Newest, Tz::UTC).await
+    run_filter::build_search(call, &filter, RunOrder::Newest, Tz::UTC).await
 }
 
 #[cfg(test)]

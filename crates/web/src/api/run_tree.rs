@@ -1,4 +1,4 @@
-//! The tree of a fire: the run that it began with, and all that follows from it.
+//! The tree of a fire: its root run, and all runs that follow from it.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -17,17 +17,17 @@ use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::routes::Routes;
 
-/// How many runs of a tree are shown.
+/// Maximum number of runs of a tree that are shown.
 const BRANCH_COUNT_MAX: usize = 300;
-/// How many of those that follow from a run are shown with it.
+/// Maximum number of a run's children that are shown with it.
 const CHILD_COUNT_MAX: usize = 200;
 
 /// A tree, as far as it is shown.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// Each behind the one that it follows from; the first is the root.
+    /// Each run after its parent; the first is the root.
     pub(crate) branches: Vec<Branch>,
-    /// Whether there are more.
+    /// Whether the tree has more runs than these.
     pub(crate) has_more: bool,
 }
 
@@ -91,8 +91,8 @@ async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     json(StatusCode::OK, &TreeJson { items, has_more })
 }
 
-/// The tree that a run belongs to, as far as the caller may see it. Where the run that its fire began with is gone already,
-/// or out of sight, it begins with the run itself; what hangs on a run that is out of sight is too.
+/// The tree of a run's fire, as far as the caller may see it. If the root run is gone already, or the caller may not see it, the tree
+/// begins with the run itself. Runs below a hidden run are hidden too.
 pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     let mut root = match run.fire_root() {
         id if id == run.id => run,
@@ -116,7 +116,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     Ok(Tree { branches: arrange(root, found), has_more })
 }
 
-/// What follows from a run directly: at most so many, and whether there are more.
+/// The direct children of a run, at most `CHILD_COUNT_MAX`, and whether there are more.
 pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJson>, bool), Problem> {
     let (mut runs, has_more) = below(call, &[run.id], CHILD_COUNT_MAX).await?;
     runs.sort_by_key(|one| one.place_below(run));
@@ -126,7 +126,7 @@ pub(super) async fn children<Q>(call: &Call<Q>, run: &Run) -> Result<(Vec<ChildJ
     Ok((children.collect(), has_more))
 }
 
-/// At most `max` of what follows from these, and whether there is more.
+/// At most `max` children of these runs, and whether there are more.
 async fn below<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<Run>, bool), Problem> {
     let limit = u32::try_from(max + 1).unwrap_or(u32::MAX);
     let mut runs = call.engine().store().runs_below(parents, limit).await?;

@@ -1,4 +1,4 @@
-//! Runs: asked for, shown, repeated.
+//! Runs: triggered, shown and repeated.
 
 use axum::response::Response;
 use http::header::LOCATION;
@@ -26,9 +26,9 @@ use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 use crate::trace;
 
-/// By which our own clients mark a request that a user made.
+/// The header with which our own clients mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
-/// The same in the API's document.
+/// The header in the API's document.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
 
@@ -142,7 +142,7 @@ async fn trigger(
     }
 }
 
-/// The key of a trigger, and what becomes of it while an open run has that.
+/// Checks the key of a trigger. Returns it with the action for the case that an open run has it.
 pub(crate) fn keyed(
     (pointer, key): (&str, Option<&str>),
     if_open: Option<IfOpen>,
@@ -157,7 +157,7 @@ pub(crate) fn keyed(
     }
 }
 
-/// The open run that has the key of a trigger.
+/// Answers with the open run that has the key of a trigger.
 async fn kept(call: &Call, open: Run) -> Result<Response, Problem> {
     call.check(Some(open.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
     json(StatusCode::OK, &run_json::whole(call, open.for_reader()).await?)
@@ -183,7 +183,7 @@ async fn retry(
     }
 }
 
-/// Runs the shards of a run again that did not succeed.
+/// Repeats the shards of a run that did not succeed.
 pub(crate) async fn failed_shards<Q>(
     call: &Call<Q>,
     of: (&JobRecord, &Run),
@@ -195,7 +195,7 @@ pub(crate) async fn failed_shards<Q>(
     })
 }
 
-/// What repeats a run: its job, and the request for it.
+/// The job of a run, and the request that repeats the run.
 pub(crate) async fn repetition<Q>(
     call: &Call<Q>,
     run: &Run,
@@ -208,7 +208,7 @@ pub(crate) async fn repetition<Q>(
         return Err(Problem::new(Code::ShardOfBroadcast, format!("retry the whole broadcast, run {whole}")));
     }
     let record = job_of(call, run).await?;
-    // An edit since then does not change what is repeated.
+    // An edit of the job since then does not change the parameters of the new run.
     let params = jobs::params_again(call.engine(), &record, run).await?;
     let executor = match &run.only_executor {
         Some(name) => Some(only_executor(call, &record, ("/executor", name)).await?),
@@ -254,7 +254,7 @@ pub(super) fn missing<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
     Problem::new(Code::RunNotFound, detail)
 }
 
-/// The broadcast of which this run is one shard.
+/// The broadcast of which this run is one shard; `None` for other runs.
 pub(crate) async fn whole_of<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != BROADCAST) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;

@@ -1,4 +1,4 @@
-//! Schedules: what one means and when it would fire, before it is saved.
+//! Explains schedules before they are saved: what they mean, and when they would fire.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -21,9 +21,9 @@ use crate::openapi::Doc;
 use crate::problem::Problem;
 use crate::routes::Routes;
 
-/// How many fires an answer has if the caller names no number.
+/// How many fires an answer has if the caller gives no number.
 const COUNT_DEFAULT: u32 = 10;
-/// How many it can have.
+/// Maximum number of fires in an answer.
 const COUNT_MAX: u32 = 100;
 
 /// The fields of a job that define its fires.
@@ -119,7 +119,7 @@ async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Probl
     json(StatusCode::OK, &answer(ask))
 }
 
-/// The definition of a job that has nothing but these schedules.
+/// Compiles a job definition that has only these schedules and this calendar.
 pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value) -> Result<Job, Problem> {
     let mut document = json!({"name": "a", "app": "a", "handler": "a", "schedule": schedule});
     if !calendar.is_null() {

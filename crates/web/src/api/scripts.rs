@@ -1,4 +1,4 @@
-//! Scripts that the server keeps: listed, saved in versions, compared, put back, deleted.
+//! Scripts that the server keeps: listed, saved in versions, compared, restored, deleted.
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
@@ -26,7 +26,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// Which version: the newest one where none is named.
+/// The version that a query names; the newest one if it names none.
 #[derive(Debug)]
 pub(super) struct VersionQuery(Option<i64>);
 
@@ -36,7 +36,7 @@ impl FromQuery for VersionQuery {
     }
 }
 
-/// Which two versions: the newest one and the one before it where none is named.
+/// The two versions that a query names; by default the newest one and the one before it.
 #[derive(Debug)]
 pub(super) struct TwoQuery {
     from: Option<i64>,
@@ -240,7 +240,7 @@ fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String
     }
 }
 
-/// Shortens a page that was read with one more, and answers its last item where there is a next page.
+/// Shortens a page that was read with one item more, and returns its last item if there is a next page.
 fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
@@ -301,7 +301,7 @@ async fn restore(
     answer_saved(&call, &saved, &source)
 }
 
-/// Makes a version the newest one, for a page too.
+/// Restores a version as the newest one, for the API and for a page.
 pub(crate) async fn put_back<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
@@ -350,7 +350,7 @@ async fn diff(
     json(StatusCode::OK, &DiffJson { from, to, text })
 }
 
-/// What differs between the sources of two versions.
+/// The differences between the sources of two versions.
 pub(crate) async fn compared<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
@@ -373,7 +373,7 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     json(StatusCode::OK, &Page { items: users.into_iter().map(|name| UserJson { name }).collect(), next_cursor })
 }
 
-/// A version that a parameter of the query names.
+/// The version that a parameter of the query names.
 async fn of_query<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
@@ -405,7 +405,7 @@ fn answer<Q>(
     Ok(response)
 }
 
-/// What the audit log has of a script: which text it is, and not the text itself.
+/// A script in the audit log: the hash identifies its text, which is not stored there.
 #[derive(Serialize)]
 pub(crate) struct AuditedScript<'a> {
     language: &'a str,

@@ -1,4 +1,4 @@
-//! What another scheduler was observed to fire, beside what jobs in shadow mode would have.
+//! Compares the observed fires of another scheduler with the fires that jobs in shadow mode would have had.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,16 +25,16 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The name of a source that has none.
+/// The source of fires that name none.
 pub(crate) const SOURCE: &str = "xxl-job";
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The longest range of a report.
+/// Maximum range of a report, in days.
 const DAYS_MAX: u32 = 31;
 const JOB_COUNT: u32 = 50;
 const JOB_COUNT_MAX: u32 = 200;
-/// Up to how late a fire counts as the same.
+/// Maximum delay with which a fire counts as the same.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
-/// From how late on a fire is late.
+/// Delay from which on a fire is late.
 pub(crate) const LATE: Duration = Duration::from_secs(3);
 const LENGTH_MAX: Duration = Duration::from_secs(3_600);
 
@@ -116,7 +116,7 @@ impl FromQuery for SourceQuery {
     }
 }
 
-/// What is asked of a report.
+/// The query of a report.
 #[derive(Clone, Debug)]
 pub(crate) struct ReportQuery {
     pub(crate) source: String,
@@ -336,7 +336,7 @@ async fn show(call: Call<ReportQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &answer)
 }
 
-/// The report that is asked for, of what the caller may see.
+/// The report for a query, with what the caller may see.
 pub(crate) async fn compared<Q>(call: &Call<Q>, query: &ReportQuery) -> Result<(Range, ShadowReport), Problem> {
     let to = query.to.unwrap_or_else(|| call.engine().now());
     let from = query.from.unwrap_or(to.saturating_sub(DAY * 7));
@@ -352,12 +352,16 @@ pub(crate) async fn compared<Q>(call: &Call<Q>, query: &ReportQuery) -> Result<(
         None => None,
     };
     let range = Range { from, to, tolerance: query.tolerance, late_from: query.late };
+    let within = call.seen_apps();
+    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+    let shadow_names = board.shadow_names(within.as_deref());
     let ask = ShadowAsk {
         namespace: call.namespace.id,
         source: &query.source,
         range,
-        within: call.seen_apps(),
+        within,
         job,
+        shadow_names,
         after_name: query.cursor.clone(),
         job_count_max: usize::try_from(query.limit).unwrap_or(1),
     };

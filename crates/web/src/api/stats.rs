@@ -1,4 +1,4 @@
-//! Counts of runs over time, with how long they took and how late they began: of a namespace, by app, or of some jobs.
+//! Counts of runs over time, with their durations and lateness: of a namespace, by app, or of some jobs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The most groups of one answer.
+/// Maximum number of groups in one answer.
 const GROUP_COUNT_MAX: usize = 100;
-/// The most jobs that one question names.
+/// Maximum number of jobs that one query names.
 const JOB_COUNT_MAX: usize = 50;
 const STEPS: [&str; 4] = ["1m", "15m", "1h", "1d"];
 const GROUPS: [&str; 2] = ["app", "job"];
 
-/// What is asked.
+/// The query for counts.
 #[derive(Debug)]
 pub(super) struct StatsQuery {
     from: Option<Timestamp>,
@@ -216,11 +216,11 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
 struct Group {
     name: String,
     id: i64,
-    /// Of a job that moved: from when on its runs belong to apps that the caller sees.
+    /// For a job that moved to another app: the instant from which its runs belong to apps that the caller sees.
     from: Timestamp,
 }
 
-/// The groups that are asked for; none for all of the namespace. Also whether there are more.
+/// The groups that the query asks for, `None` for the namespace as a whole; and whether there are more.
 async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<(Option<Vec<Group>>, bool), Problem> {
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::coming::{Ahead, ComingFire, forecast};
+use rondel_admin::coming::{ComingFire, ForecastRange, forecast};
 use rondel_core::access::Permission::View;
 use rondel_core::{RunId, RunStatus, Timestamp, name};
 use schemars::JsonSchema;
@@ -22,7 +22,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The longest range of one timeline.
+/// Maximum range of one timeline, in days.
 const DAYS_MAX: u32 = 31;
 const LANE_COUNT: u32 = 40;
 const FIRE_COUNT: u32 = 200;
@@ -30,7 +30,7 @@ const FIRE_COUNT_MAX: u32 = 1_000;
 /// The length of a bucket of the density.
 const DENSITY_STEP: Duration = Duration::from_secs(900);
 
-/// What is asked of a timeline.
+/// The query for a timeline.
 #[derive(Debug)]
 pub(super) struct TimelineQuery {
     from: Option<Timestamp>,
@@ -70,7 +70,7 @@ impl FromQuery for TimelineQuery {
     }
 }
 
-/// What is asked of the fires ahead.
+/// The query for the fires ahead.
 #[derive(Debug)]
 pub(super) struct ComingQuery {
     to: Option<Timestamp>,
@@ -254,7 +254,7 @@ async fn coming(call: Call<ComingQuery>) -> Result<Response, Problem> {
     let to = call.query.to.unwrap_or(now + DAY);
     check(now, to, DAY)?;
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let ask = Ahead { from: now, to, step: DENSITY_STEP, limit };
+    let ask = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
     let within = call.seen_apps();
     let found = forecast(call.engine().node(), call.namespace.id, within.as_deref(), ask).await?;
     let density = |(at, count)| DensityJson { at, count };

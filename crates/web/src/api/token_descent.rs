@@ -1,4 +1,4 @@
-//! What tokens make ends with them: which token a new one descends from, and how long it may work.
+//! The descent of tokens: a token ends with the one that made it. Decides which token a new one descends from, and how long it may work.
 
 use rondel_admin::lineage::{self, Descent, GENERATION_MAX};
 use rondel_core::{Timestamp, TokenId};
@@ -9,19 +9,19 @@ use crate::body::refuse_value;
 use crate::call::Person;
 use crate::problem::{Code, Problem};
 
-/// Which token made another one, and when the other one expires.
+/// The descent and the expiry of a new token.
 pub(super) struct Bounds {
     pub(super) minted_by: Option<TokenId>,
-    /// The line that it goes on with; none where it begins one, or stays in that of the token that it replaces.
+    /// The line that the token joins; `None` if it begins a line, or stays in that of the token that it replaces.
     pub(super) line: Option<TokenId>,
-    /// Whether it goes on with the series of the token that it replaces.
+    /// Whether it continues the series of the token that it replaces.
     pub(super) is_same_series: bool,
     pub(super) expires_at: Option<Timestamp>,
-    /// Whether it expires so early because the token of the caller, or the one that it replaces, does.
+    /// Whether its expiry is limited by that of the caller's token, or of the token that it replaces.
     pub(super) is_inherited: bool,
 }
 
-/// The bounds of a token that the caller makes. A later end that was asked for by name is refused.
+/// The bounds of a token that the caller makes. If the caller asks for an end later than that of its own token, this is refused.
 pub(super) async fn of_new<Q>(
     person: &Person<Q>,
     wanted: Option<Timestamp>,
@@ -60,8 +60,8 @@ pub(super) async fn of_new<Q>(
     }
 }
 
-/// The bounds of the token that takes the place of `old`. An account gives it a lifetime as long as that of the old one; a token
-/// cannot prolong what it or the old one may do.
+/// The bounds of the token that replaces `old`. An account gives it a lifetime as long as that of the old one; a caller with a token cannot
+/// extend its own end or that of the old one.
 pub(super) async fn of_replacement<Q>(
     person: &Person<Q>,
     old: &TokenRecord,
@@ -83,11 +83,11 @@ pub(super) async fn of_replacement<Q>(
         None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
     let mut line = None;
-    // In a series the old token stands for the one that made it, which may be over.
+    // In a series, the old token counts instead of the one that made it, which may have ended.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
         expires_at = earlier(expires_at, token.expires_at);
-        // What a stranger's token replaces is as good as made by it.
+        // A token that replaces one which it did not make counts as the maker of the new one.
         let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
         line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker && !is_same_series));
     }

@@ -11,8 +11,8 @@ use crate::problem::Problem;
 
 const LEN_MAX: usize = 100;
 
-/// Letters that look alike are kept apart by level "highly restrictive" of Unicode's TR39: one script, or Latin beside Chinese,
-/// Japanese or Korean.
+/// Checks the name of a token. Letters that look alike are kept apart by level "highly restrictive" of Unicode's TR39: one script, or Latin
+/// with Chinese, Japanese or Korean.
 pub(super) fn check(name: &str) -> Result<(), Problem> {
     check_line(name, LEN_MAX).map_err(|message| refuse_value("/name", message))?;
     if is_reserved_token_name(name) {

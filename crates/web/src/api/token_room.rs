@@ -1,4 +1,4 @@
-//! How many tokens an account may have, and which of all tokens are looked through for a caller.
+//! How many tokens an account may have, and which tokens a caller may manage.
 
 use rondel_core::access::{Permission, Reach};
 use rondel_store::access::{TokenRecord, TokenScope};
@@ -6,11 +6,11 @@ use rondel_store::access::{TokenRecord, TokenScope};
 use crate::call::Person;
 use crate::problem::{Code, Problem};
 
-/// How many tokens of one account, or of one line of tokens without an account, may work at the same time.
+/// Maximum number of tokens of one account, or of one line of tokens without an account, that work at the same time.
 const LIVING_COUNT_MAX: u64 = 200;
 
-/// Whether there is room for a token beside those of its account; without one, beside those of its line. Tokens of executors
-/// belong to the server, and their number to the admins of their apps.
+/// Checks that there is room for one more token of its account or, without an account, of its line. Tokens of executors have no limit: they
+/// belong to the server, and the admins of their apps decide their number.
 pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<(), Problem> {
     let (store, now) = (person.engine().store(), person.engine().now());
     let (count, whose) = match token.owner {
@@ -28,7 +28,7 @@ pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<
     Err(Problem::new(Code::TooManyTokens, detail))
 }
 
-/// Which of all tokens the caller may manage; `None` for all of them.
+/// The scope of the tokens that the caller may manage; `None` for all tokens.
 pub(super) async fn scope<Q>(person: &Person<Q>) -> Result<Option<TokenScope>, Problem> {
     let rights = &person.caller.rights;
     if rights.allow_somewhere(Permission::Cluster) {

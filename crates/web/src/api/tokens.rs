@@ -33,12 +33,12 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// How long a token of the API works unless the caller names a time.
+/// How long a token of the API works unless the caller gives a time.
 const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How long a replaced token works on unless the caller names a time, and at most.
+/// How long a replaced token keeps working: by default, and at most.
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// Tokens that are read at a time while those within reach are looked for.
+/// How many tokens are read at a time in search of those that the caller may manage.
 const BATCH: u32 = 500;
 
 /// The query of the list.
@@ -73,7 +73,7 @@ enum Kind {
     Xxl,
 }
 
-/// A token to be.
+/// A token to create.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewToken {
@@ -215,7 +215,7 @@ async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
-/// A page, and whether there is more. Of all tokens, those that the caller may manage.
+/// A page of the tokens that the query asks for, and whether there are more.
 async fn page(
     person: &Person<ListTokens>,
     after: Option<TokenId>,
@@ -232,7 +232,7 @@ pub(crate) async fn manageable<Q>(
     limit: u32,
 ) -> Result<(Vec<TokenRecord>, bool), Problem> {
     let owner = if all { None } else { person.caller.account };
-    // A token without an owner has no tokens of its own.
+    // A caller without an account has no tokens of its own.
     if owner.is_none() && !all {
         return Ok((Vec::new(), false));
     }
@@ -243,7 +243,7 @@ pub(crate) async fn manageable<Q>(
         let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
         let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
         after = batch.last().map(|last| last.id);
-        found.extend(batch.into_iter().filter(|token| has_a_say(&person.caller, token)));
+        found.extend(batch.into_iter().filter(|token| may_manage(&person.caller, token)));
         if is_last {
             break;
         }
@@ -253,7 +253,7 @@ pub(crate) async fn manageable<Q>(
 }
 
 /// Whether the caller may read, rotate and revoke a token.
-pub(crate) fn has_a_say(caller: &Caller, token: &TokenRecord) -> bool {
+pub(crate) fn may_manage(caller: &Caller, token: &TokenRecord) -> bool {
     let is_executor = token.kind.is_of_executors();
     caller.actor().may_manage_token(TokenTarget { owner: token.owner, is_executor, grants: &token.grants })
 }
@@ -263,11 +263,11 @@ pub(crate) async fn own<Q>(person: &Person<Q>, limit: u32) -> Result<Vec<TokenRe
     let Some(owner) = person.caller.account else { return Ok(Vec::new()) };
     let query = TokenQuery { owner: Some(owner), limit, ..TokenQuery::default() };
     let mut found = person.engine().store().tokens(&query).await?;
-    found.retain(|token| has_a_say(&person.caller, token));
+    found.retain(|token| may_manage(&person.caller, token));
     Ok(found)
 }
 
-/// Tokens in words.
+/// Tokens as the API shows them.
 pub(crate) async fn show_all<Q>(person: &Person<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
     let places = Places::of(person.engine(), found.iter().flat_map(|token| &token.grants)).await?;
     Ok(found.iter().map(|token| TokenJson::new(token, &places)).collect())
@@ -278,8 +278,8 @@ async fn create(person: Person, body: JsonBody<NewToken>) -> Result<Response, Pr
     json(StatusCode::CREATED, &made)
 }
 
-/// Makes a token. One of the API belongs to its creator and can do no more than that one; one for executors belongs to
-/// the server: it works on when its creator leaves.
+/// Makes a token. A token of the API belongs to its creator and can do no more than the creator. A token for executors belongs to the
+/// server: it works on when its creator leaves.
 pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJson, Problem> {
     let engine = person.engine();
     person.note.object(&new.name);
@@ -297,7 +297,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
         None => None,
         Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
     };
-    // Before an app comes into being by its name: a caller who may give the role everywhere in the namespace may make it.
+    // Checked before an app is created by its name: a caller who may grant the role in the whole namespace may create one.
     let grants = covered_grants(person, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
@@ -311,15 +311,15 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
     token_room::check(person, &record).await?;
-    // The caller's own token may have ended since it was looked at.
+    // The caller's own token may have ended since it was checked.
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
     }
     with_secret(person, &record, (&secret, is_inherited)).await
 }
 
-/// The token in words, with its secret, which the audit log does not see, and a warning for executors whose token expires because
-/// that of its maker does.
+/// The token as the API shows it, with its secret, which the audit log does not get. It has a warning if executors use it and it expires
+/// because the token of its maker does.
 async fn with_secret<Q>(
     person: &Person<Q>,
     record: &TokenRecord,
@@ -344,7 +344,7 @@ async fn covered_grants<Q>(
     wanted: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
     for one in wanted {
-        // Of a place that the caller does not see the answer must not show whether it is there.
+        // The answer must not show whether a namespace exists that the caller may not see.
         if let Some(namespace) = &one.namespace {
             visible_namespace(person.engine(), &person.caller, namespace).await?;
         }
@@ -352,7 +352,7 @@ async fn covered_grants<Q>(
     let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
     let whole = read_grants(person.engine(), &whole).await?;
     if check_covered(&person.caller, &whole).is_err() {
-        // A caller whose roles end at an app can name no app that is not there.
+        // A caller with roles on single apps can only name apps that exist.
         for one in wanted {
             check_known_app(person, one).await?;
         }
@@ -393,7 +393,7 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Where all that a token may do lies in one namespace, requests without one mean that.
+/// The namespace of requests that name none, if all grants of a token are in one namespace.
 fn only_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
     let first = grants.first()?.namespace?;
     grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
@@ -434,7 +434,7 @@ async fn rotate(
     json(StatusCode::CREATED, &replace(&person, old, overlap).await?)
 }
 
-/// The same with the usual overlap.
+/// Replaces a token, with the default overlap.
 pub(crate) async fn rotate_one<Q>(person: &Person<Q>, id: &str) -> Result<TokenJson, Problem> {
     let old = find(person, id).await?;
     replace(person, old, OVERLAP).await
@@ -471,7 +471,7 @@ async fn revoke(person: Person, Named(id, ..): Named<path::Token>) -> Result<Res
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Ends a token. To end one twice is no fault.
+/// Revokes a token. Revoking one twice is no error.
 pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Problem> {
     let found = find(person, id).await?;
     let now = person.engine().now();
@@ -480,7 +480,7 @@ pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Pr
     Ok(())
 }
 
-/// A token that the caller may manage.
+/// The token with this id, if the caller may manage it.
 async fn find<Q>(person: &Person<Q>, id: &str) -> Result<TokenRecord, Problem> {
     let caller = &person.caller;
     let found = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
@@ -488,7 +488,7 @@ async fn find<Q>(person: &Person<Q>, id: &str) -> Result<TokenRecord, Problem> {
         None => None,
     };
     let is_there = found.is_some();
-    let found = found.filter(|found| has_a_say(caller, found));
+    let found = found.filter(|found| may_manage(caller, found));
     if is_there && found.is_none() {
         person.note.denied();
     }

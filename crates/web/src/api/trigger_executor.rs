@@ -1,4 +1,4 @@
-//! The executor that a caller names for a run: whether it may have the run at all.
+//! Checks that the executor which a caller names for a run may get that run.
 
 use rondel_admin::given_name;
 use rondel_core::near::near_misses;
@@ -10,15 +10,15 @@ use crate::body::refuse_value;
 use crate::call::{Call, quoted};
 use crate::problem::Problem;
 
-/// The most names of executors that a refusal lists.
+/// Maximum number of executor names that a refusal lists.
 const NAME_COUNT_MAX: usize = 20;
 
-/// The stable name of the executor that a caller named for a run of this job. One that is not connected now is accepted: the run waits
-/// for it as long as for any executor.
+/// The stable name of the executor that a caller named for a run of this job. An executor that is not connected now is accepted: the run
+/// waits for it as long as for any executor.
 ///
 /// # Errors
-/// A complaint about the field at `pointer` where no executor of the job's app has the name, where its switch keeps runs from it, or
-/// where it can run no fire of this job as it is.
+/// A complaint about the field at `pointer` if no executor of the job's app has the name, if its switch keeps runs from it, or if it can
+/// run no fire of this job as it is.
 pub(crate) async fn only_executor<Q>(
     call: &Call<Q>,
     record: &JobRecord,

@@ -27,7 +27,7 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 use crate::state::Web;
 
-/// The longest display name, in characters.
+/// Maximum length of a display name, in characters.
 const DISPLAY_LEN_MAX: usize = 100;
 
 /// The query of the list.
@@ -94,7 +94,7 @@ pub(crate) struct NewUser {
     pub(crate) grants: Vec<GrantJson>,
 }
 
-/// What is to be different; what is left out stays.
+/// The fields to change; others stay as they are.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "UserChange")]
@@ -110,7 +110,7 @@ pub(crate) struct ChangeUser {
     pub(crate) provider_sign_in: Option<bool>,
 }
 
-/// A password to be.
+/// A new password.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewPassword {
@@ -197,7 +197,7 @@ async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
-/// Users by name, in words.
+/// A page of users by name, as the API shows them.
 pub(crate) async fn page<Q>(person: &Person<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
     let found = person.engine().store().accounts(after, limit).await?;
     let places = Places::of(person.engine(), found.iter().flat_map(|account| &account.grants)).await?;
@@ -209,7 +209,7 @@ async fn create(person: Person, body: JsonBody<NewUser>) -> Result<Response, Pro
     json(StatusCode::CREATED, &show(&person, &account).await?)
 }
 
-/// Makes a user.
+/// Creates a user.
 pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account, Problem> {
     let engine = person.engine();
     person.note.object(&new.name);
@@ -240,7 +240,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account,
     }
 }
 
-/// What is kept of a password, if it may become one.
+/// Checks and hashes a password.
 pub(crate) async fn hashed(web: &Web, password: &str, name: &str) -> Result<PasswordHash, Problem> {
     passwords::check(password, name).map_err(|message| refuse_value("/password", message))?;
     web.passwords.hash(password).await.map_err(|error| {
@@ -265,7 +265,7 @@ async fn change(
     Named(name, ..): Named<path::User>,
     body: JsonBody<ChangeUser>,
 ) -> Result<Response, Problem> {
-    // What does not exist is reported before what is wrong with the body.
+    // A missing user is reported before errors in the body.
     find(&person, &name).await?;
     json(StatusCode::OK, &apply(&person, &name, body.read()?).await?)
 }
@@ -278,7 +278,7 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
         None => None,
         Some(grants) => Some(read_grants(person.engine(), grants).await?),
     };
-    // The same roles again are no reason to end anybody's sign-ins.
+    // Unchanged roles must not end the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
     let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
     if wanted.provider_sign_in.is_some() && !person.caller.actor().may_change_sign_in_of(account.id) {
@@ -301,13 +301,13 @@ async fn set_password(
     Named(name, ..): Named<path::User>,
     body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
-    // What does not exist is reported before what is wrong with the body.
+    // A missing user is reported before errors in the body.
     find(&person, &name).await?;
     reset_password(&person, &name, body.read()?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Gives a user another password.
+/// Sets another password for a user.
 pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
     let account = find(person, name).await?;
     if person.caller.account == Some(account.id) {
@@ -321,7 +321,7 @@ pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPa
     if person.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
 }
 
-/// For the audit log: that there is another password from now on.
+/// Records for the audit log that a password was changed.
 pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
     person.note.object(&account.name);
     person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
@@ -334,7 +334,7 @@ async fn link(person: Person, Named(name, ..): Named<path::User>) -> Result<Resp
     json(StatusCode::CREATED, &LinkJson { path, expires_at })
 }
 
-/// The link, and until when it works.
+/// Makes a link that signs the user in; returns its path and its expiry.
 pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
     let account = find(person, name).await?;
     if !person.caller.actor().may_change_sign_in_of(account.id) {
@@ -356,7 +356,7 @@ async fn delete(person: Person, Named(name, ..): Named<path::User>) -> Result<Re
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Removes a user, with their tokens.
+/// Deletes a user, with the user's tokens.
 pub(crate) async fn remove<Q>(person: &Person<Q>, name: &str) -> Result<(), Problem> {
     let account = find(person, name).await?;
     person.note.before(&show(person, &account).await?);

@@ -1,8 +1,8 @@
-//! Failure webhooks: where failed runs of a namespace are reported.
+//! Failure webhooks, to which failed runs of a namespace are reported.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::alert::{PutWebhook, WebhookError};
+use rondel_admin::failure_webhook::{WebhookError, WebhookSaved};
 use rondel_core::access::Permission::Admin;
 use rondel_core::{NamespaceId, Timestamp};
 use rondel_store::catalog::Namespace;
@@ -112,11 +112,11 @@ async fn put(
     note_before(&call, namespace.id, &name).await?;
     call.note.changed_to(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
-        Ok(PutWebhook::Created(webhook)) => {
+        Ok(WebhookSaved::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());
             json(StatusCode::CREATED, &show(namespace.name, webhook, secret))
         }
-        Ok(PutWebhook::Changed) => {
+        Ok(WebhookSaved::Changed) => {
             let changed = call.engine().store().failure_webhook(namespace.id).await?;
             json(StatusCode::OK, &show(namespace.name, changed.ok_or_else(|| missing(&name))?, None))
         }
@@ -144,7 +144,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Res
     json(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
 }
 
-/// For the audit log: in which namespace, and where messages were sent until now.
+/// Records the namespace and the present URL for the audit log.
 async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<(), Problem> {
     call.note.namespace(name);
     if let Some(webhook) = call.engine().store().failure_webhook(namespace).await? {
@@ -153,7 +153,7 @@ async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<
     Ok(())
 }
 
-/// The namespace in the path, which need not be the one of the query: the right to guard it is asked for there.
+/// The namespace in the path, which need not be that of the query: the caller needs the permission there.
 async fn guarded(call: &Call, name: &str) -> Result<Namespace, Problem> {
     let namespace = visible_namespace(call.engine(), &call.caller, name).await?;
     if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }

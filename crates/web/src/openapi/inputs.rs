@@ -8,7 +8,7 @@ use crate::problem::Code;
 /// Makes the schema of a type.
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// The maker of the schema of `T`.
+/// The function that makes the schema of `T`.
 pub(crate) const fn schema_of<T: JsonSchema>() -> SchemaOf {
     |generator| generator.subschema_for::<T>()
 }
@@ -21,32 +21,32 @@ pub(crate) struct BodyForm {
     pub(crate) is_required: bool,
 }
 
-/// All that a handler takes.
+/// Everything that a handler takes from a request.
 #[derive(Default)]
-pub(crate) struct Taken {
+pub(crate) struct HandlerInputs {
     pub(crate) path: Vec<Parameter>,
     pub(crate) query: Vec<Parameter>,
     pub(crate) headers: Vec<Parameter>,
     pub(crate) body: Option<BodyForm>,
-    /// What is answered where it cannot be taken.
+    /// The codes with which these inputs can be refused.
     pub(crate) refusals: Vec<Code>,
 }
 
 /// An argument of a handler.
 pub(crate) trait Input {
-    fn describe(taken: &mut Taken);
+    fn describe(taken: &mut HandlerInputs);
 }
 
-/// The arguments of a handler, behind the mark that axum puts before them.
+/// The arguments of a handler, after the marker type that axum puts first.
 pub(crate) trait Inputs {
-    fn taken() -> Taken;
+    fn taken() -> HandlerInputs;
 }
 
 macro_rules! inputs {
     ($($argument:ident),+) => {
         impl<Mark, $($argument: Input),+> Inputs for (Mark, $($argument,)+) {
-            fn taken() -> Taken {
-                let mut taken = Taken::default();
+            fn taken() -> HandlerInputs {
+                let mut taken = HandlerInputs::default();
                 $($argument::describe(&mut taken);)+
                 taken
             }
@@ -61,6 +61,6 @@ inputs!(A, B, C, D);
 inputs!(A, B, C, D, E);
 
 impl Input for http::HeaderMap {
-    /// Which headers are looked at, the route names.
-    fn describe(_: &mut Taken) {}
+    /// Describes nothing: the route's `Doc` names the headers that are read.
+    fn describe(_: &mut HandlerInputs) {}
 }

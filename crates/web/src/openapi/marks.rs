@@ -1,4 +1,4 @@
-//! Bodies that are a type with a difference.
+//! Bodies that are variants of a type.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 /// `T` without its name, which the path has.
 pub(crate) struct Unnamed<T>(PhantomData<T>);
 
-/// A merge patch of `T`: every field may be left out, and null takes it back to its default.
+/// A merge patch of `T`: every field may be left out, and null resets it to its default.
 pub(crate) struct Patch<T>(PhantomData<T>);
 
-/// A list of `T`, or one.
+/// A list of `T`, or a single one.
 pub(crate) struct Listed<T>(PhantomData<T>);
 
 impl<T: JsonSchema> JsonSchema for Listed<T> {

@@ -1,7 +1,7 @@
 //! The API's own description: an OpenAPI 3.1 document, made from the routes and from the types that they read and write.
 //!
-//! A route is built with its permission and a [`Doc`]; what its handler takes is described by the handler's own arguments
-//! ([`Inputs`]), what bodies look like by the types themselves. So nothing here can be forgotten when a route changes.
+//! A route is built with its permission and a [`Doc`]. The handler's own arguments ([`Inputs`]) describe what it takes, and the types of
+//! bodies describe what these look like. So no change of a route can be forgotten here.
 
 mod doc;
 mod inputs;
@@ -15,18 +15,18 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 pub(crate) use self::doc::Doc;
-pub(crate) use self::inputs::{BodyForm, Input, Inputs, Taken, schema_of};
+pub(crate) use self::inputs::{BodyForm, HandlerInputs, Input, Inputs, schema_of};
 pub(crate) use self::marks::{Either, Listed, Patch, Unnamed};
 use self::operation::{headers, operation, responses};
 use self::schemas::Schemas;
 use crate::problem;
 use crate::route_info::RouteInfo;
 
-/// What the document holds about a route.
+/// The document's part about a route.
 pub(crate) struct RouteDoc {
     pub(crate) doc: Doc,
-    /// What its handler takes.
-    pub(crate) taken: fn() -> Taken,
+    /// Describes what its handler takes.
+    pub(crate) taken: fn() -> HandlerInputs,
 }
 
 #[derive(Serialize)]
@@ -40,7 +40,7 @@ struct Document {
     components: Value,
 }
 
-/// What the API is, for readers who begin with this document.
+/// The description of the API, for readers who begin with this document.
 const ABOUT: &str = "Jobs, their runs and their logs, and who may do what. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, lengths of time \
 text (`30s`, `1h30m`), ids decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC 9457 document whose `code` \
 does not change between releases. `x-permission` names what an operation asks of the token: `own` (any token of the API), `view`, \

@@ -8,14 +8,14 @@ use serde_json::{Map, Value, json};
 
 use super::RouteDoc;
 use super::doc::{Form, ResponseDoc};
-use super::inputs::Taken;
+use super::inputs::HandlerInputs;
 use super::schemas::Schemas;
 use crate::keyed;
 use crate::parameter::Parameter;
 use crate::problem::Code;
 use crate::route_info::{Access, KeyUse, RouteInfo};
 
-/// What every call can meet on its way to its handler and back.
+/// The codes that any call can get, on the way to its handler or back.
 const ALWAYS: [Code; 8] = [
     Code::InvalidHeader,
     Code::Unauthenticated,
@@ -26,7 +26,7 @@ const ALWAYS: [Code; 8] = [
     Code::TimedOut,
     Code::Unavailable,
 ];
-/// Statuses whose problems are the same for every operation, and the names that the document has for them.
+/// Statuses whose problems are the same for every operation, with their names in the document.
 const SHARED: [(u16, &str); 5] =
     [(401, "Unauthenticated"), (403, "Forbidden"), (429, "RateLimited"), (500, "Internal"), (503, "Unavailable")];
 
@@ -88,7 +88,7 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     Value::Object(operation)
 }
 
-/// The parts of a path that are no parameters.
+/// The parts of a path that are not parameters.
 fn nouns(path: &str) -> impl Iterator<Item = &str> {
     path.trim_start_matches("/api/v1/").split(['/', ':']).filter(|part| !part.starts_with('{'))
 }
@@ -100,7 +100,7 @@ fn id(method: &Method, path: &str) -> String {
     format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
 }
 
-fn parameters(taken: &Taken) -> Vec<Value> {
+fn parameters(taken: &HandlerInputs) -> Vec<Value> {
     let show = |place: &str, parameter: &Parameter| {
         json!({
             "name": parameter.name,

@@ -1,7 +1,7 @@
 //! The schemas that operations share, each once by its name.
 //!
-//! A type that is read and written may look different both ways: what may be left out of a request is there in every
-//! answer. Then that of the request has the name with `Input` behind it.
+//! A type that is both read and written may have two schemas: fields that may be left out of a request are in every answer. If they differ,
+//! the name of the request's schema ends in `Input`.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,17 @@ use serde_json::{Map, Value};
 
 use super::inputs::SchemaOf;
 
-/// How schemas refer to each other, until requests and answers are put together.
+/// The prefix of references to schemas of requests, until these are merged with those of answers.
 const OF_REQUESTS: &str = "#/requests/";
 const PREFIX: &str = "#/components/schemas/";
 
-/// Schemas of requests and answers, as they come together.
+/// The schemas of requests and answers while they are collected.
 pub(super) struct Schemas {
     requests: SchemaGenerator,
     answers: SchemaGenerator,
 }
 
-/// All of them, and which names of requests are other ones now.
+/// All schemas, and the names of those schemas of requests that were renamed.
 pub(super) struct Renamed {
     pub(super) schemas: Map<String, Value>,
     names: BTreeSet<String>,
@@ -51,7 +51,7 @@ impl Schemas {
         schema(&mut self.answers).to_value()
     }
 
-    /// Puts both together.
+    /// Merges the schemas of requests and answers.
     pub(super) fn finish(mut self) -> Renamed {
         let requests = self.requests.take_definitions(true);
         let mut schemas = self.answers.take_definitions(true);
@@ -63,7 +63,7 @@ impl Schemas {
             schemas.get(name).is_some_and(|answer| *answer != request)
         };
         let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
-        // What holds one that differs differs too.
+        // A schema that refers to one that differs, differs too.
         loop {
             let holds = |name: &&String| !names.contains(*name) && references(&requests[*name], &names);
             let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
@@ -85,7 +85,7 @@ impl Schemas {
 }
 
 impl Renamed {
-    /// Lets what refers to a schema of a request refer to it by its name in the document.
+    /// Changes references to schemas of requests into those to their names in the document.
     pub(super) fn apply(&self, value: &mut Value) {
         match value {
             Value::Object(map) => {
@@ -103,7 +103,7 @@ impl Renamed {
     }
 }
 
-/// Answers may have more fields one day, so the schema does not exclude others.
+/// Allows further fields in answers, since later versions may add some.
 fn open(value: &mut Value) {
     match value {
         Value::Object(map) => {

@@ -16,18 +16,18 @@ use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The most marks of one timeline: beyond them, runs are joined by hour.
+/// Maximum number of marks in one timeline: beyond it, runs are joined by hour.
 pub(crate) const MARK_COUNT_MAX: usize = 5_000;
-/// The most runs of one lane that are shown one by one.
+/// Maximum number of runs of one lane that are shown one by one.
 const LANE_MARK_COUNT_MAX: usize = 400;
-/// The most lanes of one timeline.
+/// Maximum number of lanes in one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
-/// Jobs that fail whose lanes come first.
+/// How many failing jobs' lanes come first.
 const FAILING_COUNT: u32 = 200;
-/// Open runs whose jobs' lanes come before others.
+/// How many open runs are read whose jobs' lanes come before others.
 const OPEN_COUNT: u32 = 400;
 
-/// What a lane is about.
+/// What each lane of a timeline is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum By {
     /// A job.
@@ -56,7 +56,7 @@ impl By {
     }
 }
 
-/// Which timeline.
+/// The request for a timeline.
 #[derive(Clone, Debug)]
 pub(crate) struct Ask {
     pub(crate) by: By,
@@ -66,7 +66,7 @@ pub(crate) struct Ask {
     pub(crate) app: Option<AppId>,
     /// Only jobs whose name contains this.
     pub(crate) contains: Option<String>,
-    /// At most so many lanes.
+    /// Maximum number of lanes.
     pub(crate) lane_count: u32,
 }
 
@@ -74,13 +74,13 @@ pub(crate) struct Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) from: Timestamp,
-    /// None while it is under way.
+    /// `None` while the run is under way.
     pub(crate) to: Option<Timestamp>,
-    /// The worst of those that are joined.
+    /// The worst status of the runs that are joined.
     pub(crate) status: RunStatus,
-    /// None for several.
+    /// `None` for several runs.
     pub(crate) run: Option<RunId>,
-    /// How many runs or skipped fires.
+    /// The number of runs or skipped fires.
     pub(crate) count: u64,
 }
 
@@ -88,11 +88,11 @@ pub(crate) struct Mark {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lane {
     pub(crate) name: String,
-    /// None for a lane of an app.
+    /// `None` for a lane of an app.
     pub(crate) app: Option<String>,
     /// Runs in the range.
     pub(crate) run_count: u64,
-    /// Those of them that failed, timed out, or whose end is not known.
+    /// Runs in the range that failed, timed out, or whose end is not known.
     pub(crate) trouble_count: u64,
     pub(crate) marks: Vec<Mark>,
     pub(crate) fires: Vec<Timestamp>,
@@ -138,7 +138,7 @@ async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result
     let keys: Vec<(JobId, i64)> = jobs.iter().map(|job| (job.id, job.version)).collect();
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (ask.from, ask.to), now).await?;
-    // Of a long time, fewer runs can be distinguished.
+    // In a long range, fewer runs can be distinguished.
     let share = if joined_length(ask) > Step::Hour.length() { 4 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
     let mut drawn = drawn(call, &jobs, (ask, mark_count)).await?;
@@ -149,14 +149,14 @@ async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result
     Ok(Timeline { lanes: lanes.collect(), has_more, is_cut: false })
 }
 
-/// What the lane of a job is drawn from.
+/// The data from which the lane of a job is drawn.
 #[derive(Debug, Default)]
 struct Drawn {
     /// Its newest runs, the newest first.
     marks: Vec<RunMark>,
     /// Runs before this are joined.
     cut: Option<Timestamp>,
-    /// What is joined.
+    /// The counts of the joined runs.
     points: Vec<StatPoint>,
 }
 
@@ -174,7 +174,7 @@ async fn drawn<Q: Sync>(
     }
     let length = joined_length(ask);
     for Drawn { marks, cut, .. } in drawn.values_mut() {
-        // Runs are drawn one by one from the end of the first joined stretch on.
+        // Runs are drawn one by one from the end of the newest joined stretch on.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
         *cut = oldest.map(|oldest| floor(oldest.fire_at, length) + length);
         let cut = *cut;
@@ -186,7 +186,7 @@ async fn drawn<Q: Sync>(
     let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
     let points = verdicts_of_each(call, &owners, Span::new(step, ask.from, ask.to)).await?;
     for job in joined {
-        // Of a job that moved, only what ran in apps that the caller sees.
+        // For a job that moved, only runs in apps that the caller sees count.
         let from = seen_from(call, job, ask.from, ask.to).await?;
         let Some(its) = drawn.get_mut(&job.id) else { continue };
         let is_seen = |point: &&StatPoint| {
@@ -204,7 +204,7 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     let (store, namespace) = (call.engine().store(), call.namespace.id);
     let within = call.seen_apps();
     let is_all = ask.contains.is_none() && ask.app.is_none() && within.is_none();
-    // One more than there are lanes: then it is known that there are more. Of some, more are read to find them.
+    // One more than there are lanes shows whether there are more. If jobs are filtered, more are read, so that enough remain.
     let count = if is_all { ask.lane_count + 1 } else { FAILING_COUNT };
     let job = |pulse: &JobPulse| pulse.job;
     let mut all: Vec<JobId> = if count <= SHARED_COUNT {
@@ -227,7 +227,7 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-/// Those of these jobs that have the wanted name, a few more than there are lanes.
+/// Those of these jobs whose names contain the wanted text, a few more than there are lanes.
 async fn named<Q>(call: &Call<Q>, ask: &Ask, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
@@ -241,7 +241,7 @@ async fn named<Q>(call: &Call<Q>, ask: &Ask, ids: &[JobId]) -> Result<Vec<JobRec
 
 fn job_lane(job: &JobRecord, plan: LanePlan, drawn: Drawn, (now, length): (Timestamp, Duration)) -> Lane {
     let Drawn { mut marks, cut, points } = drawn;
-    // A fire whose run has a row already is no hollow tick.
+    // A run that was claimed ahead of its instant is drawn as a planned fire.
     let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
     let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
@@ -293,7 +293,7 @@ fn stretches<'p>(points: impl IntoIterator<Item = &'p StatPoint>, length: Durati
     sums
 }
 
-/// How long the stretches are in which runs are joined.
+/// The length of the stretches in which runs are joined.
 fn joined_length(ask: &Ask) -> Duration {
     let hours = match ask.to.since(ask.from).as_secs() / 3_600 {
         0..=48 => 1,
@@ -308,7 +308,7 @@ fn floor(at: Timestamp, length: Duration) -> Timestamp {
     Timestamp::from_millis(at.as_millis().div_euclid(length) * length)
 }
 
-/// The marks of a stretch: what succeeded, and what went wrong.
+/// The marks of a stretch, one for each kind of verdict.
 fn join(at: Timestamp, verdicts: Verdicts, length: Duration) -> Vec<Mark> {
     let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = verdicts;
     let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
@@ -342,11 +342,11 @@ async fn by_app<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
     let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
-    // Apps are counted by no longer step than an hour.
+    // An hour is the longest step in which apps are counted.
     let step = fitting_step(ask.to.since(ask.from)).min(Step::Hour).max(Step::Quarter);
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     let points = verdicts(call, PointKind::App, &ids, Span::new(step, ask.from, ask.to)).await?;
-    // Of a long time, fewer stretches can be distinguished.
+    // In a long range, fewer stretches can be distinguished.
     let length = if step == Step::Hour { joined_length(ask) } else { step.length() };
     let lane = |app: rondel_store::catalog::App| {
         let own: Vec<&StatPoint> = points.iter().filter(|point| point.owner == app.id.get()).collect();

@@ -1,4 +1,4 @@
-//! What charts show, for pages and the API: series of counts and the lanes of a timeline.
+//! The data of charts, for pages and the API: series of counts, and the lanes of a timeline.
 
 pub(crate) mod lanes;
 pub(crate) mod series;

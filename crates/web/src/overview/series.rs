@@ -10,12 +10,12 @@ use rondel_store::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdi
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The most points that one series is made of.
+/// Maximum number of points in one read.
 const POINT_COUNT_MAX: u32 = 50_000;
-/// The most buckets of one series.
+/// Maximum number of buckets in one series.
 pub(crate) const BUCKET_COUNT_MAX: u128 = 2_000;
 
-/// Which stretch of time, in buckets of which length.
+/// A range of time, and the length of its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) step: Step,
@@ -24,7 +24,7 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The whole buckets that this stretch touches.
+    /// The span of all buckets that the range touches.
     pub(crate) fn new(step: Step, from: Timestamp, to: Timestamp) -> Self {
         Self { step, from: step.floor(from), to }
     }
@@ -45,7 +45,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// One without runs.
+    /// A bucket without runs.
     pub(crate) fn empty(at: Timestamp) -> Self {
         Self { at, verdicts: Verdicts::default(), durations: Sketch::default(), lateness: Sketch::default() }
     }
@@ -62,7 +62,7 @@ pub(crate) async fn of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bu
     of_seen(call, span, PointDetail::Whole).await
 }
 
-/// The same, of which only the verdicts are read.
+/// Like [`of_namespace`], but reads only the verdicts.
 pub(crate) async fn verdicts_of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bucket>, Problem> {
     of_seen(call, span, PointDetail::Verdicts).await
 }
@@ -100,7 +100,7 @@ pub(crate) async fn verdicts<Q>(
     points(call, (kind, owners), span, PointDetail::Verdicts).await
 }
 
-/// The verdicts of these jobs, in as few reads as the bound of one allows.
+/// The verdicts of these jobs, in as few reads as the limit of one read allows.
 pub(crate) async fn verdicts_of_each<Q>(call: &Call<Q>, jobs: &[i64], span: Span) -> Result<Vec<StatPoint>, Problem> {
     let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
     let mut points = Vec::new();
@@ -121,7 +121,7 @@ async fn points<Q>(
     Ok(call.engine().store().points(&query).await?)
 }
 
-/// The sum of all points in every bucket, those without runs too.
+/// The sums of the points, for every bucket, those without runs too.
 pub(crate) fn joined(points: &[StatPoint], span: Span) -> Vec<Bucket> {
     let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
     let ats = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));

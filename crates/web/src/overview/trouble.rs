@@ -1,4 +1,4 @@
-//! What goes wrong in a namespace, read once for all parts of a page that need it.
+//! The jobs of a namespace that fail, read once for all parts of a page that need them.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::sync::OnceCell;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// How far back it is looked for.
+/// How far back failed and skipped runs are searched for.
 const WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Rows of the ledger in which it is looked for.
+/// How many rows of the ledger are searched.
 const ROW_COUNT: u32 = 2_000;
-/// Failing jobs that are read for all parts.
+/// How many failing jobs are read for all parts.
 pub(crate) const SHARED_COUNT: u32 = 40;
 
-/// What went wrong in the last day, and the jobs that fail. Parts that read it at the same time wait for one read.
+/// The failed and skipped runs of the last day, by job, and the jobs that fail. Parts that read them at the same time wait for one read.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
     of_a_day: OnceCell<Vec<JobTrouble>>,

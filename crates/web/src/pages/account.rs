@@ -1,4 +1,4 @@
-//! One's own account: its password, its sign-ins, its tokens.
+//! The user's own account: its password, its sign-ins, its tokens.
 
 use askama::Template;
 use axum::response::Response;
@@ -35,7 +35,7 @@ struct AccountPage {
     t: &'static Texts,
     name: String,
     grants: Vec<String>,
-    /// Whether an account has signed in, and not one of its tokens or the server's.
+    /// Whether the account itself has signed in, and not a token.
     is_account: bool,
     /// Whether the sign-ins of the account are shown.
     has_sign_ins: bool,
@@ -45,11 +45,11 @@ struct AccountPage {
     tokens: Vec<TokenRow>,
     /// How many tokens of the account work: a new password ends them unless they are kept.
     living_count: u64,
-    /// The secret of a token that was made just now, and when it expires with the token behind this sign-in.
+    /// The secret of a token that was made just now, and its expiry if the token behind this sign-in limits it.
     made: Option<(String, Option<Moment>)>,
     error: Option<String>,
     picker: GrantPicker,
-    /// What was typed as the name of a token.
+    /// The name of a token as it was typed.
     typed_name: String,
 }
 
@@ -88,7 +88,7 @@ impl TokenRow {
 
 type Visitor = Person<Asked<Plain>>;
 
-/// A role at a place in a line: `operator default/billing`.
+/// A grant as a line: `operator default/billing`.
 #[cfg(test)]
 pub(super) fn line(grant: &GrantJson) -> String {
     match (&grant.namespace, &grant.app) {
@@ -98,7 +98,7 @@ pub(super) fn line(grant: &GrantJson) -> String {
     }
 }
 
-/// The roles in lines such as `operator orders/billing`.
+/// Parses grants in lines such as `operator orders/billing`.
 pub(super) fn lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     let grant = |(index, line): (usize, &str)| {
@@ -117,7 +117,7 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
     show(&visitor, prefs, StatusCode::OK, Shown::default()).await
 }
 
-/// What a form left behind.
+/// The outcome of a form, and what was typed into it.
 #[derive(Default)]
 struct Shown {
     made: Option<TokenJson>,
@@ -179,7 +179,7 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
     html(status, &template)
 }
 
-/// The account that signed in. A sign-in that a token began is the token's, whatever its owner is: it sets no password.
+/// The account that signed in. A sign-in that began with a token is refused, even if the account owns the token: a token sets no password.
 async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
     let caller = &visitor.caller;
     let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
@@ -242,7 +242,7 @@ pub(super) async fn end_session(visitor: Visitor, Named(id, ..): Named<path::Sig
     let refused =
         || Problem::new(Code::Forbidden, "this sign-in can do less than those of its account, so it ends none of them");
     let account = account_of_sign_ins(&visitor).await?.ok_or_else(refused)?;
-    // One that is over already is what was wanted.
+    // A sign-in that has ended already is no error.
     if let Ok(id) = id.parse::<SessionId>() {
         note_session(&visitor, account, id).await?;
         visitor.engine().store().end_sign_in(id, Some(account)).await?;
@@ -259,7 +259,7 @@ pub(super) async fn make_token(visitor: Visitor, prefs: Prefs, fields: Fields) -
     show_made(&visitor, prefs, made, (typed, fields.get("name").to_owned())).await
 }
 
-/// Puts a new secret into the place of a token, with as long a life as the old one was given.
+/// Replaces a token by a new one with the same lifetime.
 pub(super) async fn rotate_token(
     visitor: Visitor,
     prefs: Prefs,

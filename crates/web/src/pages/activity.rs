@@ -22,13 +22,13 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// The longest filter, in bytes.
+/// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
-/// How many entries the section on a job's page has.
+/// How many entries a job's page shows.
 const OF_JOB: u32 = 20;
-/// How many entries are read for it: those of other nouns with the job's name are left out.
+/// How many entries are read for a job's page: those about other objects with the job's name are left out.
 const OF_JOB_READ: u32 = 60;
-/// What can be chosen as an action; any other one can be typed into the address.
+/// The actions to choose from; others can be typed into the address.
 const ACTIONS: [&str; 27] = [
     "job.create",
     "job.change",
@@ -89,7 +89,7 @@ impl FromQuery for Filters {
 }
 
 impl Filters {
-    /// What the store is asked, or which filter is wrong.
+    /// The query for the store, or the filter that is wrong, with a message.
     fn query(&self, now: Timestamp, t: &Texts) -> Result<AuditQuery, (&'static str, String)> {
         let text = |field: &'static str, text: &str| match text {
             "" => Ok(None),
@@ -138,7 +138,7 @@ impl Filters {
     }
 }
 
-/// The same filters for the API: its instants are exact.
+/// The filters as parameters of the API, which takes exact instants.
 fn api_pairs(query: &AuditQuery) -> Vec<(&'static str, String)> {
     let pairs = [
         ("actor", query.actor.clone()),
@@ -162,7 +162,7 @@ struct ActivityPage {
     shell: Shell,
     t: &'static Texts,
     filters: Filters,
-    /// Words, and whether it is the chosen one.
+    /// Each action with its text.
     actions: Vec<(&'static str, &'static str)>,
     error: Option<(&'static str, String)>,
     rows: Vec<ActivityRow>,
@@ -222,7 +222,7 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
     html(status, &template)
 }
 
-/// All that the filters find, as JSON lines in a file.
+/// All entries that match the filters, as a file of JSON lines.
 pub(super) async fn export(person: Person<ReadAudit>) -> Result<Response, Problem> {
     let query = person.query.wanted.clone();
     let mut response = export_of(&person, query)?;
@@ -242,8 +242,8 @@ struct JobActivityPage {
     may_see_all: bool,
 }
 
-/// What was done to one job since it was made. Callers who may not edit it see no secrets of its parameters; addresses are for
-/// administrators.
+/// The entries about one job since it was created. Callers who may not edit the job see no secrets of its parameters; only administrators
+/// see addresses.
 pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     use rondel_core::access::Permission::{Cluster, Edit};
     let record = find(&page.call, &name).await?;

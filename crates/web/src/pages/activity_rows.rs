@@ -3,18 +3,18 @@
 use rondel_core::Timestamp;
 use rondel_core::diff::{self, Change};
 use rondel_core::disclosure::change_for_viewer;
-use rondel_store::access::{AuditEntry, Means, UNANSWERED, Verdict};
+use rondel_store::access::{AuditEntry, AuthMethod, UNANSWERED, Verdict};
 use serde_json::Value;
 
 use super::moment::Moment;
 use super::texts::Texts;
 
-/// How many changed fields of an entry are shown.
+/// Maximum number of changed fields that are shown of an entry.
 const CHANGE_COUNT_MAX: usize = 24;
-/// The longest value that stands in a line, in characters.
+/// Maximum length of a value within a line, in characters.
 const VALUE_LEN_MAX: usize = 60;
 
-/// Reads entries for one reader.
+/// Turns entries into rows for one user.
 pub(super) struct Reader {
     pub(super) t: &'static Texts,
     pub(super) now: Timestamp,
@@ -31,15 +31,15 @@ pub(super) struct ActivityRow {
     pub(super) means: Option<&'static str>,
     pub(super) address: Option<String>,
     pub(super) request: Option<String>,
-    /// The word of the action, and the same in words where there are some.
+    /// The name of the action, and its text if it has one.
     pub(super) action: String,
     pub(super) words: Option<&'static str>,
     pub(super) object: String,
     pub(super) link: Option<String>,
     pub(super) namespace: Option<String>,
-    /// A class and a word for what was not done.
+    /// The mark of an action that was not carried out.
     pub(super) verdict: Option<Mark>,
-    /// What is to be known beside the changes.
+    /// A note in addition to the changes.
     pub(super) note: Option<&'static str>,
     pub(super) changes: Vec<ChangeRow>,
     pub(super) hidden_count: usize,
@@ -51,12 +51,12 @@ pub(super) struct Mark {
     pub(super) word: &'static str,
 }
 
-/// A field that is not the same.
+/// A field that was changed.
 pub(super) struct ChangeRow {
     pub(super) field: String,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
-    /// The lines that differ, where the value is longer than a line.
+    /// The lines that differ, if a value is longer than a line.
     pub(super) lines: Option<String>,
 }
 
@@ -81,11 +81,11 @@ impl Reader {
             at: Moment::new(entry.at, self.now, t),
             actor: entry.actor.clone(),
             means: match entry.means {
-                Means::Session => None,
-                Means::Token => Some(t.means_token),
-                Means::Executor => Some(t.means_executor),
-                Means::System => Some(t.means_system),
-                Means::Anonymous => Some(t.means_anonymous),
+                AuthMethod::Session => None,
+                AuthMethod::Token => Some(t.means_token),
+                AuthMethod::Executor => Some(t.means_executor),
+                AuthMethod::System => Some(t.means_system),
+                AuthMethod::Anonymous => Some(t.means_anonymous),
             },
             address: entry.address.clone().filter(|_| self.shows_origin),
             request: entry.request_id.clone().filter(|_| self.shows_origin),
@@ -105,11 +105,11 @@ impl Reader {
         }
     }
 
-    /// What differs. Of what is new or gone the document is on one side alone: its fields would only repeat it.
+    /// The fields that differ. An object that was created or deleted has a document on one side only, whose fields are not listed.
     fn changes(&self, before: Option<Value>, after: Option<Value>) -> Vec<ChangeRow> {
         let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
         if has_no_field_of(&before, &after) {
-            // What came of the action, such as a run, beside what it was done to, such as a job.
+            // The document after is then a result of the action, such as a run; the one before is its object, such as a job.
             before = Value::Object(serde_json::Map::new());
         }
         let changes = diff::changes(&before, &after).into_iter();
@@ -152,7 +152,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The page of what an entry is about.
+/// The path of the page of an entry's object.
 fn link(entry: &AuditEntry) -> Option<String> {
     if entry.object.is_empty() || entry.object.contains('/') || entry.action.ends_with(".delete") {
         return None;
@@ -171,7 +171,7 @@ fn link(entry: &AuditEntry) -> Option<String> {
     Some(format!("{path}/{name}{namespace}"))
 }
 
-/// What an action is called.
+/// The text for an action.
 pub(super) fn action_words(t: &Texts, action: &str) -> Option<&'static str> {
     let words = match action {
         "job.create" => t.act_job_create,

@@ -1,4 +1,4 @@
-//! The form of a rule: its fields, what it would see now, and how it is saved.
+//! The form of a rule: its fields, the trial of a rule, and how it is saved.
 
 use askama::Template;
 use axum::response::Response;
@@ -24,10 +24,10 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// Jobs and labels that the form offers.
+/// How many jobs and how many calendars the form offers.
 const OFFER_COUNT: u32 = 200;
 
-/// A new rule may begin with a job.
+/// The query of the form for a new rule, which may begin with a job.
 #[derive(Debug)]
 pub(crate) struct NewRule {
     job: Option<String>,
@@ -39,7 +39,7 @@ impl FromQuery for NewRule {
     }
 }
 
-/// What was typed.
+/// The fields of the form as they were typed.
 #[derive(Clone, Debug, Default)]
 struct RuleForm {
     name: String,
@@ -215,7 +215,7 @@ impl RuleForm {
         }
     }
 
-    /// The rule that it makes.
+    /// The rule that the form describes.
     fn spec(&self) -> Result<RuleSpec, Problem> {
         let name = self.scope_name.clone();
         let scope = match self.scope.as_str() {
@@ -301,7 +301,7 @@ impl RuleForm {
         })
     }
 
-    /// The days of the week with whether each is chosen.
+    /// The days of the week, and whether each is chosen.
     fn days<'t>(&self, t: &'t Texts) -> Vec<(&'static str, &'t str, bool)> {
         let names = t.weekdays_short.split(' ');
         let is_chosen = |day: &Weekday| self.weekdays.iter().any(|one| one == day.as_str());
@@ -352,7 +352,7 @@ pub(super) async fn save(
     take(&page, form, (fields.get("do") == "try", Some(&record)), shown).await
 }
 
-/// Saves what was typed, or tries it.
+/// Saves the rule in the form, or tries it.
 async fn take(
     page: &Page,
     form: RuleForm,
@@ -393,7 +393,7 @@ async fn taken(page: &Page, form: &RuleForm, is_trial: bool, record: Option<&Rul
     Ok(if saved.warnings.is_empty() { Taken::Saved } else { Taken::SavedWithWarnings(saved.record.spec.name) })
 }
 
-/// What came of a form.
+/// The outcome of a form.
 enum Taken {
     Saved,
     SavedWithWarnings(String),
@@ -407,7 +407,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) 
     Ok(to("/alerts"))
 }
 
-/// What is shown beside the form.
+/// The parts of the page around the form.
 #[derive(Default)]
 struct Shown {
     action: String,

@@ -1,4 +1,4 @@
-//! What is wrong now: open incidents first, then what is silent, which rules there are, and what was resolved.
+//! The page of alerts: open incidents first, then silences, rules, and resolved incidents.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +33,7 @@ use crate::redirect::{own_path, to};
 const OPEN_COUNT: u32 = 100;
 /// Open incidents on the page of a job.
 const OF_JOB_COUNT: u32 = 10;
-/// Resolved ones.
+/// Resolved incidents on the page.
 const RESOLVED_COUNT: u32 = 25;
 
 /// An incident on a page.
@@ -42,7 +42,7 @@ pub(super) struct IncidentRow {
     pub(super) is_critical: bool,
     pub(super) is_open: bool,
     pub(super) summary: String,
-    /// The page of what it is about.
+    /// The page of its subject.
     pub(super) href: Option<String>,
     pub(super) subject: String,
     pub(super) rule: String,
@@ -50,7 +50,7 @@ pub(super) struct IncidentRow {
     pub(super) resolved_at: Option<Moment>,
     pub(super) acknowledged: Option<String>,
     pub(super) is_silent: bool,
-    /// The names of its channels, where none of them exists and it was not reported.
+    /// The names of its channels, if none of them exists and it was therefore not reported.
     pub(super) no_channel: Option<String>,
     pub(super) job: Option<String>,
     pub(super) runs: Vec<RunLine>,
@@ -114,7 +114,7 @@ struct IncidentPage {
     back: String,
 }
 
-/// What was typed to keep messages back.
+/// The form of a silence as it was typed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SilenceForm {
     rule: String,
@@ -146,7 +146,7 @@ impl SilenceForm {
     }
 }
 
-/// What was typed on the page and not taken.
+/// The forms of the page whose input was refused.
 #[derive(Default)]
 pub(super) struct Forms {
     pub(super) silence: SilenceForm,
@@ -202,7 +202,7 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
 }
 
-/// What is reported by its group is on the page of the group.
+/// Whether an incident is listed by itself: one that its group reports is on the page of the group.
 fn stands_alone(record: &IncidentRecord) -> bool {
     record.incident.group.is_none()
 }
@@ -268,7 +268,7 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
     Ok(found.into_iter().map(|record| incident_row(record, (&silences, &channels), now, page.t)).collect())
 }
 
-/// Where to look at the subject of an incident.
+/// The page of the subject of an incident.
 fn href(incident: &Incident) -> Option<String> {
     let name = &incident.subject.name;
     match incident.subject.kind {
@@ -296,7 +296,7 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
     }
 }
 
-/// The sentence of a rule with a capital at its start, where that is no name.
+/// The sentence of a rule, with a capital at its start unless it begins with a name.
 fn heading(spec: &RuleSpec, lang: Lang) -> String {
     let sentence = sentence::rule(spec, lang);
     if matches!(spec.scope, Scope::Job(_)) && !spec.condition.is_about_servers() {

@@ -34,7 +34,7 @@ pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) 
     }
 }
 
-/// What was typed to plan a window.
+/// The form of a window as it was typed.
 #[derive(Debug, Default)]
 pub(super) struct WindowForm {
     pub(super) app: String,

@@ -1,12 +1,12 @@
-//! Lines of a log as text that a browser shows as it is: nothing in it is markup, colours are classes from a short list,
-//! and what cannot be seen is made visible.
+//! Lines of a log as HTML: nothing in a line becomes markup, colours are classes from a short list, and invisible characters are made
+//! visible.
 
 use rondel_core::plain::is_invisible;
 
-/// How long an escape sequence is read; what is longer is none.
+/// Maximum length of an escape sequence, in bytes; anything longer does not count as one.
 const SEQUENCE_LEN_MAX: usize = 64;
 
-/// The pen that text is written with: what colour codes have set so far.
+/// The style of the text: what colour codes have set so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pen {
     colour: Option<u8>,
@@ -39,7 +39,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Takes the rest of a control sequence: colours are obeyed, others left out. `None` where it has no end.
+    /// Reads the rest of a control sequence and returns the text after it. Colours are applied, other sequences left out; `None` if it has
+    /// no end.
     fn sequence<'l>(&mut self, tail: &'l str) -> Option<&'l str> {
         let bytes = tail.as_bytes();
         let end = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
@@ -83,7 +84,7 @@ impl Writer {
     }
 }
 
-/// What stands for a character that cannot be seen, or that would move others around.
+/// The text in place of a character that is invisible, or that would move others around.
 fn visible(c: char) -> Option<String> {
     let code = u32::from(c);
     match c {
@@ -113,7 +114,7 @@ impl Pen {
                 Some(24) => pen.underline = false,
                 Some(code @ (30..=37 | 90..=97)) => pen.colour = Some(code),
                 Some(39) => pen.colour = None,
-                // 256 colours or 16 millions: their numbers are no codes.
+                // The numbers after these select one of 256 or 16 million colours, and are no codes.
                 Some(38 | 48) => match codes.next() {
                     Some(Some(5)) => drop(codes.next()),
                     Some(Some(2)) => drop(codes.nth(2)),

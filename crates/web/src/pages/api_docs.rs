@@ -22,7 +22,7 @@ use crate::redirect::pair;
 const DEPTH_MAX: usize = 3;
 /// How many fields of a body are shown.
 const FIELD_COUNT_MAX: usize = 120;
-/// The longest question that is searched for.
+/// Maximum length of a search, in characters.
 const QUERY_LEN_MAX: usize = 100;
 
 /// An operation of the API as the document describes it.
@@ -37,7 +37,7 @@ struct Operation {
     parameters: Vec<ParameterRow>,
     body: Option<BodyDoc>,
     answers: Vec<AnswerDoc>,
-    /// What is searched, in lower case.
+    /// The text that a search looks through, in lower case.
     text: String,
 }
 
@@ -57,7 +57,7 @@ struct BodyDoc {
     example: Option<Value>,
 }
 
-/// A field of a body; deeper ones stand further in.
+/// A field of a body; deeper ones are indented.
 #[derive(Clone)]
 struct FieldRow {
     depth: usize,
@@ -76,7 +76,7 @@ struct AnswerDoc {
     fields: Vec<FieldRow>,
 }
 
-/// A text in parts: whether it is code, which stands in backticks, and what it is.
+/// Splits a text into parts. The flag marks code, which is in backticks.
 pub(super) fn parts(text: &str) -> impl Iterator<Item = (bool, &str)> {
     text.split('`').enumerate().map(|(place, part)| (place % 2 == 1, part)).filter(|(_, part)| !part.is_empty())
 }
@@ -96,7 +96,7 @@ fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
         translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
         let mut all = read(&root);
-        // It is found by the words of both languages.
+        // A search finds it by the words of both languages.
         all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
         all
     })
@@ -112,7 +112,7 @@ fn read(root: &Value) -> Vec<Operation> {
     all.collect()
 }
 
-/// Puts a document's summaries and descriptions into another language; texts that are not known stay.
+/// Translates a document's summaries and descriptions; unknown texts stay as they are.
 fn translate(value: &mut Value, texts: &HashMap<String, String>) {
     match value {
         Value::Object(fields) => {
@@ -137,7 +137,7 @@ fn is_text(name: &str) -> bool {
     matches!(name, "summary" | "description")
 }
 
-/// Whether a field of the document has values of the API, which no language changes.
+/// Whether a field of the document has values of the API, which are the same in every language.
 fn is_example(name: &str) -> bool {
     matches!(name, "example" | "examples" | "default" | "enum")
 }
@@ -150,7 +150,7 @@ fn text(value: &Value) -> String {
 }
 
 impl<'d> Document<'d> {
-    /// What a reference leads to; anything else is itself.
+    /// The target of a reference; any other value is returned as it is.
     fn resolved(&self, value: &'d Value) -> &'d Value {
         let Some(reference) = value["$ref"].as_str() else { return value };
         self.0.pointer(reference.trim_start_matches('#')).unwrap_or(&Value::Null)
@@ -206,7 +206,7 @@ impl<'d> Document<'d> {
             is_good,
             about: text(&answer["description"]).split("\n\n").map(str::to_owned).collect(),
             kinds: contents().map(|(kind, _)| kind.clone()).collect(),
-            // Every error has the one shape.
+            // All errors have the same shape.
             fields: if is_good { self.fields(&first["schema"]) } else { Vec::new() },
         }
     }
@@ -238,7 +238,7 @@ impl<'d> Document<'d> {
         }
     }
 
-    /// The object that a schema means: behind a reference, in a list, or one of several branches.
+    /// The schema of an object that is behind a reference, in a list, or one of several branches.
     fn object_of(&self, schema: &'d Value) -> &'d Value {
         let mut schema = self.resolved(schema);
         for _ in 0..DEPTH_MAX {
@@ -288,7 +288,7 @@ impl<'d> Document<'d> {
     }
 }
 
-/// What is looked for, and which operation is shown.
+/// The text to search for, and the operation to show.
 #[derive(Debug)]
 pub(super) struct DocsQuery {
     q: String,

@@ -1,11 +1,11 @@
-//! What a page does as a request of the API and as a command, for readers who want to write it into a script.
+//! The action of a page as a request of the API and as a command, for use in scripts.
 
 use serde_json::Value;
 
 /// The end of a document within a command.
 const HERE: &str = "END";
 
-/// The same action twice: for `curl`, and for the command line.
+/// An action as a `curl` call, and as a command.
 #[derive(Clone, Debug)]
 pub(crate) struct AsCode {
     pub(crate) curl: String,
@@ -28,7 +28,7 @@ impl AsCode {
         }
     }
 
-    /// The same with a document, which the command reads from its standard input.
+    /// An action with a document, which the command reads from its standard input.
     pub(crate) fn with_document(
         namespace: &str,
         request: (&str, &str),
@@ -41,7 +41,7 @@ impl AsCode {
         Self { command, ..code }
     }
 
-    /// An action on what lies in no namespace.
+    /// An action outside of namespaces.
     pub(crate) fn everywhere((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
         let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
         let body =
@@ -56,7 +56,7 @@ impl AsCode {
     }
 }
 
-/// A word of a shell that means itself.
+/// A text as one word of a shell.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@,+=%".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {

@@ -1,4 +1,4 @@
-//! What pages are made with, inside of the binary, at addresses that change with the content.
+//! The static files of pages, embedded in the binary, at addresses that change with the content.
 
 use std::sync::LazyLock;
 
@@ -15,7 +15,7 @@ struct Asset {
     href: String,
     content_type: &'static str,
     bytes: &'static [u8],
-    /// The same, compressed by the build as far as it goes.
+    /// The content, compressed by the build as far as possible.
     brotli: &'static [u8],
 }
 
@@ -84,7 +84,7 @@ pub(crate) async fn get(
     Ok((headers_of, asset.bytes).into_response())
 }
 
-/// Whether the caller takes brotli; one that weighs codings against each other is compressed for on the way out.
+/// Whether the caller accepts brotli without a weight; for callers that send weights, the compression layer compresses the answer.
 fn accepts_brotli(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     accepted.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("br"))

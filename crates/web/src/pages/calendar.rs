@@ -1,4 +1,4 @@
-//! A calendar: its year, who uses it, and the form that changes it.
+//! A calendar: its year, its users, and the form that changes it.
 
 use askama::Template;
 use axum::response::Response;
@@ -18,7 +18,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// Which year is shown.
+/// The year to show.
 #[derive(Debug)]
 pub(crate) struct ShownYear(Option<i32>);
 
@@ -31,7 +31,7 @@ impl FromQuery for ShownYear {
     }
 }
 
-/// What is shown beside the calendar.
+/// The year to show, and the outcome of the form.
 #[derive(Default)]
 struct Shown {
     year: Option<i32>,
@@ -50,7 +50,7 @@ struct CalendarPage {
     description: String,
     year: i32,
     months: Vec<Month>,
-    /// Addresses and names.
+    /// The page and the name of each user of the calendar.
     users: Vec<(String, String)>,
     has_more_users: bool,
     form: CalendarForm,
@@ -59,7 +59,7 @@ struct CalendarPage {
     version: Option<i64>,
     conflict: Option<i64>,
     action: String,
-    /// How the saved calendar would be saved from a script.
+    /// The request and the command that save this calendar.
     code: AsCode,
 }
 
@@ -103,7 +103,7 @@ pub(super) async fn save(
     }
 }
 
-/// Saves what was typed, or tries it.
+/// Saves the calendar in the form, or tries it.
 async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let spec = form.spec(&record.spec.description)?;
     if form.is_trial {

@@ -1,12 +1,12 @@
-//! A calendar in fields: days of the week, days that are in it besides, days that are not, and times of day. Rules of another
-//! form are written as JSON.
+//! A calendar in fields: days of the week, further days, days that are left out, and times of day. Rules of another form are written as
+//! JSON.
 
 use rondel_core::calendar::{Day, Rule, Weekday};
 
 use super::form::Fields;
 use super::texts::Texts;
 
-/// The names of the boxes of weekdays begin so.
+/// The prefix of the names of the boxes for weekdays.
 const WEEKDAY_BOX: &str = "weekday.";
 /// How many rows with pickers the form has.
 pub(super) const PICKER_COUNT: usize = 2;
@@ -14,11 +14,11 @@ pub(super) const PICKER_COUNT: usize = 2;
 const WEEKDAYS: [Weekday; 7] =
     [Weekday::Mon, Weekday::Tue, Weekday::Wed, Weekday::Thu, Weekday::Fri, Weekday::Sat, Weekday::Sun];
 
-/// The fields.
+/// The values of the fields.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CalendarDays {
     weekdays: Vec<Weekday>,
-    /// A day or a span in each line, with its name behind it.
+    /// A day or a span in each line, followed by its name.
     pub(super) added: String,
     pub(super) removed: String,
     /// A span in each line.
@@ -26,13 +26,13 @@ pub(super) struct CalendarDays {
 }
 
 impl CalendarDays {
-    /// The days of the week with their names, and whether they are chosen.
+    /// The days of the week with their names, and whether each is chosen.
     pub(super) fn weekdays(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
         let named = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
         named.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
     }
 
-    /// The fields of a rule that they can hold.
+    /// The fields for a rule; `None` if they cannot hold it.
     pub(super) fn of(rule: &Rule) -> Option<Self> {
         let mut days = Self::default();
         let mut rest = rule;
@@ -63,7 +63,7 @@ impl CalendarDays {
         Some(days)
     }
 
-    /// What was sent; days that were picked stand behind those that were there.
+    /// The fields as they were sent; days that were picked are added at the ends of the lists.
     pub(super) fn sent(fields: &Fields) -> Self {
         let weekdays =
             WEEKDAYS.into_iter().filter(|day| !fields.get(&format!("{WEEKDAY_BOX}{}", day.as_str())).is_empty());
@@ -88,7 +88,7 @@ impl CalendarDays {
         days
     }
 
-    /// The rule that they make.
+    /// The rule that the fields describe.
     pub(super) fn rule(&self) -> Rule {
         let (added, removed) = (days(&self.added), days(&self.removed));
         let mut rule = match (self.weekdays.is_empty(), added.is_empty()) {

@@ -1,4 +1,4 @@
-//! The form of a calendar: what was typed or pasted, the calendar that it makes, and its year.
+//! The form of a calendar: its input, the calendar that it describes, and the year of that calendar.
 
 use rondel_admin::calendars::{self, CalendarError, ImportAs, ImportFormat, import};
 use rondel_core::calendar::{Calendar, CalendarSpec};
@@ -16,7 +16,7 @@ use crate::body::refuse_value;
 use crate::problem::Problem;
 use rondel_core::words::Lang;
 
-/// What was typed.
+/// The fields of the form as they were typed.
 #[derive(Clone, Debug)]
 pub(super) struct CalendarForm {
     pub(super) name: String,
@@ -60,7 +60,7 @@ impl CalendarForm {
         }
     }
 
-    /// The calendar that it makes; a file keeps the description that there was.
+    /// The calendar that the form describes; fields and files keep the present description.
     pub(super) fn spec(&self, description: &str) -> Result<CalendarSpec, Problem> {
         name::check(&self.name).map_err(|message| refuse_value("/name", message))?;
         let format = match self.format.as_str() {
@@ -83,7 +83,7 @@ impl CalendarForm {
     }
 }
 
-/// What is wrong, each with its place.
+/// The errors of a problem, each with its place.
 pub(super) fn messages(problem: &Problem, lang: Lang) -> Vec<String> {
     let line = |pointer: Option<&str>, message: &str| match pointer {
         None | Some("") => localized(lang, message).into_owned(),
@@ -99,7 +99,7 @@ pub(super) fn this_year(now: Timestamp) -> i32 {
     now.to_string().get(..4).and_then(|year| year.parse().ok()).unwrap_or(1970)
 }
 
-/// What a trial found: the calendar as JSON, and its year.
+/// The result of a trial: the calendar as JSON, and its year.
 pub(super) struct Trial {
     pub(super) text: String,
     pub(super) months: Vec<Month>,
@@ -124,7 +124,7 @@ pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> 
 /// A month of a year.
 pub(super) struct Month {
     pub(super) name: String,
-    /// Days from Monday on; before the first of the month there are none.
+    /// Weeks from Monday on; the days before the first of the month are `None`.
     pub(super) weeks: Vec<Vec<Option<Cell>>>,
 }
 

@@ -19,7 +19,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// Where the list goes on.
+/// The cursor of the list.
 #[derive(Debug)]
 pub(crate) struct CalendarsFrom(Option<String>);
 
@@ -71,7 +71,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     }
 }
 
-/// Saves a calendar that was not there, or tries it.
+/// Creates the calendar in the form, or tries it.
 async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let namespace = page.call.namespace.id;
     let spec = form.spec("")?;

@@ -14,14 +14,14 @@ use crate::problem::Problem;
 pub(super) struct ChannelForm {
     pub(super) kind: ChannelKind,
     pub(super) kind_name: &'static str,
-    /// Where to find the address in the service.
+    /// The help that shows where in the service to find the address.
     pub(super) help: &'static str,
     pub(super) name: String,
     pub(super) name_error: Option<String>,
     pub(super) lang: &'static str,
     pub(super) is_enabled: bool,
     pub(super) inputs: Vec<Input>,
-    /// What is wrong and belongs to no input.
+    /// Errors that belong to no input.
     pub(super) errors: Vec<String>,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Input {
     pub(super) value: String,
     pub(super) example: &'static str,
     pub(super) is_required: bool,
-    /// A secret with whether it is set, and the reference that it is.
+    /// The state of a secret; `None` for other fields.
     pub(super) secret: Option<SecretState>,
     /// The words to choose from.
     pub(super) choices: Vec<(&'static str, &'static str)>,
@@ -55,7 +55,7 @@ impl ChannelForm {
             let kept = view.as_ref().and_then(|view| {
                 if field.is_secret { view.secrets.get(field.name) } else { view.settings.get(field.name) }
             });
-            // A secret is not shown; a reference is none.
+            // Secrets are not shown; references to secrets are.
             kept.filter(|kept| !field.is_secret || reference(kept).is_some()).cloned().unwrap_or_default()
         };
         let mut form = Self {
@@ -86,7 +86,7 @@ impl ChannelForm {
         }
         for (name, _) in sent.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");
-            // A blank is what removes: an empty input leaves the secret as it is.
+            // A blank removes the secret: an empty input leaves it as it is.
             if let Some(input) = form.inputs.iter_mut().find(|input| input.name == name && input.secret.is_some()) {
                 input.value = " ".to_owned();
             }
@@ -94,7 +94,7 @@ impl ChannelForm {
         form
     }
 
-    /// Which secrets the channel has.
+    /// Marks the secrets that the channel has.
     pub(super) fn mark_set(&mut self, channel: &Channel, t: &Texts) {
         let set = channels::view(channel).secrets;
         for input in &mut self.inputs {
@@ -116,7 +116,7 @@ impl ChannelForm {
         self
     }
 
-    /// The same with what is wrong beside its inputs, in the reader's language.
+    /// The form with the errors at its inputs, in the reader's language.
     pub(super) fn with_problem(self, problem: &Problem, lang: Lang) -> Self {
         if problem.complaints().is_empty() {
             return self.with_error("", &localized(lang, problem.detail()));
@@ -127,7 +127,7 @@ impl ChannelForm {
         })
     }
 
-    /// What is to be saved.
+    /// The channel to save.
     pub(super) fn to_channel(&self) -> NewChannel {
         let (mut settings, mut secrets) = (Values::new(), Values::new());
         for input in &self.inputs {
@@ -183,7 +183,7 @@ fn input(field: &Field, value: String, t: &Texts) -> Input {
     }
 }
 
-/// What a service is called.
+/// The name of a service.
 pub(super) const fn kind_name(kind: ChannelKind, t: &Texts) -> &'static str {
     match kind {
         ChannelKind::Email => t.channel_email,

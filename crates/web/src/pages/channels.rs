@@ -36,7 +36,7 @@ impl FromQuery for NewOf {
     }
 }
 
-/// Where the deliveries go on.
+/// The cursor of the list of deliveries.
 #[derive(Debug)]
 pub(crate) struct DeliveriesFrom(Option<String>);
 
@@ -57,14 +57,14 @@ struct Row {
 
 /// A try to deliver a message.
 struct Attempt {
-    /// A class and a word.
+    /// The CSS class and the word for the result.
     class: &'static str,
     word: &'static str,
     at: Moment,
     kind: &'static str,
-    /// What the message is about.
+    /// The subject of the message.
     subject: Option<String>,
-    /// The incident that the message is about; none for a test.
+    /// The incident that the message is about; `None` for a test.
     incident: Option<String>,
     try_number: i32,
     latency_ms: i64,
@@ -78,13 +78,13 @@ struct ChannelsPage {
     shell: Shell,
     t: &'static Texts,
     rows: Vec<Row>,
-    /// Words of kinds with their names.
+    /// The kinds of channels with their names.
     kinds: Vec<(&'static str, &'static str)>,
     missing: Option<&'static str>,
     code: AsCode,
 }
 
-/// Why the caller may not change channels; nothing where the caller may.
+/// Why the caller may not change channels; `None` if it may.
 fn missing<Q>(page: &Page<Q>) -> Option<&'static str> {
     let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     (!may).then_some(page.t.channels_needs_admin)
@@ -159,17 +159,17 @@ pub(super) const fn notice_name(kind: NoticeKind, t: &Texts) -> &'static str {
 struct ChannelPage {
     shell: Shell,
     t: &'static Texts,
-    /// Nothing for one that does not exist yet.
+    /// `None` for a channel that does not exist yet.
     channel: Option<Saved>,
     form: ChannelForm,
     missing: Option<&'static str>,
     /// The result of a test.
     tested: Option<Attempt>,
-    /// What uses the channel that was to be deleted, with the page of each.
+    /// The users of a channel that could not be deleted, with the page of each.
     users: Vec<(String, String)>,
-    /// Whether more use it.
+    /// Whether the channel has more users.
     has_more_users: bool,
-    /// A key that was made just now.
+    /// A signing key that was made just now.
     signing_key: Option<String>,
     attempts: Vec<Attempt>,
     path: String,
@@ -185,7 +185,7 @@ struct Saved {
     is_enabled: bool,
 }
 
-/// What happened just before the page is shown.
+/// The outcome of the action before the page.
 #[derive(Default)]
 struct News {
     tested: Option<Delivery>,
@@ -233,7 +233,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent
     store(&page, Some(&channel), form).await
 }
 
-/// Saves what was typed; shows the form again where it is wrong.
+/// Saves the channel in the form; shows the form again if it is wrong.
 async fn store(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
     if let Some(known) = known {
         page.call.note.before(&noted(known));
@@ -259,7 +259,7 @@ async fn store(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Resul
     }
 }
 
-/// A channel as the audit log has it.
+/// A channel as the audit log shows it.
 fn noted(channel: &Channel) -> serde_json::Value {
     let view = channels::view(channel);
     let (kind, lang) = (channel.kind, channel.lang);
@@ -289,7 +289,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
     }
 }
 
-/// Where to take a channel out of what uses it: a name and the page.
+/// A user of a channel, with the page on which to choose another channel.
 fn user(user: &ChannelUser, t: &Texts) -> (String, String) {
     match user {
         ChannelUser::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
@@ -347,7 +347,7 @@ async fn show<Q>(
     html(status, &template)
 }
 
-/// The form as a request and a command; secrets stay out of both.
+/// The form as a request and a command, both without secrets.
 fn code(namespace: &str, form: &ChannelForm) -> AsCode {
     let name = if form.name.is_empty() { "NAME" } else { &form.name };
     let new = form.to_channel();

@@ -1,4 +1,4 @@
-//! What an edit does to the fires ahead: the next ones of the definition that holds, and of the one that is to hold.
+//! The effect of an edit on the fires ahead: the next ones under the present definition, and under the new one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,9 +18,9 @@ use crate::problem::Problem;
 
 /// How many fires of each definition are shown.
 const COUNT: usize = 10;
-/// The stretch in which fires are counted.
+/// The period in which fires are counted.
 const WINDOW: Duration = Duration::from_secs(7 * 86_400);
-/// How many fires are looked at for it.
+/// Maximum number of fires that are computed for it.
 const STEPS: u32 = 5_000;
 
 /// The fires of two definitions, side by side.
@@ -34,7 +34,7 @@ pub(super) struct Coming {
     pub(super) is_paused: bool,
 }
 
-/// A fire, and which definition has it.
+/// A fire, and the definitions that have it.
 pub(super) struct ComingRow {
     pub(super) at: Moment,
     pub(super) local: Option<String>,
@@ -47,7 +47,7 @@ impl Coming {
         self.vanishing == 0 && self.appearing == 0
     }
 
-    /// The fires of a job now and with another definition; nothing of a job that is new on the left.
+    /// The fires of a job under its present definition and under another one; `before` is `None` for a new job.
     pub(super) async fn of<Q>(
         call: &Call<Q>,
         before: Option<&JobRecord>,

@@ -13,18 +13,19 @@ use crate::redirect::{encoded, pair};
 
 /// The width of a drawing in its own units.
 pub(crate) const WIDTH: u32 = 10_000;
-/// The least width of a run.
+/// Minimum width of a run.
 const MARK_WIDTH_MIN: u32 = 36;
-/// In a lane with more runs, those that touch and ended alike are one bar.
+/// In a lane with more runs, neighbouring runs that touch and have the same status are one bar.
 const SINGLE_COUNT_MAX: usize = 100;
-/// In a drawing with more runs, the same holds for each of its lanes: a page of thousands of links is slow to load and shows no more.
+/// In a drawing with more runs, runs are joined in every lane: a page of thousands of links is slow to load and shows no more.
 const DRAWN_COUNT_MAX: usize = 400;
-/// So many runs of each lane, the newest, are links in such a drawing; the others lead to the list of runs, like bars of several.
+/// How many runs of each lane, the newest, are links of their own in such a drawing; the others lead to the list of runs, like bars of
+/// several.
 const LINKED_COUNT_MAX: usize = 12;
-/// The least distance of crosses, and of ticks.
+/// Minimum distance between crosses, and between ticks.
 const DISTANCE_MIN: u32 = 55;
 
-/// Where instants lie between the two ends of a drawing.
+/// Maps instants to positions between the two ends of a drawing.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scale {
     pub(crate) from: Timestamp,
@@ -62,7 +63,7 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         _ => 10_080,
     };
     let step = 60_000 * every;
-    // Labels stand at round times of the clock that is shown.
+    // Labels are at round times of the shown clock.
     let offset = offset_ms(scale.from, zone);
     let first = (scale.from.as_millis() + offset).div_euclid(step) * step + step - offset;
     let ats = (0..64_i64).map(|number| Timestamp::from_millis(first + number * step));
@@ -87,13 +88,13 @@ fn offset_ms(at: Timestamp, zone: Tz) -> i64 {
     (local - utc + 12 * 3_600_000).rem_euclid(86_400_000) - 12 * 3_600_000
 }
 
-/// An instant in few characters: the day only where it is not today.
+/// An instant in few characters: the day is left out if it is today.
 pub(crate) fn stamp(at: Timestamp, now: Timestamp, zone: Tz) -> String {
     let ((day, time, _), (today, ..)) = (zones::parts(at, zone), zones::parts(now, zone));
     if day == today { time } else { format!("{day} {time}") }
 }
 
-/// A run, or several.
+/// One run, or several.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) class: &'static str,
@@ -101,12 +102,12 @@ pub(crate) struct Bar {
     pub(crate) width: u32,
     pub(crate) y: u32,
     pub(crate) height: u32,
-    /// None for several.
+    /// `None` for several runs.
     pub(crate) run: Option<rondel_core::RunId>,
     pub(crate) title: String,
 }
 
-/// An instant of a lane.
+/// A marked instant in a lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Tick {
     pub(crate) x: u32,
@@ -128,11 +129,11 @@ pub(crate) struct LaneRow {
     pub(crate) removed: Vec<Tick>,
     pub(crate) changes: Vec<Tick>,
     pub(crate) is_joined: bool,
-    /// The list of its runs, to which the script adds the stretch of time of the bar that is clicked on.
+    /// The list of its runs, to which the script adds the time range of a clicked bar.
     pub(crate) runs_of: String,
-    /// Where a click on the empty lane asks why nothing ran there; only of jobs.
+    /// The address of the question why nothing ran, for a click on an empty place; only for jobs.
     pub(crate) why: Option<String>,
-    /// Where the script reads why the lane is empty in places; only of jobs.
+    /// The address from which the script reads why parts of the lane are empty; only for jobs.
     pub(crate) gaps: Option<String>,
 }
 
@@ -142,7 +143,7 @@ pub(crate) struct Drawing {
     pub(crate) axis: Vec<AxisLabel>,
     pub(crate) now_x: Option<u32>,
     pub(crate) rows: Vec<LaneRow>,
-    /// For the script.
+    /// The two ends of the drawing, for the script.
     pub(crate) from_ms: i64,
     pub(crate) to_ms: i64,
 }
@@ -162,7 +163,7 @@ impl Drawing {
     }
 }
 
-/// The address of the runs of a stretch of time, of one job or app where it is given.
+/// The address of the list of runs in a range of time, limited to one job or app if one is given.
 pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
     let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
     format!("/runs?{}", pair("q", &format!("{only}since:{from} until:{to}")))
@@ -173,11 +174,11 @@ pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &
 enum Shape {
     /// A run, or runs that touch.
     Run,
-    /// What succeeded in a stretch of time.
+    /// Successful runs that are joined.
     Succeeded,
-    /// What went wrong in it: a line below.
+    /// Failed runs that are joined: a line at the bottom.
     Trouble,
-    /// What was skipped in it: a line above.
+    /// Skipped fires that are joined: a line at the top.
     Skipped,
 }
 
@@ -191,7 +192,7 @@ impl Shape {
         }
     }
 
-    /// Its top and its height.
+    /// The top and the height of its bar.
     const fn place(self) -> (u32, u32) {
         match self {
             Self::Run | Self::Succeeded => (8, 14),
@@ -201,7 +202,7 @@ impl Shape {
     }
 }
 
-/// Those that are far enough from the one before.
+/// The ticks that are far enough from the one before.
 fn apart(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     let mut kept: Vec<Tick> = Vec::new();
     for tick in ticks {
@@ -212,13 +213,13 @@ fn apart(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     kept
 }
 
-/// Puts lanes into shapes.
+/// Draws lanes.
 struct Artist {
     scale: Scale,
     by: By,
     now: Timestamp,
     zone: Tz,
-    /// Whether runs that touch and ended alike are one bar in every lane.
+    /// Whether runs that touch and have the same status are one bar in every lane.
     is_dense: bool,
     t: &'static Texts,
 }
@@ -253,7 +254,7 @@ impl Artist {
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
         let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
-        // Single runs first, each with the end of its bar: what touches it and ended alike becomes part of it.
+        // Each piece has the end of its bar: a run that touches the piece and has the same status is joined to it.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
             let shape = Shape::of(mark);
@@ -276,7 +277,7 @@ impl Artist {
         pieces.iter().map(|(mark, shape, right)| self.bar(mark, (*shape, *right))).collect()
     }
 
-    /// Where a mark begins and ends.
+    /// The positions at which a mark begins and ends.
     fn ends(&self, mark: &Mark) -> (u32, u32) {
         let x = self.scale.x(mark.from).min(WIDTH - MARK_WIDTH_MIN);
         (x, self.scale.x(mark.to.unwrap_or(self.now)).max(x + MARK_WIDTH_MIN))
@@ -316,7 +317,7 @@ impl Artist {
     }
 }
 
-/// How long a stretch of time is, for the words of a chart.
+/// The length of a range of time, as text for a chart.
 pub(crate) fn span_words(span: Duration, t: &Texts) -> String {
     match span.as_secs() / 3_600 {
         0..=47 => format!("{} {}", span.as_secs() / 3_600, t.unit_h),

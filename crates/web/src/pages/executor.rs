@@ -25,7 +25,7 @@ const HANDLER_COUNT: usize = 500;
 /// How many runs it shows.
 const RUN_COUNT: usize = 200;
 
-/// Of which app it is: names are unique in an app.
+/// The app of the executor: names are unique within an app only.
 #[derive(Debug)]
 pub(super) struct OfApp(Option<String>);
 
@@ -44,7 +44,7 @@ struct ExecutorPage {
     row: ExecutorRow,
     held: Vec<HeldRun>,
     hidden_count: usize,
-    /// Which roles the caller does not have for its app.
+    /// The roles that the caller lacks for its app.
     missing: Missing,
     code: AsCode,
 }
@@ -78,7 +78,7 @@ pub(super) async fn page(page: Page<OfApp>, Named(name, ..): Named<path::Executo
     html(StatusCode::OK, &template)
 }
 
-/// It gets no new runs.
+/// Switches the executor to draining: it gets no new runs.
 pub(super) async fn drain(
     page: Page<OfApp>,
     Named(name, ..): Named<path::Executor>,
@@ -87,7 +87,7 @@ pub(super) async fn drain(
     switch(&page, &name, Switch::Draining, &fields).await
 }
 
-/// The same, and its runs are cancelled.
+/// Switches the executor to stopped: it gets no new runs, and its runs are cancelled.
 pub(super) async fn stop(
     page: Page<OfApp>,
     Named(name, ..): Named<path::Executor>,
@@ -96,7 +96,7 @@ pub(super) async fn stop(
     switch(&page, &name, Switch::Stopped, &fields).await
 }
 
-/// It gets new runs again.
+/// Switches the executor to active: it gets new runs again.
 pub(super) async fn activate(
     page: Page<OfApp>,
     Named(name, ..): Named<path::Executor>,

@@ -16,10 +16,10 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// The longest address that is taken over into the snippets.
+/// Maximum length of an address that is used in the snippets.
 const SERVER_LEN_MAX: usize = 200;
 
-/// What the snippets are for.
+/// The app and the server that the snippets are for.
 #[derive(Debug)]
 pub(super) struct Wanted {
     app: Option<String>,
@@ -49,9 +49,9 @@ struct NewExecutorPage {
     program: String,
     cargo: String,
     xxl: String,
-    /// Executors of the app that are registered by hand; nothing where there is no such app.
+    /// Executors of the app that are registered by hand; `None` if there is no such app.
     by_hand: Option<Vec<AddressJson>>,
-    /// Why the caller may not change these.
+    /// Why the caller may not change the executors that are registered by hand.
     missing: Option<&'static str>,
     typed_address: String,
     errors: Vec<String>,
@@ -83,7 +83,7 @@ pub(super) async fn add_address(
     }
 }
 
-/// Removes one.
+/// Removes an executor that was registered by hand.
 pub(super) async fn remove_address(
     page: Page,
     Named(app, ..): Named<path::App>,
@@ -102,7 +102,7 @@ async fn show<Q>(
     let apps: Vec<String> = found.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name).collect();
     let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
     let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
-    // What is no name is shown in the field, and in no command.
+    // An invalid name is shown in the field, and not used in commands.
     let app = if error.is_some() { "billing" } else { typed.as_str() };
     let server = match &wanted.server {
         Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
@@ -144,7 +144,7 @@ async fn show<Q>(
     html(StatusCode::OK, &template)
 }
 
-/// The address that executors reach this server by: the advertised one, else the one that the browser used.
+/// The address at which executors reach this server: the advertised one, or else the one that the browser used.
 async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, Problem> {
     let nodes = page.engine().store().nodes().await?;
     let own = nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);

@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
 
-/// Where the list goes on.
+/// The cursor of the list.
 #[derive(Debug)]
 pub(super) struct ExecutorsFrom(Option<String>);
 
@@ -47,11 +47,11 @@ struct ExecutorsPage {
     missing_node: Option<&'static str>,
     apps: Vec<AppRow>,
     is_empty: bool,
-    /// Whether runs leave an executor that is switched off.
+    /// Whether the number of runs of an executor that is switched off can still change.
     is_emptying: bool,
     next: Option<String>,
     is_first: bool,
-    /// What is wrong with the jobs that code declares, by app.
+    /// The errors in jobs that code declares, by app.
     problems: Vec<(String, Vec<DeclarationProblem>)>,
     code: AsCode,
 }
@@ -114,7 +114,7 @@ async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The apps that the page shows: on its first part also those without an executor.
+/// The apps on this page of the list; the first page also has those without an executor.
 async fn apps(
     page: &Page<ExecutorsFrom>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
@@ -168,7 +168,7 @@ fn back(fields: &Fields) -> Response {
     own_path(fields.get("back")).map_or_else(|| to("/executors"), to)
 }
 
-/// Throws the switch of an app; every server reads it at its next beat.
+/// Sets the switch of an app; every server reads it at its next beat.
 pub(super) async fn switch_app(
     page: Page,
     Named(app, ..): Named<path::App>,
@@ -184,7 +184,7 @@ pub(super) async fn switch_app(
     Ok(back(&fields))
 }
 
-/// Throws the switch of a server.
+/// Sets the switch of a server.
 pub(super) async fn switch_node(
     page: Page,
     Named(node, ..): Named<path::Node>,

@@ -1,4 +1,4 @@
-//! The bar above a list: the filter as text, as chips that remove a term each, and suggestions while it is typed.
+//! The bar above a list: the filter as text, a chip for each term that removes it, and suggestions while the filter is typed.
 
 use askama::Template;
 use axum::response::Response;
@@ -13,18 +13,18 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// How many names of each kind are looked at for suggestions.
+/// How many names of each kind are read for suggestions.
 const KNOWN_COUNT_MAX: usize = 200;
 
 /// A term of the filter.
 #[derive(Debug)]
 pub(super) struct Chip {
     pub(super) term: String,
-    /// The list without it.
+    /// The address of the list without this term.
     pub(super) href: String,
 }
 
-/// What is wrong with the filter, and where.
+/// An error in the filter, with its place.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) before: String,
@@ -44,14 +44,14 @@ pub(super) struct Preset {
 /// The bar.
 #[derive(Debug)]
 pub(super) struct FilterBar {
-    /// The list.
+    /// The path of the list.
     pub(super) action: &'static str,
-    /// Where suggestions come from.
+    /// The path that answers with suggestions.
     pub(super) suggest: &'static str,
     pub(super) text: String,
     pub(super) label: &'static str,
     pub(super) hint: &'static str,
-    /// What else the address of the list keeps.
+    /// Further parameters that the address of the list keeps.
     pub(super) kept: Vec<(&'static str, String)>,
     pub(super) chips: Vec<Chip>,
     pub(super) fault: Option<Fault>,
@@ -104,7 +104,7 @@ pub(super) fn address(action: &str, filter: &str, kept: &[(&'static str, String)
     if pairs.is_empty() { action.to_owned() } else { format!("{action}?{}", pairs.join("&")) }
 }
 
-/// Some filters, the present one marked.
+/// Presets for these filters, with the current one marked.
 pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static str, &'static str)]) -> Vec<Preset> {
     let preset = |(name, filter): &(&'static str, &'static str)| Preset {
         name: (*name).to_owned(),
@@ -114,7 +114,7 @@ pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static 
     filters.iter().map(preset).collect()
 }
 
-/// What is typed, and where the cursor is.
+/// The text that was typed, and the position of the cursor in it.
 #[derive(Debug)]
 pub(crate) struct Typed {
     text: String,

@@ -1,4 +1,4 @@
-//! What became of a job's fires and what is ahead, and the answer to "why did it not run at …?".
+//! The fires of a job, past and ahead, with their outcomes, and the answer to "why did it not run at …?".
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries each side of the page has.
 const PAST_COUNT: usize = 50;
 const AHEAD_COUNT: usize = 25;
-/// The shortest stretch of the past that is read at once where a day has too many fires.
+/// Minimum length of the range that is read at once if a day has too many fires.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// How many pages of such a stretch are read.
+/// Maximum number of pages that are read of such a range.
 const READ_ON_MAX: usize = 20;
 
-/// The query of the page: up to when the past is shown, and what is asked.
+/// The query of the page: the end of the past that is shown, and the question.
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -59,7 +59,7 @@ pub(super) struct WhyForm {
 }
 
 impl WhyForm {
-    /// The form before anything is asked: in the zone of the first schedule, or in UTC.
+    /// The form before a question was asked: in the zone of the first schedule, or in UTC.
     pub(super) fn new(spec: &JobSpec) -> Self {
         let zone = zone_of(spec);
         let zones = [(zone, true), (Tz::UTC, false)];
@@ -68,7 +68,7 @@ impl WhyForm {
         Self { name: spec.name.clone(), at: String::new(), zones }
     }
 
-    /// The same with what was asked.
+    /// The form with the question that was asked.
     fn asked(mut self, at: &str, zone: &str) -> Self {
         at.clone_into(&mut self.at);
         if !self.zones.iter().any(|(name, _)| name == zone) && parse_zone(zone).is_ok() {
@@ -81,15 +81,15 @@ impl WhyForm {
     }
 }
 
-/// An instant in UTC, and on the clock of the schedule where that is another one.
+/// An instant in UTC, and on the clock of the schedule if that is another one.
 struct When {
     at: Moment,
     local: Option<String>,
-    /// The question about it.
+    /// The address of the question about it.
     why: String,
 }
 
-/// Fires with one verdict.
+/// A fire, or several with the same verdict.
 struct Row {
     when: When,
     last: Option<(u64, When)>,
@@ -99,7 +99,7 @@ struct Row {
     why: String,
 }
 
-/// What is known about an instant that was asked about.
+/// The answer about an instant.
 struct InstantAnswer {
     when: When,
     sentence: String,
@@ -128,15 +128,15 @@ struct FiresPage {
     is_present: bool,
 }
 
-/// Writes down instants, entries and answers of one job.
-struct Teller<'a> {
+/// Formats instants, entries and answers of one job.
+struct FireFormatter<'a> {
     name: &'a str,
     zone: Tz,
     now: Timestamp,
     t: &'static Texts,
 }
 
-impl Teller<'_> {
+impl FireFormatter<'_> {
     fn when(&self, at: Timestamp) -> When {
         When {
             at: Moment::new(at, self.now, self.t),
@@ -151,7 +151,7 @@ impl Teller<'_> {
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, why) = match &entry.verdict {
             Verdict::Row { run, status, reason, detail, planned } => {
-                // Which attempt it is stands on the run's page.
+                // The attempt is shown on the run's page.
                 let subject = Subject { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
                 let parts = sentence(subject, t.lang()).into_iter().chain(unplanned);
@@ -200,7 +200,7 @@ impl Teller<'_> {
     }
 }
 
-/// The shape, the colour and the word of a verdict.
+/// The CSS class, for shape and colour, and the word of a verdict.
 pub(super) const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Row { status, .. } => (status.as_str(), t.status(*status)),
@@ -215,7 +215,7 @@ pub(super) const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'stat
     }
 }
 
-/// What is asked about, or what is wrong with the question.
+/// The instants that a question is about, and its zone.
 struct Question {
     instants: Vec<Timestamp>,
     zone: Tz,
@@ -228,11 +228,11 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
 }
 
 pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job comes first: a fire that is claimed meanwhile has a row, and is shown by it.
+    // The job is read first: a fire that is claimed in between has a row, and is shown with it.
     let record = find(&page.call, &name).await?;
     zones::page_of(&record.spec);
     let (now, t, query) = (page.engine().now(), page.t, page.query());
-    let teller = Teller { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
+    let teller = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
     let within = page.call.seen_apps();
@@ -284,8 +284,9 @@ fn before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
-/// The account of the day up to `to`; of less, where that has more fires than a page shows. Also where it begins. The newest entries are
-/// always there: a job whose fires are much denser at the end of the day than at its beginning is read in ever shorter stretches.
+/// The account of the day up to `to`, or of a shorter range if the day has more fires than a page shows; also returns where it begins. It
+/// always has the newest entries: if the fires of a job are much denser at the end of the day than at its beginning, ever shorter ranges
+/// are read.
 async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
     let mut length = DAY;
     loop {
@@ -293,14 +294,14 @@ async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Res
         let account = read(page, record, from, to).await?;
         match account.next.filter(|next| *next <= to) {
             None => return Ok((from, account)),
-            // Most jobs fire evenly: what a page held at the beginning of the stretch, it holds at its end.
+            // Most jobs fire evenly: a page holds about as long a range at the end as it did at the beginning.
             Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
             Some(next) => return newest(page, record, (next, to), account).await,
         }
     }
 }
 
-/// The newest entries of a stretch that is short and has more than a page shows.
+/// The newest entries of a short range that has more of them than a page shows.
 async fn newest(
     page: &Page<FiresQuery>,
     record: &JobRecord,

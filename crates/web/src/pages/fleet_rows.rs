@@ -1,4 +1,4 @@
-//! Servers, executors and what they hold, as the pages of the fleet show them.
+//! Servers, executors and their runs, as the pages of the fleet show them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::problem::Problem;
 
 /// How many open runs are read to count those of an executor.
 const OPEN_COUNT: u32 = 1_000;
-/// How long after a switch was thrown no server sends anything more by the old one, and what was sent is counted: a beat, the time
-/// until a run is noted, and a heartbeat.
+/// How long after a switch was set all servers obey it, and everything that was sent before is counted: a beat, the time until a run is
+/// stored, and a heartbeat.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-/// A server whose fires are later is marked.
+/// A server whose fires are later than this is marked.
 const LATE_MS: u64 = 1_000;
 /// How many handlers of one executor a row shows.
 const HANDLER_COUNT: usize = 30;
@@ -31,16 +31,16 @@ pub(super) struct NodeRow {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) status: &'static str,
-    /// How long its lease lasts; of a dead one nothing.
+    /// The remaining time of its lease; `None` for a dead server.
     pub(super) lease: Option<String>,
     /// Since when it is dead, and whether it ended in order.
     pub(super) dead_at: Option<Moment>,
     pub(super) has_left: bool,
     pub(super) job_count: u64,
     pub(super) skew_ms: i64,
-    /// How late 99 of 100 of its newest fires were at most; none without a fire.
+    /// The 99th percentile of the lateness of its newest fires; `None` without a fire.
     pub(super) lateness: Option<String>,
-    /// Whether that is more than a fire may be late.
+    /// Whether that is more than [`LATE_MS`].
     pub(super) is_late: bool,
     pub(super) version: String,
     pub(super) started_at: Moment,
@@ -83,20 +83,20 @@ pub(super) struct ExecutorRow {
     pub(super) state: &'static str,
     /// How many runs it has in hand.
     pub(super) run_count: u64,
-    /// What is left of them, where it is switched off.
+    /// The runs that are left, as text, if the executor is switched off.
     pub(super) countdown: Option<String>,
-    /// Whether that can still change.
+    /// Whether their number can still change.
     pub(super) is_emptying: bool,
 }
 
 impl ExecutorRow {
-    /// The address of its page, or of what is done with it there.
+    /// The address of its page, or of an action on it.
     pub(super) fn address(&self, verb: &str) -> String {
         format!("/executors/{}{verb}?app={}", self.name, self.app)
     }
 }
 
-/// A run in the hands of an executor.
+/// A run that an executor has.
 pub(super) struct HeldRun {
     pub(super) id: RunId,
     pub(super) job: String,
@@ -112,11 +112,11 @@ pub(super) struct HeldRun {
 pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
     let is_this = this.is_some();
-    // The beat is one of the loops: without a database the row of this server cannot show that it fails.
+    // This server's loops come from memory: the beat is one of them, and without a database its row could not show that it fails.
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";
-    // The report of a dead one is about the past.
+    // The report of a dead server is about the past.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
     let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
     let (class, word) = match status {
@@ -192,7 +192,7 @@ pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now:
     }
 }
 
-/// What an executor that is switched off still has in hand, in words, and whether that can still change.
+/// The runs that an executor still has after it was switched off, as text, and whether their number can still change.
 fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
     let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
     let words = match (one.state, one.run_count) {
@@ -206,7 +206,7 @@ fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, 
     (Some(words), one.status != "offline" && (one.run_count > 0 || !is_settled))
 }
 
-/// The open runs of the namespace that executors have; those of other apps than the caller sees are not among them.
+/// The open runs of the namespace that executors have, only of apps that the caller sees.
 pub(super) async fn held_runs<Q>(page: &Page<Q>) -> Result<Vec<HeldRun>, Problem> {
     let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
     let query = RunQuery {

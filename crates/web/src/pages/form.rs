@@ -6,17 +6,17 @@ use http::StatusCode;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// Names and values; of a name that comes twice the last value counts.
+/// Names and values; if a name occurs twice, the last value counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// A field without the blanks around it; empty where there is none.
+    /// A field without the blanks around it; empty if it was not sent.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
     }
 
-    /// A field without the blanks around it, where it was sent.
+    /// A field without the blanks around it; `None` if it was not sent.
     pub(crate) fn sent(&self, name: &str) -> Option<&str> {
         self.0.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.trim())
     }
@@ -26,7 +26,7 @@ impl Fields {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// The fields whose names begin so, as they were sent.
+    /// The fields whose names have this prefix, as they were sent.
     pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         pairs.filter(move |(key, _)| key.starts_with(prefix))

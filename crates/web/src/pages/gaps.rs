@@ -1,5 +1,5 @@
-//! Why a lane of the timeline is empty where it is: the account of a job's fires as stretches of time with a sentence each, read at
-//! once for the whole lane.
+//! Explains the empty parts of a lane of the timeline: the account of a job's fires as ranges of time with a sentence each, read at once
+//! for the whole lane.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The longest time that is asked about: that of the longest zoom, and a day.
+/// Maximum range of a request: that of the longest zoom, and a day.
 const SPAN_MAX: Duration = Duration::from_secs(8 * 24 * 3_600);
-/// How often a shorter stretch is read, where the whole has too many fires.
+/// Maximum number of reads: if a range has too many fires, a shorter one is read.
 const READ_COUNT_MAX: u32 = 4;
-/// The shortest stretch that is read.
+/// Minimum length of a range that is read.
 const SHORTEST: Duration = Duration::from_secs(60);
 
 /// The ends of the lane; without them, those of the last day.
@@ -56,12 +56,12 @@ impl GapsQuery {
     }
 }
 
-/// A stretch in which nothing ran, or between two runs.
+/// A range of time in which nothing ran, or between two runs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Gap {
     from_ms: i64,
     to_ms: i64,
-    /// The instant that an answer of *why* is about; none where nothing was left out.
+    /// The instant to ask *why* about; `None` if no fire was left out.
     at_ms: Option<i64>,
     text: String,
 }
@@ -76,7 +76,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     zones::page_of(&record.spec);
     let now = page.engine().now();
     let (mut from, to) = page.query().ends(now)?;
-    // What is ahead is drawn.
+    // Fires ahead are drawn in the lane.
     let to = to.min(now);
     let within = page.call.seen_apps();
     let mut account = Account { entries: Vec::new(), next: None };
@@ -89,7 +89,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         account = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
         let Some(next) = account.next.filter(|next| *next <= to) else { break };
-        // The newest part is shown: what the whole holds up to `next`, its end holds too, where fires are even.
+        // The newest part is shown. If fires are even, the end of the range fits into one read if it is as long as the part up to `next`.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }
@@ -101,9 +101,9 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
 /// Why the lane is empty after an entry, up to the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Cause {
-    /// It ran: nothing more was planned until the next fire.
+    /// The entry ran, and nothing more was planned until the next fire.
     Between,
-    /// It did not run.
+    /// The entry did not run, for this reason.
     LeftOut(String),
 }
 

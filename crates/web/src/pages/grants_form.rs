@@ -9,9 +9,9 @@ use crate::call::{Person, visible_namespaces};
 use crate::grants::GrantJson;
 use crate::problem::Problem;
 
-/// How many places can be chosen.
+/// Maximum number of places to choose from.
 const PLACE_COUNT_MAX: usize = 500;
-/// How many rows a form may send.
+/// Maximum number of rows in a form.
 const ROW_COUNT_MAX: usize = 100;
 const PREFIX: &str = "grant.";
 
@@ -24,16 +24,16 @@ pub(super) struct GrantRow {
     pub(super) is_wrong: bool,
 }
 
-/// The rows, and what can be chosen in them.
+/// The rows, and the choices in them.
 pub(super) struct GrantPicker {
     pub(super) rows: Vec<GrantRow>,
-    /// Words and names.
+    /// The roles with their names.
     pub(super) roles: Vec<(&'static str, &'static str)>,
-    /// Values and names.
+    /// The places with their names.
     pub(super) places: Vec<(String, String)>,
 }
 
-/// What can be chosen: read once for a page with many pickers.
+/// The choices, which are read once for a page with many pickers.
 pub(super) struct Choices {
     roles: Vec<(&'static str, &'static str)>,
     places: Vec<(String, String)>,
@@ -61,7 +61,7 @@ impl Choices {
         }
         let mut places = self.places.clone();
         for row in &rows {
-            // What is gone by now, or cut off, stays chosen.
+            // A place that no longer exists, or was cut off, stays chosen.
             if !places.iter().any(|(value, _)| *value == row.place) {
                 places.push((row.place.clone(), row.place.clone()));
             }
@@ -81,7 +81,7 @@ pub(super) const fn roles(t: &Texts) -> [(&'static str, &'static str); 5] {
     ]
 }
 
-/// A role at a place in words.
+/// A grant as text.
 pub(super) fn words(grant: &GrantJson, t: &Texts) -> String {
     let role = roles(t).into_iter().find(|(word, _)| *word == grant.role.as_str()).map_or("", |(_, name)| name);
     match place(grant).as_str() {
@@ -103,7 +103,7 @@ pub(super) fn rows_of(grants: &[GrantJson]) -> Vec<GrantRow> {
     grants.iter().map(row).collect()
 }
 
-/// The rows of a form; `None` where it has no picker.
+/// The rows of a form; `None` if it has no picker.
 pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     let mut rows: Vec<GrantRow> = Vec::new();
     let mut has_some = false;
@@ -124,14 +124,14 @@ pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     has_some.then_some(rows)
 }
 
-/// The roles that a form gives, by its picker or in lines; `None` where it has neither.
+/// The grants in a form, from its picker or from lines; `None` if it has neither.
 pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Problem> {
     let Some(rows) = sent_rows(fields) else { return fields.sent("grants").map(lines).transpose() };
     let line = |row: &GrantRow| format!("{} {}", row.role, row.place);
     lines(&rows.iter().map(line).collect::<Vec<_>>().join("\n")).map(Some)
 }
 
-/// Marks the rows that a problem is about. True where there is one.
+/// Marks the rows that a problem is about; `true` if there is one.
 pub(super) fn mark(rows: &mut [GrantRow], problem: &Problem) -> bool {
     let mut is_marked = false;
     let complained = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());

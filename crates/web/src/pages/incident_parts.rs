@@ -1,4 +1,4 @@
-//! What the page of an incident shows beside it: its messages, and the runs that it is about.
+//! The parts of an incident's page that show its messages, and the runs that it is about.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use crate::redirect::pair;
 const MESSAGE_COUNT: u32 = 30;
 /// Runs on the page.
 const RUN_COUNT: u32 = 10;
-/// What a deadline looks back over.
+/// How far runs are searched for an incident with a deadline.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The longest time that is shown of one without a success.
+/// How far runs are searched at most for an incident about the time without a success.
 const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// A message about an incident.
 pub(super) struct MessageRow {
     pub(super) channel: String,
     pub(super) kind: &'static str,
-    /// A class and a word.
+    /// The CSS class and the word for its state.
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) try_count: i32,
@@ -37,10 +37,10 @@ pub(super) struct MessageRow {
     pub(super) error: Option<String>,
 }
 
-/// The runs of the time that an incident without a success is about.
+/// The runs in the time that an incident about a missing success covers.
 pub(super) struct Planned {
     pub(super) runs: Vec<RunRow>,
-    /// The fires of that time, with those that no run came of.
+    /// The address of the fires of that time, which include those without a run.
     pub(super) fires: String,
 }
 
@@ -77,7 +77,7 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The runs that could have succeeded in time; nothing for an incident of another kind.
+/// The runs that could have succeeded in time; `None` for an incident of another kind.
 pub(super) async fn planned<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<Planned>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
     let back = match &record.spec.condition {

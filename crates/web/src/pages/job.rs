@@ -1,4 +1,4 @@
-//! A job: what it is, how it went, and what can be done with it.
+//! The page of a job: its definition, its runs, and its actions.
 
 use std::collections::BTreeSet;
 
@@ -47,12 +47,12 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
 
-/// The most executors that the form of a run suggests.
+/// Maximum number of executors that the form of a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
-/// How often a switch is tried again that met another change.
+/// How often a switch is tried that conflicts with other changes.
 const TRY_COUNT: usize = 4;
 
-/// The query of the page: where its list of runs goes on.
+/// The query of the page: the cursor of its list of runs.
 #[derive(Debug)]
 pub(crate) struct RunsFrom(Option<String>);
 
@@ -68,29 +68,29 @@ struct JobPage {
     shell: Shell,
     t: &'static Texts,
     missing: Missing,
-    /// What a caller lacks for a rule, which belongs to the whole namespace.
+    /// The role that the caller lacks for a rule, which belongs to the whole namespace.
     missing_for_rule: Option<&'static str>,
     alerts: Vec<IncidentRow>,
     name: String,
     description: String,
-    /// Labels with the jobs that have the same.
+    /// The labels, each with the list of the jobs that have it.
     labels: Vec<(String, String)>,
     links: JobLinks,
     enabled: bool,
     is_pump: bool,
     state: StateWord,
-    /// The mark of a job in shadow mode, or of one that has a seam.
+    /// The mark of a job in shadow mode, or of one whose mode applies from an instant on.
     mode: Option<String>,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
     last: Option<RunRow>,
     bars: Vec<Bar>,
     charts: JobCharts,
-    /// Words and values.
+    /// Names and values.
     facts: Vec<(&'static str, String)>,
     params: String,
     run_with: RunWith,
-    /// What its author should know.
+    /// Warnings for its author.
     warnings: Vec<String>,
     declared: Option<DeclaredNote>,
     updated_at: Moment,
@@ -105,17 +105,17 @@ struct JobPage {
     no_error: Option<String>,
 }
 
-/// The form of a run with an executor, and parameters of its own: only with what may be replaced.
+/// The form of a run with an executor, and with parameters of its own: only those that may be replaced.
 struct RunWith {
     /// Whether parameters may be given.
     takes_params: bool,
     /// The executors of the job's app that are connected to this server, by name.
     executors: Vec<String>,
-    /// The groups of a pump job go to every executor that may have them.
+    /// Whether an executor may be named: the groups of a pump job go to every executor that may have them.
     takes_executor: bool,
-    /// As JSON text.
+    /// The parameters as JSON text.
     params: String,
-    /// The same as fields, where its handler declares what it takes.
+    /// The parameters as fields, if the handler declares what it takes.
     fields: Vec<ParamField>,
     hint: String,
 }
@@ -123,7 +123,7 @@ struct RunWith {
 /// What code declares of the job.
 struct DeclaredNote {
     at: Moment,
-    /// The fields that differ, in one line; empty where none does.
+    /// The fields that differ, in one line; empty if there are none.
     drift: String,
     undeclared_at: Option<Moment>,
 }
@@ -198,7 +198,7 @@ fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
     }
 }
 
-/// Executors that a caller may name, as suggestions: any other name is held against all that are known.
+/// The connected executors, as suggestions; any other name is checked against all known executors.
 fn online_names(page: &Page<RunsFrom>, record: &JobRecord) -> Vec<String> {
     let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
     let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
@@ -239,7 +239,7 @@ fn label(key: &str, value: &str) -> (String, String) {
     (format!("{key}={value}"), address("/jobs", &filter.to_string(), &[]))
 }
 
-/// What is shown of the mode: nothing of a job that is simply active.
+/// The mark of the job's mode; `None` for a job that is simply active.
 fn mode_mark(spec: &JobSpec, t: &Texts) -> Option<String> {
     match (spec.mode, spec.mode_from.as_deref()) {
         (Mode::Active, None) => None,
@@ -278,7 +278,7 @@ fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Parameters as text; nothing where there are none.
+/// Parameters as text; empty if there are none.
 fn text_of(params: &Value) -> String {
     if params.is_null() { String::new() } else { pretty(params) }
 }
@@ -300,7 +300,7 @@ pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields
     toast::answer(&page, Toast { text: page.t.toast_resumed(&name), undo, link: None }, &back(&fields, &name))
 }
 
-/// To where the form was, or else to the job.
+/// The path to return to: the page of the form, or else that of the job.
 fn back(fields: &Fields, name: &str) -> String {
     own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
@@ -320,7 +320,7 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
 }
 
-/// Puts back what code declares.
+/// Restores what code declares.
 pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let reset = put_back(&page.call, &name, &IfMatch::Any).await?;
     page.call.note.changed_to(&reset.spec);
@@ -333,7 +333,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields
     Ok(to("/jobs"))
 }
 
-/// Makes a run; with parameters of its own where the form has some.
+/// Makes a run, with parameters of its own if the form has some.
 pub(super) async fn trigger(
     page: Page,
     Named(name, ..): Named<path::Job>,
@@ -376,7 +376,7 @@ pub(super) async fn trigger(
     )
 }
 
-/// Parameters for one run; none where they are the job's.
+/// The parameters of one run; `None` for those of the job.
 fn own_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
     let given = match (params_form::sent(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,

@@ -1,4 +1,4 @@
-//! The same done to many jobs: first the count, then the deed.
+//! Applies one action to many jobs: the jobs are counted first, then changed.
 
 use askama::Template;
 use axum::response::Response;
@@ -41,7 +41,7 @@ struct BulkPage {
     is_done: bool,
     unchanged: usize,
     problems: Vec<JobProblem>,
-    /// What takes it back, and for which jobs.
+    /// The action that reverts this one, and the jobs that it is for.
     undo: Option<&'static str>,
     changed: Vec<String>,
 }
@@ -53,7 +53,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let mut names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
     names.truncate(BULK_JOB_COUNT_MAX);
     let filter = fields.get("q").to_owned();
-    // Where a filter is set and no row is chosen, all that match are meant; they are counted first.
+    // A filter without chosen rows is for all jobs that match; they are counted first.
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
@@ -69,7 +69,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let SelectedJobs { names: chosen, has_more } = chosen;
     let count = chosen.len();
     let expected = fields.get("expected").parse::<usize>().ok();
-    // More than were counted are counted again first.
+    // If more jobs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
     let done = if is_confirmed { perform(&page.call, &deed, &chosen).await } else { Default::default() };
     let undo = match action {

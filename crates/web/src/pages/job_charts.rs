@@ -1,4 +1,4 @@
-//! The charts of a job's overview: a year of outcomes, how long its runs took, and its next fires.
+//! The charts of a job's overview: a year of outcomes, the durations of its runs, and its next fires.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::problem::Problem;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Weeks of the year map, the present one among them.
 const WEEKS: u32 = 53;
-/// Days of the durations.
+/// Days in the chart of durations.
 const BAND_DAYS: u32 = 30;
-/// The height of the durations, in the units of their drawing.
+/// The height of the chart of durations, in the units of its drawing.
 const BAND_HEIGHT: u128 = 90;
 const NEXT_COUNT: usize = 10;
-/// How far ahead fires are looked for.
+/// How far ahead fires are searched for.
 const AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
 /// The side of a day in the year map, with its gap.
 const CELL: usize = 12;
@@ -50,12 +50,12 @@ struct DayCell {
     title: String,
 }
 
-/// How long runs took, day by day.
+/// The durations of runs, day by day.
 struct Band {
     area: String,
     p50: String,
     p95: String,
-    /// The newest day's figures, and the most of all days.
+    /// The values of the newest day, and the maximum of all days.
     newest_p50: String,
     newest_p95: String,
     most: String,
@@ -70,7 +70,7 @@ pub(super) async fn read<Q>(
     let end = Step::Day.floor(now) + DAY;
     let year = Span::new(Step::Day, end - DAY * (WEEKS * 7), end);
     let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
-    // Of a job that moved, only what ran in apps that the caller sees.
+    // For a job that moved, only runs in apps that the caller sees count.
     let from = seen_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
     let fires = next_fires(call.engine().node(), (record.id, record.version), (now, now + AHEAD), NEXT_COUNT).await?;
@@ -121,7 +121,7 @@ const fn day_class(verdicts: Verdicts) -> &'static str {
     }
 }
 
-/// The durations of days with runs; none where no day has any.
+/// The durations on days with runs; `None` if no day has any.
 fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
     let of_day = |(day, bucket): (usize, &Bucket)| {
         let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
@@ -139,7 +139,7 @@ fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
     let (p50, p95) = (line(|day| day.1), line(|day| day.2));
     let back = p50.iter().rev();
     let area = p95.iter().chain(back).cloned().collect::<Vec<_>>().join("L");
-    // A line with one point would not be seen.
+    // A line with one point would be invisible.
     let path = |points: &[String]| match points {
         [one] if one.starts_with("0 ") => format!("M{one}h300"),
         [one] => format!("M{one}h-300"),

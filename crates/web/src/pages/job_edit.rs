@@ -1,4 +1,4 @@
-//! The definition of a job, edited: by fields, or whole as YAML, which the server turns into each other.
+//! Editing the definition of a job: in fields, or as a whole in YAML. The server converts each into the other.
 
 use askama::Template;
 use axum::response::Response;
@@ -36,9 +36,9 @@ struct EditPage {
     errors: Errors,
     offers: Offers,
     is_new: bool,
-    /// The job that is edited.
+    /// The name of the job that is edited.
     was: String,
-    /// What the next save is made upon.
+    /// The version that the next save is based on.
     version: i64,
     /// The version that another caller made meanwhile.
     conflict: Option<i64>,
@@ -46,13 +46,13 @@ struct EditPage {
     whole: String,
     whole_is_open: bool,
     whole_errors: Vec<String>,
-    /// What saving what was typed would change of the definition that another caller saved meanwhile.
+    /// The changes that saving this input would make to the definition that another caller saved meanwhile.
     conflict_changes: Vec<ChangeRow>,
-    /// How the saved definition would be saved from a script.
+    /// The request and the command that save this definition.
     code: AsCode,
 }
 
-/// What was typed, and what is wrong with it.
+/// The input of the form, and its errors.
 struct Typed {
     form: JobForm,
     sent: Option<Fields>,
@@ -68,7 +68,7 @@ impl Typed {
         Self { form, sent: None, errors: Errors::default(), whole: None, whole_errors: Vec::new(), conflict: None }
     }
 
-    /// The definition that was typed, if it is one.
+    /// The definition in the input, if it is a valid one.
     fn spec(&mut self, record: &JobRecord, t: &'static Texts) -> Option<JobSpec> {
         let Some(whole) = &self.whole else {
             let base = serde_json::to_value(&record.spec).unwrap_or_default();
@@ -86,8 +86,8 @@ impl Typed {
         }
     }
 
-    /// What was not typed becomes what another caller saved meanwhile. Without the version that the form shows, all stays as it
-    /// was typed.
+    /// Merges the changes in the input into the definition that another caller saved meanwhile. If the version that the form shows cannot
+    /// be read, the input stays as it was typed.
     async fn take_over(&mut self, page: &Page, record: &JobRecord, seen: i64) {
         let Ok(base) = version_spec(&page.call, record, seen).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
@@ -120,7 +120,7 @@ pub(super) fn as_yaml(spec: &JobSpec) -> String {
     lines.lines().map(|line| line.get(2..).unwrap_or_default()).collect::<Vec<_>>().join("\n") + "\n"
 }
 
-/// A definition in YAML or JSON; its name may be left out.
+/// Parses a definition in YAML or JSON; its name may be left out.
 fn read_whole(text: &str, name: &str) -> Result<JobSpec, Problem> {
     if text.trim_start().starts_with(['{', '[']) {
         return parse_named(text.as_bytes(), name);
@@ -138,7 +138,7 @@ fn read_whole(text: &str, name: &str) -> Result<JobSpec, Problem> {
     from_value(document)
 }
 
-/// How a definition is saved from a script: a new one, or that of the job `was`.
+/// The request and the command that save a definition: a new one, or that of the job `was`.
 fn code_of(page: &Page, was: Option<&str>, spec: &JobSpec) -> AsCode {
     let path = was.map(|name| format!("/api/v1/jobs/{name}"));
     let request = path.as_deref().map_or(("POST", "/api/v1/jobs"), |path| ("PUT", path));
@@ -154,7 +154,7 @@ struct CodePart {
     error: Option<String>,
 }
 
-/// The fields that were typed so far, as a request and as a command.
+/// The request and the command for the fields that were typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (was, made) = typed_spec(&page, &fields).await;
     let part = match made {
@@ -164,7 +164,7 @@ pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Pr
     html(StatusCode::OK, &part)
 }
 
-/// The definition that the fields make, and the job that is edited.
+/// The name of the job that is edited, and the definition that the fields describe.
 async fn typed_spec(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
     let mut base = Value::Object(serde_json::Map::new());
     let mut was = None;
@@ -211,7 +211,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         }
         whole => typed.whole = Some(whole.to_owned()),
     }
-    // A form without a version was made upon nothing that is known.
+    // A form without a version is based on no known version.
     let seen = fields.get("version").parse::<i64>().ok();
     if seen != Some(record.version) {
         typed.conflict = Some(record.version);
@@ -222,7 +222,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     }
     let Some(spec) = typed.spec(&record, page.t) else { return show(&page, typed.status(), &record, typed).await };
     if fields.get("do") == "fields" {
-        // The text becomes the fields; nothing is saved.
+        // The text is converted into fields; nothing is saved.
         let taken = Typed { form: JobForm::of(&spec), ..Typed::nothing(&record) };
         return show(&page, StatusCode::OK, &record, taken).await;
     }

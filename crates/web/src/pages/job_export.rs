@@ -21,7 +21,7 @@ use crate::{run_filter, shares};
 
 /// How many jobs are read at once.
 const READ_COUNT: usize = 50;
-/// The most bytes that a file has: what is longer is streamed by the command.
+/// Maximum size of a file, in bytes: larger exports are streamed by the command.
 const FILE_LEN_MAX: usize = 8 * 1024 * 1024;
 
 /// The name of a chosen job.
@@ -36,13 +36,13 @@ impl FromStr for JobName {
     }
 }
 
-/// What was chosen in the list of jobs.
+/// The jobs that were chosen in the list.
 #[derive(Debug)]
 pub(crate) struct ChosenJobs {
     names: Vec<JobName>,
     filter: String,
     is_all: bool,
-    /// The list that is gone back to where nothing is chosen.
+    /// The list to return to if nothing is chosen.
     back: String,
 }
 
@@ -50,10 +50,10 @@ impl FromQuery for ChosenJobs {
     fn from_query(reader: &mut Reader) -> Self {
         let names = reader.words(Parameter::name("job"));
         let filter = reader.one("q").unwrap_or_default().trim().to_owned();
-        // Where a filter is set and no row is chosen, all that match are meant.
+        // A filter without chosen rows is for all jobs that match.
         let is_all = reader.one("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
         let back = reader.one("back").unwrap_or_default();
-        // What else the form of the list has.
+        // Further fields of the list's form.
         for other in ["do", "label"] {
             drop(reader.one(other));
         }
@@ -98,7 +98,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     Ok((headers, text).into_response())
 }
 
-/// The names of the chosen jobs, in their order. A file with only a part of what matches is none that was asked for.
+/// The names of the chosen jobs, in their order; an error if more match than a file may have, since a part of them was not asked for.
 async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {

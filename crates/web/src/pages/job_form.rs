@@ -1,4 +1,4 @@
-//! The form of a job: its fields as they were sent, the definition that they make, and what is wrong with it.
+//! The form of a job: its fields as they were sent, the definition that they describe, and its errors.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,7 +19,7 @@ use super::texts::Texts;
 use crate::api::jobs::body::from_value;
 use crate::problem::{Code, Problem};
 
-/// The word for parameters that were given in fields.
+/// The value of `params_by` for parameters in fields.
 const BY_FIELDS: &str = "fields";
 
 /// The fields, as texts.
@@ -30,9 +30,9 @@ pub(super) struct JobForm {
     pub(super) app: String,
     pub(super) handler: String,
     pub(super) params: String,
-    /// How the parameters were given: `fields`, where there are some, or `json`.
+    /// How the parameters were given: `fields`, if the handler declares some, or `json`.
     pub(super) params_by: String,
-    /// What is wrong with the fields that they were given in.
+    /// The error in the fields of the parameters.
     pub(super) params_fault: Option<String>,
     /// `none`, `all`, or pointers with spaces between them; empty for the handler's default.
     pub(super) overrides: String,
@@ -56,14 +56,14 @@ pub(super) struct JobForm {
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
-    /// The pump as JSON text, empty for none; nothing where the form does not have it.
+    /// The pump as JSON text, empty for none; `None` if the form does not have the field.
     pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
-    /// The fields that stand for one value each.
+    /// The fields that hold one value each.
     pub(super) more: Leaves,
 }
 
-/// What is wrong, by field; what belongs to no field stands under `form`.
+/// Errors by field; those that belong to no field are under `form`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Errors(BTreeMap<&'static str, String>);
 
@@ -76,12 +76,12 @@ impl Errors {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All errors.
     pub(super) fn all(self) -> Vec<String> {
         self.0.into_values().collect()
     }
 
-    /// The first complaint about a field is shown; what belongs to no field is shown whole.
+    /// Keeps the first error of a field, and every error that belongs to no field.
     fn add(&mut self, field: &'static str, message: impl Into<String>) {
         let message = message.into();
         match self.0.entry(field) {
@@ -170,7 +170,7 @@ impl From<&Fields> for JobForm {
 }
 
 impl JobForm {
-    /// The form of a definition that exists.
+    /// The form of an existing definition.
     pub(super) fn of(spec: &JobSpec) -> Self {
         let duration = |length: Option<Duration>| length.map_or_else(String::new, format_duration);
         let calendar = spec.calendar.as_ref();
@@ -212,7 +212,7 @@ impl JobForm {
         self.pump.as_deref().unwrap_or_default()
     }
 
-    /// Takes the schedule over: into its fields where they can hold all of it, else as JSON.
+    /// Takes over the schedule: into its fields if they can hold all of it, or else as JSON.
     fn with_schedule(mut self, spec: &JobSpec) -> Self {
         let document = serde_json::to_value(&spec.schedule).unwrap_or_default();
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -238,7 +238,7 @@ impl JobForm {
         self
     }
 
-    /// The definition, checked as far as it can be without a server. What has no field stays as it is in `base`.
+    /// The definition, checked as far as possible without a server. A value without a field stays as it is in `base`.
     pub(super) fn spec(&self, base: Value, t: &Texts) -> Result<JobSpec, Errors> {
         let mut errors = Errors::default();
         let document = self.document(base, &mut errors, t);
@@ -317,7 +317,7 @@ impl JobForm {
         document
     }
 
-    /// The calendar, as the definition writes it: not for a job without a schedule, whose form does not show it.
+    /// The calendar as the definition writes it; null for a job without a schedule, whose form does not show it.
     pub(super) fn calendar_use(&self) -> Value {
         match (self.calendar.as_str(), self.calendar_rule.as_str()) {
             ("", _) => Value::Null,
@@ -327,7 +327,7 @@ impl JobForm {
         }
     }
 
-    /// The schedule, as the definition writes it.
+    /// The schedule as the definition writes it.
     pub(super) fn schedule(&self) -> Value {
         let mut schedule = Map::new();
         match self.kind.as_str() {
@@ -339,7 +339,7 @@ impl JobForm {
             }
             "every" => drop(schedule.insert("every".to_owned(), Value::from(self.every.as_str()))),
             "at" => drop(schedule.insert("at".to_owned(), Value::from(instant(&self.at)))),
-            // An empty one is refused with its place.
+            // An empty value is refused, with its place.
             "delay" => drop(schedule.insert("delay".to_owned(), Value::from(""))),
             "after" => drop(schedule.insert("after".to_owned(), Value::Array(Vec::new()))),
             _ => return Value::Null,
@@ -349,7 +349,7 @@ impl JobForm {
         schedule
     }
 
-    /// The server's complaints about the definition.
+    /// Adds the server's complaints about the definition.
     pub(super) fn add_problem(&self, errors: &mut Errors, problem: &Problem, t: &Texts) {
         if problem.code() == Code::JobExists {
             errors.add("name", t.error_name_taken);
@@ -372,7 +372,7 @@ impl JobForm {
             _ if pointer.starts_with("/pump") => "pump",
             _ => field_at(pointer),
         };
-        // Where the field does not show it, the place is named.
+        // The place is named if the field does not show it.
         let is_within =
             matches!(field, "form" | "schedule_json" | "pump") || (field == "params" && pointer != "/params");
         let placed = is_within && !pointer.is_empty();
@@ -380,8 +380,7 @@ impl JobForm {
     }
 }
 
-/// The parameters as JSON text: put together where they were given in fields, else as they were typed; and what is wrong with
-/// the fields.
+/// The parameters as JSON text, composed from their fields or as they were typed, and the error in the fields.
 fn sent_params(fields: &Fields) -> (String, Option<String>) {
     let typed = fields.get("params").to_owned();
     if fields.get("params_by") != BY_FIELDS {
@@ -399,7 +398,7 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
     }
 }
 
-/// What a field that holds JSON holds.
+/// The value of a field that holds JSON.
 fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) -> Value {
     if text.is_empty() {
         return Value::Null;
@@ -410,7 +409,7 @@ fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) ->
     })
 }
 
-/// What a browser's field for a date and a time holds, as an instant in UTC; anything else as it is.
+/// The value of a browser's field for a date and a time, as an instant in UTC; any other text is unchanged.
 fn instant(text: &str) -> String {
     let is_local = text.len() >= 16 && text.as_bytes().get(10) == Some(&b'T') && !text.ends_with('Z');
     match (is_local, text.len()) {
@@ -420,7 +419,7 @@ fn instant(text: &str) -> String {
     }
 }
 
-/// The field of the form that a place of the definition comes from.
+/// The field of the form for a place in the definition.
 fn field_at(pointer: &str) -> &'static str {
     if let Some(field) = leaf_at(pointer) {
         return field;

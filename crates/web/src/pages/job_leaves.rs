@@ -1,5 +1,5 @@
-//! The fields of a job's form that stand for one value of the definition each: where the value is, and how it is written. A field
-//! that a form does not have leaves the definition as it is.
+//! The fields of a job's form that hold one value of the definition each: the place of the value, and how it is written. A field that was
+//! not sent leaves the definition as it is.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::texts::Texts;
 enum Kind {
     Text,
     Number,
-    /// Several, with blanks or commas between them.
+    /// Several values, separated by blanks or commas.
     List,
     /// A number, or JSON text.
     Shards,
@@ -61,7 +61,7 @@ const LEAVES: [Leaf; 26] = [
     leaf(NOTIFY, "/notify/skipped", Kind::List),
 ];
 
-/// Those of a schedule; they are put into the schedule that the form makes.
+/// The fields of a schedule, which are put into the schedule that the form describes.
 const OF_SCHEDULE: [Leaf; 10] = [
     leaf("delay", "/delay", Kind::Text),
     leaf("after", "/after", Kind::List),
@@ -75,7 +75,7 @@ const OF_SCHEDULE: [Leaf; 10] = [
     leaf("jitter_by", "/jitter/by", Kind::Text),
 ];
 
-/// Which of them a kind of schedule has, beside those of all kinds.
+/// The kinds of schedule that have each of these fields.
 const OF_KINDS: [(&str, &[&str]); 10] = [
     ("delay", &["delay"]),
     ("after", &["after"]),
@@ -89,21 +89,21 @@ const OF_KINDS: [(&str, &[&str]); 10] = [
     ("jitter_by", &["cron", "every", "delay", "at"]),
 ];
 
-/// The reasons that are reported stand in boxes to tick, with this before their names.
+/// The reasons that are reported: they are boxes to tick, whose names begin with [`NOTIFY_BOX`].
 const NOTIFY: &str = "notify";
 const NOTIFY_BOX: &str = "notify.";
 
-/// The fields as texts; one that was not sent is not there.
+/// The fields as texts, without those that were not sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaves(BTreeMap<&'static str, String>);
 
 impl Leaves {
-    /// What a field holds; nothing where it was not sent.
+    /// The value of a field; empty if it was not sent.
     pub(super) fn get(&self, field: &str) -> &str {
         self.0.get(field).map_or("", String::as_str)
     }
 
-    /// The reasons that can be reported with their names, and whether they are.
+    /// The reasons that can be reported, with their names, and whether each is chosen.
     pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
         let chosen: Vec<&str> = self.get(NOTIFY).split(' ').collect();
         let words = |reason| match reason {
@@ -119,7 +119,7 @@ impl Leaves {
         NotifySpec::SKIPPED_ALL.iter().map(row).collect()
     }
 
-    /// Those of a form that was sent.
+    /// The fields of a form that was sent.
     pub(super) fn sent(fields: &Fields) -> Self {
         let mut found = Self::read(|field| fields.sent(field).map(str::to_owned));
         if fields.sent(NOTIFY).is_some() {
@@ -129,13 +129,13 @@ impl Leaves {
         found
     }
 
-    /// Those that `read` finds by name.
+    /// The fields that `read` finds by name.
     pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
         let all = LEAVES.iter().chain(&OF_SCHEDULE);
         Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
     }
 
-    /// Those of a definition.
+    /// The fields of a definition.
     pub(super) fn of(document: &Value) -> Self {
         let schedule = &document["schedule"];
         let own = LEAVES.iter().map(|leaf| (leaf.field, shown(document.pointer(leaf.pointer))));
@@ -149,12 +149,12 @@ impl Leaves {
         found
     }
 
-    /// Puts the fields into a definition; `Err` has the names of the fields that hold no number.
+    /// Puts the fields into a definition; returns the names of those whose value is no number but has to be one.
     pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
         let mut wrong = Vec::new();
         for leaf in &LEAVES {
             if let Some(text) = self.0.get(leaf.field) {
-                // A list that reports nothing is not the same as none.
+                // An empty list, which reports nothing, differs from a missing one.
                 let is_kept = leaf.field == NOTIFY;
                 put(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
             }
@@ -171,11 +171,11 @@ impl Leaves {
         wrong
     }
 
-    /// Puts those of a schedule of this kind into it.
+    /// Puts the fields for this kind of schedule into the schedule.
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
         for leaf in &OF_SCHEDULE {
             let has = OF_KINDS.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
-            // Who shares a jitter, and how a parent must end, mean nothing by themselves.
+            // The sharing of a jitter has no meaning without a jitter.
             let is_idle = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
                 _ => false,
@@ -187,7 +187,7 @@ impl Leaves {
         }
     }
 
-    /// The kind of a schedule that these fields can hold whole: it has nothing else.
+    /// Whether the fields for this kind of schedule can hold the whole schedule.
     pub(super) fn holds(kind: &str, schedule: &Map<String, Value>) -> bool {
         let own: &[&str] = match kind {
             "cron" => &["cron", "time_zone"],
@@ -203,7 +203,7 @@ impl Leaves {
     }
 }
 
-/// The field that a place of the definition comes from.
+/// The field for a place in the definition.
 pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     let is_at =
         |leaf: &&Leaf, pointer: &str| pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer));
@@ -239,7 +239,7 @@ fn put(document: &mut Value, leaf: &Leaf, text: &str, is_kept: bool) -> Result<(
         Kind::Text => Some(Value::from(text)),
         Kind::Number | Kind::Shards if text.is_empty() => None,
         Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
-        // What is wrong in a list is refused with its place in it.
+        // Errors within a list are reported with their places when the definition is checked.
         Kind::Shards => {
             Some(text.parse::<u32>().map(Value::from).or_else(|_| serde_json::from_str(text)).map_err(|_| ())?)
         }

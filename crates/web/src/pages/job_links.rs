@@ -1,4 +1,4 @@
-//! What a job follows and what follows it: one step in both directions, on the page of the job.
+//! The parents and the children of a job, for its page.
 
 use rondel_core::spec::AfterWhat;
 use rondel_store::catalog::JobRecord;

@@ -1,4 +1,4 @@
-//! A new job: the form, what its schedule means while it is typed, and its creation.
+//! A new job: the form, the meaning of its schedule while it is typed, and its creation.
 
 use askama::Template;
 use axum::response::Response;
@@ -54,18 +54,18 @@ struct NewJobPage {
     errors: Errors,
     offers: Offers,
     is_new: bool,
-    /// Nothing: no job is edited.
+    /// Always empty: no job is edited.
     was: String,
 }
 
-/// From how many executors proposals are taken.
+/// How many executors are read for proposals.
 const EXECUTOR_COUNT: u32 = 200;
-/// How many proposals a field has.
+/// Maximum number of proposals of a field.
 const OFFER_COUNT: usize = 500;
 
-/// What fields propose.
+/// The proposals of fields.
 pub(super) struct Offers {
-    /// What the executors of the last hour offer.
+    /// The apps and the handlers of the executors of the last hour.
     pub(super) apps: Vec<String>,
     pub(super) handlers: Vec<String>,
     pub(super) calendars: Vec<String>,
@@ -154,7 +154,7 @@ impl FromQuery for Preview {
             more: Leaves::read(|field| Some(text(field))),
             ..JobForm::default()
         };
-        // What else stands in the same part of the form.
+        // Further fields in the same part of the form.
         for other in ["misfire", "notify"] {
             drop(text(other));
         }
@@ -167,15 +167,15 @@ impl FromQuery for Preview {
 struct PreviewPart {
     t: &'static Texts,
     words: Option<String>,
-    /// In UTC, and on the clock of the schedule where that is another one.
+    /// In UTC, and on the clock of the schedule if that is another one.
     fires: Vec<(Moment, Option<String>)>,
     warnings: Vec<String>,
     error: Option<String>,
-    /// Of a job that is edited: its fires now, and then.
+    /// For a job that is edited: its fires before and after the edit.
     coming: Option<Coming>,
 }
 
-/// The next fires of a schedule, or what is wrong with it. Half a schedule is no mistake while the user types: always 200.
+/// The next fires of a schedule, or its errors. The status is always 200, since half a schedule is no mistake while the user types.
 pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     let Preview { form, was } = page.query();
     let schedule = match form.kind.as_str() {
@@ -197,7 +197,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     html(StatusCode::OK, &part)
 }
 
-/// The fires now and then, of a job that is edited.
+/// The fires before and after the edit of a job.
 async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, Value)) -> Option<Coming> {
     if was.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! The parameters in the form of a job: as fields where its handler declares what it takes, else as JSON.
+//! The parameters in the form of a job: as fields if its handler declares what it takes, or else as JSON.
 
 use askama::Template;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::problem::{Code, Problem};
 
-/// The part of the form, alone: for when another handler was chosen.
+/// The part of the form by itself, for when another handler was chosen.
 #[derive(Template)]
 #[template(path = "job_params.html")]
 struct ParamsPart {
@@ -23,7 +23,7 @@ struct ParamsPart {
     param_fields: Vec<ParamField>,
 }
 
-/// The part again, with what was typed so far.
+/// Renders the part again, with the input so far.
 pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> {
     let mut form = JobForm::from(&sent);
     if form.params_by.is_empty() {
@@ -33,8 +33,8 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
     html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
 }
 
-/// The fields that the chosen handler's parameters have, with what was typed into them; none where it declares none, or where
-/// its app is out of reach.
+/// The fields of the chosen handler's parameters, with the input so far; empty if the handler declares none, or if the caller lacks the
+/// right to its app.
 pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Result<Vec<ParamField>, Problem> {
     let namespace = page.call.namespace.id;
     let schema = jobs::params_schema(page.engine(), namespace, &form.app, &form.handler);
@@ -46,7 +46,7 @@ pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) ->
     }
     let params = match form.params.as_str() {
         "" => Value::Null,
-        // What is no JSON is mended as text.
+        // Invalid JSON is edited as text.
         text => serde_json::from_str(text).unwrap_or(Value::Bool(false)),
     };
     let mut fields = params_form::fields(schema.document(), &params);

@@ -1,4 +1,4 @@
-//! The list of jobs: how the newest runs of each went, when it fires next, and what is wrong with some.
+//! The list of jobs: the newest outcomes of each, its next fire, and its problems.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ struct JobsPage {
     shell: Shell,
     t: &'static Texts,
     bar: FilterBar,
-    /// All, and what is wrong with some.
+    /// Presets for all jobs, and for those with each problem.
     presets: Vec<Preset>,
     saved: SavedBar,
     sorts: [Preset; 5],
@@ -85,7 +85,7 @@ struct JobsPage {
     next: Option<String>,
     first: String,
     is_first: bool,
-    /// Why the caller can make no job.
+    /// Why the caller cannot create a job.
     no_new: Option<&'static str>,
     no_operate: Option<&'static str>,
     no_edit: Option<&'static str>,
@@ -101,7 +101,7 @@ struct Group {
 }
 
 struct JobRow {
-    /// Where the list is grouped by app, before the first job of each.
+    /// The head before the first job of each app, if the list is grouped by app.
     group: Option<Group>,
     missing: Missing,
     name: String,
@@ -110,18 +110,18 @@ struct JobRow {
     enabled: bool,
     is_shadow: bool,
     labels: Vec<(String, String)>,
-    /// The schedules in one line, and as they are written.
+    /// The schedules in words, on one line, and as they are written.
     words: Option<String>,
     code: String,
     next_fire: Option<Moment>,
     outcomes: Outcomes,
     p95: Option<String>,
     state: StateWord,
-    /// What else is wrong with it.
+    /// Further problems of the job.
     marks: Vec<(&'static str, &'static str)>,
 }
 
-/// Where a page of the list begins.
+/// The jobs of one page of the list.
 struct Slice {
     entries: Vec<Arc<Entry>>,
     previous: Option<Arc<Entry>>,
@@ -199,8 +199,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     html(status, &template)
 }
 
-/// The jobs behind one in the order of the list, and where the page before begins. A job that is gone or in another place now begins
-/// with the next name.
+/// The jobs after `after` in the order of the list, and where the previous page begins. If that job is gone, the page begins with the next
+/// name.
 fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
@@ -212,7 +212,7 @@ fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
     Slice { entries: found[start..end].to_vec(), previous, has_more: end < found.len() }
 }
 
-/// All jobs, and those with each problem, with how many there are of those that pass the filter otherwise.
+/// Presets for all jobs and for those with each problem, with how many of the jobs that match the rest of the filter each one has.
 fn state_presets(
     page: &Page<ListJobs>,
     (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
@@ -256,7 +256,7 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
     }
 }
 
-/// The rows of a page: definitions and runs are read anew.
+/// The rows of a page: definitions and runs are read from the store.
 async fn rows(
     page: &Page<ListJobs>,
     (board, found): (&Board, &[Arc<Entry>]),
@@ -342,7 +342,7 @@ fn row(
     }
 }
 
-/// What 95 of 100 of these runs took at most, of those that succeeded.
+/// The 95th percentile of the durations of these runs, of those that succeeded.
 fn p95(runs: &[RunMark]) -> Option<Duration> {
     let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
     let mut took: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
@@ -350,7 +350,7 @@ fn p95(runs: &[RunMark]) -> Option<Duration> {
     took.get((took.len() * 95).div_ceil(100).saturating_sub(1)).copied()
 }
 
-/// What a job did last and does next.
+/// The newest runs of a job, and its next fire.
 #[derive(Debug)]
 pub(super) struct Lately {
     /// Its runs that are due, newest first; for a broadcast the rows that stand for all shards.

@@ -1,4 +1,4 @@
-//! The labels of a job in its form: a row with a key and a value for each, and what is wrong beside its row.
+//! The labels of a job in its form: a row with a key and a value for each, with its error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::form::Fields;
 
-/// How many rows are shown: more are complained about.
+/// Maximum number of rows that are shown; so many labels are refused in any case.
 const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
 /// Sent with the rows, so that a form without them leaves the labels as they are.
 const MARK: &str = "labels";
@@ -18,22 +18,22 @@ const PREFIX: &str = "label.";
 pub(super) struct LabelRow {
     pub(super) key: String,
     pub(super) value: String,
-    /// What is wrong, in English.
+    /// The error, in English.
     pub(super) fault: Option<String>,
 }
 
-/// The rows; none where the form has none.
+/// The rows; `None` if the form has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabelRows(Option<Vec<LabelRow>>);
 
 impl LabelRows {
-    /// Those of a definition.
+    /// The rows for the labels of a definition.
     pub(super) fn of(labels: &Labels) -> Self {
         let row = |(key, value): (&String, &String)| LabelRow { key: key.clone(), value: value.clone(), fault: None };
         Self(Some(labels.iter().map(row).collect()))
     }
 
-    /// Those that were sent, checked. Rows that are empty count for nothing.
+    /// The rows that were sent, checked. Empty rows are left out.
     pub(super) fn sent(fields: &Fields) -> Self {
         if fields.sent(MARK).is_none() {
             return Self(None);
@@ -68,7 +68,7 @@ impl LabelRows {
         rows.chain([LabelRow::default()]).collect()
     }
 
-    /// Puts the labels into a definition; `Err` has what is wrong with all of them together, or nothing where it stands at rows.
+    /// Puts the labels into a definition; `Err` has the error about all of them together, or `None` if the errors are in the rows.
     pub(super) fn put(&self, document: &mut Value) -> Result<(), Option<String>> {
         let Some(rows) = &self.0 else { return Ok(()) };
         if rows.len() > LABEL_COUNT_MAX {

@@ -1,13 +1,18 @@
-//! The console: askama templates from `web/templates`, moved by htmx, without a line of code or style of their own.
+//! The console: askama templates from `web/templates`, updated by htmx, without scripts or styles of their own.
 //!
-//! - `shell` is what is around every page and what a request for one is; `prefs` and `texts` its language and theme;
-//!   `nav` which pages the bar leads to; `zones` which clock pages show, `assets` the files that pages load, `toast` the short messages about what forms did; `problem` what goes wrong, as a page; `own_namespace` keeps the namespace of a page
-//!   on its links and forms;
-//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`, `job_edit`, `pump`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `scripts`, `script`, `channels`, `executors`, `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
+//! - `shell` is the frame of every page, and the request for one; `prefs` and `texts` are its language and theme; `nav` has the links in
+//!   its bar; `zones` is the clock that pages show, `assets` the files that pages load, `toast` the short messages about what forms did;
+//!   `problem` shows problems as pages; `own_namespace` keeps the namespace of a page on its links and forms;
+//! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`,
+//!   `job_edit`, `pump`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `scripts`, `script`, `channels`, `executors`,
+//!   `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
 //! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
-//! - `view`, `moment`, `schedule_text` and `ansi` turn what the engine knows into what users read; `form` reads forms; `filter_bar` and `saved_filters` are what stands above lists;
-//! - `pump_facts` puts the definition of a pump job into words; `job_links` shows what a job follows and what follows it, `as_code` writes an action as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and
-//!   changed fields, `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows`, `calendar_days` and `script_form` are parts of forms.
+//! - `view`, `moment`, `schedule_text` and `ansi` turn the engine's data into text for users; `form` reads forms; `filter_bar` and
+//!   `saved_filters` are the bars above lists;
+//! - `pump_facts` describes the definition of a pump job; `job_links` shows the parents and children of a job, `as_code` writes an action
+//!   as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and changed fields,
+//!   `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows`, `calendar_days` and
+//!   `script_form` are parts of forms.
 
 mod account;
 mod activity;
@@ -219,8 +224,8 @@ pub(crate) fn routes() -> Routes {
         .open_post(OpenPath::SetUp, sign_in::set_up_account)
         .open(OpenPath::SignIn, sign_in::page)
         .open_post(OpenPath::SignIn, sign_in::enter)
-        .open(OpenPath::Oidc, oidc::leave)
-        .open(OpenPath::OidcBack, oidc::come_back)
+        .open(OpenPath::Oidc, oidc::redirect_to_provider)
+        .open(OpenPath::OidcBack, oidc::return_from_provider)
         .open_post(OpenPath::SignOut, sign_in::leave)
         .open_post(OpenPath::Preferences, sign_in::prefer)
         .open(OpenPath::Static, assets::get)

@@ -11,11 +11,11 @@ use super::zones;
 /// An instant on a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
-    /// For programs.
+    /// In RFC 3339, for programs.
     pub(crate) iso: String,
     /// The date; empty for an instant of today.
     pub(crate) date: String,
-    /// The same of any day.
+    /// The date, also for an instant of today.
     pub(crate) day: String,
     pub(crate) time: String,
     pub(crate) millis: String,
@@ -23,9 +23,9 @@ pub(crate) struct Moment {
     pub(crate) title: String,
     /// The time zone that it is shown in.
     pub(crate) zone: &'static str,
-    /// The zone, where it is not that of the page.
+    /// The zone, if it is not that of the page.
     pub(crate) zone_note: Option<String>,
-    /// As seen from now.
+    /// Relative to now.
     pub(crate) relative: String,
 }
 
@@ -34,7 +34,7 @@ impl Moment {
         Self::in_zone(at, now, t, zones::shown().1)
     }
 
-    /// An instant of a job in a list: on the clock of that very job, where the reader chose so, and then with its zone.
+    /// An instant of a job in a list: on the clock of that job, if the user chose so, and then with its zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
         let (page, own) = (zones::shown().1, zones::shown_for(spec));
         let zone_note = (own != page).then(|| zones::short(own));
@@ -46,7 +46,7 @@ impl Moment {
         self.time.get(..5).unwrap_or_default()
     }
 
-    /// The time of day, without seconds on the full minute, as schedules have it.
+    /// The time of day, without seconds on the full minute, as in schedules.
     pub(crate) fn short(&self) -> &str {
         self.time.strip_suffix(":00").unwrap_or(&self.time)
     }
@@ -74,7 +74,7 @@ fn relative(at: Timestamp, now: Timestamp, t: &Texts) -> String {
     if at > now { t.rel_in(coarse(at.since(now), t)) } else { t.rel_ago(coarse(now.since(at), t)) }
 }
 
-/// A length by its largest unit. The page's script counts on in the same words.
+/// A length by its largest unit. The page's script continues it in the same form.
 fn coarse(length: Duration, t: &Texts) -> String {
     let seconds = length.as_secs();
     let (count, unit) = match seconds {

@@ -22,7 +22,7 @@ struct NamespacesPage {
     to: &'static str,
 }
 
-/// Where a choice leads to.
+/// The page that a choice leads to.
 #[derive(Debug)]
 pub(super) struct Target(&'static str);
 

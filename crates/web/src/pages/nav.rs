@@ -44,7 +44,7 @@ const BAR: [Entry; 6] = [
     entry(Nav::Alerts, "/alerts", 'l'),
 ];
 
-/// The links in the menu behind them.
+/// The links in the menu after the bar.
 const MORE: [Entry; 7] = [
     entry(Nav::Reports, "/reports", 'o'),
     entry(Nav::Calendars, "/calendars", 'c'),
@@ -71,18 +71,18 @@ impl Nav {
         MORE.iter().any(|entry| entry.nav == self)
     }
 
-    /// Whether only admins of everything may look at it.
+    /// Whether only admins of the cluster may see it.
     pub(crate) fn is_for_admins(self) -> bool {
         self == Self::Activity
     }
 
-    /// The first page of the part; the list of jobs where the page belongs to none.
+    /// The first page of the part; the list of jobs if the page belongs to no part.
     pub(crate) fn path(self) -> &'static str {
         let found = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
         found.map_or("/jobs", |entry| entry.path)
     }
 
-    /// The path of one of the parts; none for another text.
+    /// `path`, if it is that of one of the parts.
     pub(crate) fn known_path(path: &str) -> Option<&'static str> {
         BAR.iter().chain(&MORE).find(|entry| entry.path == path).map(|entry| entry.path)
     }

@@ -1,4 +1,4 @@
-//! Signing in through an OIDC provider: there, and back.
+//! Signing in through an OIDC provider: the redirect to it, and the return.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,11 +7,11 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
-use rondel_admin::oidc::{Arrival, Callback, FLIGHT_LIFETIME, Identity, Oidc, OidcError, Refusal};
+use rondel_admin::oidc::{AccountUpdate, Callback, Identity, Oidc, OidcError, PENDING_SIGN_IN_LIFETIME, Refusal};
 use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_core::AuditId;
 use rondel_core::name::NAME_LEN_MAX;
-use rondel_store::access::{Attempt, AuditEntry, Means, Verdict};
+use rondel_store::access::{Attempt, AuditEntry, AuthMethod, Verdict};
 use serde_json::{Value, json};
 
 use super::sign_in::{Stranger, add_cookie, begin, blocked};
@@ -22,8 +22,8 @@ use crate::redirect::own_path;
 use crate::state::Web;
 use crate::{audit, cookies};
 
-/// Sends a browser to the provider, with what it is to bring back.
-pub(super) async fn leave(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
+/// Redirects a browser to the provider, with the state that it has to bring back.
+pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
     let (next, _) = (reader.one("next"), reader.one("lang"));
     reader.finish()?;
@@ -33,12 +33,12 @@ pub(super) async fn leave(State(web): State<Web>, uri: Uri) -> Result<Response, 
     let location = HeaderValue::from_str(&departure.url)
         .map_err(|_| away(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
-    add_cookie(&mut response, cookies::set_flight(&departure.cookie, FLIGHT_LIFETIME, oidc.config().is_tls()));
+    add_cookie(&mut response, cookies::set_flight(&departure.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()));
     Ok(response)
 }
 
-/// Takes back a browser, and signs it in as whom the provider vouches for.
-pub(super) async fn come_back(
+/// Takes back a browser, and signs it in as the account that the provider vouches for.
+pub(super) async fn return_from_provider(
     State(web): State<Web>,
     headers: HeaderMap,
     uri: Uri,
@@ -47,16 +47,16 @@ pub(super) async fn come_back(
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
     let flight = cookies::flight(&headers, is_tls);
-    // Another site can send a browser here, and must not use up the tries of its address: a browser that began no sign-in is
-    // turned away before it counts.
+    // Another site can send a browser here, and must not use up the tries of the browser's address: a browser that began no sign-in is
+    // refused before it is counted.
     if flight.is_none() {
         return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
     }
-    // Before anything is done for it: the provider is asked by then.
+    // Counted before any work is done for it: the next step calls the provider.
     if let Attempt::Blocked(until) = count_arrival(&web, &stranger).await? {
         return Err(blocked(until, web.engine.now()));
     }
-    // Whatever comes of it, the cookie has had its use.
+    // The cookie is used up, whatever the outcome.
     let spent = cookies::set_flight("", Duration::ZERO, is_tls);
     match arrive(&web, oidc, (flight, stranger.address()), &answer(&uri)).await {
         Ok((identity, arrival, next)) => {
@@ -80,7 +80,7 @@ async fn arrive(
     oidc: &Oidc,
     browser: (Option<&str>, Option<IpAddr>),
     answer: &Callback,
-) -> Result<(Identity, Arrival, String), OidcError> {
+) -> Result<(Identity, AccountUpdate, String), OidcError> {
     let (store, now) = (web.engine.store(), web.engine.now());
     let (identity, next) = oidc.finish(store, browser, answer, now).await?;
     let arrival = oidc.account(store, &identity, web.engine.new_id(), now).await?;
@@ -96,7 +96,7 @@ fn provider(web: &Web) -> Result<&Oidc, Problem> {
     web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, missing))
 }
 
-/// Providers put more into the query than is read here.
+/// The answer of the provider in the query. Providers add further parameters, which are ignored.
 fn answer(uri: &Uri) -> Callback {
     let mut reader = Reader::new(uri);
     Callback {
@@ -107,7 +107,7 @@ fn answer(uri: &Uri) -> Callback {
     }
 }
 
-/// The answer to a user who is not let in; so many from one address, and no more of them are looked at.
+/// Records a refused sign-in, and returns its problem. After too many refusals from one address, further ones are blocked.
 async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
@@ -115,21 +115,21 @@ async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) 
     }
     let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();
-    let entry = entry(web, stranger, (name, Means::Anonymous), ("session.create", Verdict::Denied));
+    let entry = entry(web, stranger, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
     audit::add(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
-/// What the provider's word is about to change here, and that a user signs in: what cannot be written is not done.
+/// Records in the audit log the changes that the provider's answer is about to make, and the sign-in. If this fails, they are not made.
 async fn write(
     web: &Web,
     stranger: &Stranger,
     oidc: &Oidc,
     identity: &Identity,
-    arrival: &Arrival,
+    arrival: &AccountUpdate,
 ) -> Result<(), Problem> {
     let (account, issuer) = (&arrival.account, &oidc.config().issuer);
-    let entry = |action| entry(web, stranger, (&account.name, Means::Session), (action, Verdict::Allowed));
+    let entry = |action| entry(web, stranger, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
     let add = async |entry: AuditEntry, before: Option<Value>, after: Value| {
         let (before, after) = (before.map(|before| before.to_string()), Some(after.to_string()));
         let entry = AuditEntry { object: account.name.clone(), before, after, ..entry };
@@ -153,7 +153,7 @@ async fn write(
 fn entry(
     web: &Web,
     stranger: &Stranger,
-    (actor, means): (&str, Means),
+    (actor, means): (&str, AuthMethod),
     (action, verdict): (&str, Verdict),
 ) -> AuditEntry {
     AuditEntry {
@@ -173,7 +173,7 @@ fn entry(
     }
 }
 
-/// The provider, or the database, cannot be asked.
+/// The problem for a sign-in that failed at the provider or at the database.
 fn away(error: &OidcError) -> Problem {
     match error {
         OidcError::Store(error) => Problem::of_store_error(error),

@@ -1,4 +1,4 @@
-//! Bars of outcomes over time: what succeeded above the axis, what failed below it.
+//! Bars of outcomes over time: failures are below the axis, all other outcomes above it.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::overview::series::{Bucket, Span, total};
 /// The heights above and below the axis, in the units of the drawing.
 const UP: u64 = 96;
 const DOWN: u64 = 48;
-/// The least height of what is there.
+/// Minimum height of a part with runs.
 const HEIGHT_MIN: u64 = 2;
 
 /// A part of a bar.
@@ -34,7 +34,7 @@ pub(crate) struct OutcomeBar {
     pub(crate) title: String,
 }
 
-/// A row of the same in numbers.
+/// One hour of the chart as a table row.
 #[derive(Clone, Debug)]
 pub(crate) struct OutcomeRow {
     pub(crate) at: Moment,
@@ -42,12 +42,12 @@ pub(crate) struct OutcomeRow {
     pub(crate) verdicts: Verdicts,
 }
 
-/// The bars of a stretch of time.
+/// The chart of a range of time.
 #[derive(Clone, Debug)]
 pub(crate) struct OutcomeChart {
     pub(crate) bars: Vec<OutcomeBar>,
     pub(crate) axis: Vec<AxisLabel>,
-    /// Hour by hour, for readers of tables: only hours with runs, the newest first.
+    /// One row for each hour with runs, the newest first.
     pub(crate) rows: Vec<OutcomeRow>,
     pub(crate) total: Verdicts,
 }
@@ -55,7 +55,7 @@ pub(crate) struct OutcomeChart {
 impl OutcomeChart {
     pub(crate) fn new(buckets: &[Bucket], span: Span, (now, t): (Timestamp, &'static Texts)) -> Self {
         let largest = buckets.iter().map(|bucket| above(bucket.verdicts)).max().unwrap_or(0).max(1);
-        // Failures are few: they have a scale of their own, though never a larger one than four times.
+        // Failures are few, so they have a scale of their own, at most four times that above the axis.
         let worst = buckets.iter().map(|bucket| bucket.verdicts.trouble()).max().unwrap_or(0).max(1);
         let worst = worst.max(largest / 8).max(1);
         let scale = Scale { from: span.from, to: span.to };

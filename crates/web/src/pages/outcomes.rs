@@ -7,9 +7,9 @@ use super::texts::Texts;
 
 /// How many runs the drawing has.
 pub(super) const OUTCOME_COUNT: usize = 60;
-/// How wide a run is, with the gap behind it.
+/// The width of a run, with the gap after it.
 const STEP: usize = 3;
-/// How high the drawing is.
+/// The height of the drawing.
 const HEIGHT: usize = 18;
 
 /// Runs with the same shape.
@@ -25,11 +25,11 @@ pub(super) struct Outcomes {
     pub(super) shapes: Vec<Shape>,
     pub(super) width: usize,
     pub(super) height: usize,
-    /// The same in words: `60 runs: 58 succeeded, 2 failed`.
+    /// The drawing in words: `60 runs: 58 succeeded, 2 failed`.
     pub(super) label: String,
 }
 
-/// From where to where a mark goes, from the top. What went well is low, what failed is high and reaches below the line.
+/// The top and the bottom of a mark, from the top of the drawing. Successes are short; failures are high and reach below the line.
 const fn extent(status: RunStatus) -> (usize, usize) {
     match status {
         RunStatus::Succeeded => (7, 13),

@@ -1,9 +1,9 @@
 //! The namespace of a page is the first part of its address: `/n/NAMESPACE/jobs`.
 //!
-//! Routes, handlers and templates do not know it: [`take_in`] turns the address into `/jobs?namespace=NAMESPACE` before it is
-//! routed, and [`OwnNamespace::keep`] puts the namespace in front of every link, form and redirect of the answer. It is done once,
-//! for every page, on the finished HTML: a template cannot forget it, and a form that would act in another namespace than the one
-//! shown cannot exist. An address without a namespace redirects to the caller's own ([`lead`]).
+//! Routes, handlers and templates do not know it: [`take_in`] turns the address into `/jobs?namespace=NAMESPACE` before it is routed, and
+//! [`OwnNamespace::keep`] puts the namespace in front of every link, form and redirect of the answer. This is done once, for every page, on
+//! the finished HTML, so that no template can forget it, and no form can act in another namespace than the one shown. An address without a
+//! namespace redirects to the caller's own ([`lead`]).
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -17,7 +17,7 @@ use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::redirect::to;
 use crate::state::Web;
 
-/// The attributes that name an address.
+/// The attributes that hold addresses.
 const ATTRIBUTES: [&str; 10] = [
     " href=\"/",
     " action=\"/",
@@ -43,12 +43,12 @@ const WITHOUT: [&str; 10] = [
     "/metrics",
     "/rondel.",
 ];
-/// What begins the address of a page in a namespace.
+/// The prefix of the addresses of pages in a namespace.
 const PREFIX: &str = "/n/";
-/// The longest page that is read whole. Pages have bounded lists and parts of logs.
+/// Maximum length of a page, in bytes. Pages have bounded lists and parts of logs.
 const PAGE_LEN_MAX: usize = 32 * 1024 * 1024;
 
-/// On a request: its address had the namespace in its path.
+/// Extension of a request whose address had the namespace in its path.
 #[derive(Clone, Copy, Debug)]
 struct InPath;
 
@@ -70,7 +70,7 @@ pub(crate) fn take_in(mut request: Request) -> Request {
     request
 }
 
-/// `/jobs?q=a&namespace=ops` for `/n/ops/jobs?q=a`.
+/// Turns `/n/ops/jobs?q=a` into `/jobs?q=a&namespace=ops`; `None` for an address without a namespace in its path.
 fn in_query(address: &str) -> Option<String> {
     let (path, query) = address.split_once('?').unwrap_or((address, ""));
     let (namespace, rest) = path.strip_prefix(PREFIX)?.split_once('/').unwrap_or((&path[PREFIX.len()..], ""));
@@ -84,7 +84,7 @@ fn in_query(address: &str) -> Option<String> {
     Some(format!("{path}?{}", pairs.join("&")))
 }
 
-/// `/n/ops/jobs?q=a` for `/jobs?q=a&namespace=ops`; the same address where it names no namespace.
+/// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`; an address that names no namespace is unchanged.
 pub(crate) fn in_path(address: &str) -> String {
     let named = address
         .split_once('?')
@@ -112,7 +112,7 @@ pub(crate) async fn lead(State(web): State<Web>, request: Request, next: Next) -
     next.run(request).await
 }
 
-/// The namespace in the address of a request for a page; none where it names none.
+/// The namespace in the address of a request for a page; `None` if it names none.
 pub(crate) fn of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
     let named = (!is_without(path)).then(|| named_namespace(request.uri())).flatten();
@@ -124,7 +124,7 @@ fn is_without(path: &str) -> bool {
 }
 
 impl OwnNamespace {
-    /// Adds the namespace to what leads on from a response.
+    /// Adds the namespace to the redirect, the links and the forms of a response.
     pub(crate) async fn keep(&self, mut response: Response) -> Response {
         let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
         if let Some(to) = to.filter(|to| to.starts_with('/')).map(|to| self.address(to, "&"))
@@ -142,7 +142,7 @@ impl OwnNamespace {
         Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.html(&html))))
     }
 
-    /// A page with the namespace on every address. In text and values quotation marks are escaped, so whatever looks like an
+    /// A page with the namespace in every address. Quotation marks are escaped in text and values, so everything that looks like an
     /// attribute is one.
     fn html(&self, html: &str) -> String {
         let (mut kept, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
@@ -168,8 +168,8 @@ impl OwnNamespace {
         })
     }
 
-    /// An address of this server with the namespace in its path; `and` stands between the parts of its query. A namespace in the
-    /// query is another one that is meant.
+    /// An address of this server with the namespace in its path; `and` separates the parts of its query. A namespace in the query takes the
+    /// place of this one.
     fn address(&self, address: &str, and: &str) -> String {
         if address.starts_with("//") || address.starts_with(PREFIX) || is_without(address) {
             return address.to_owned();
@@ -188,7 +188,7 @@ impl OwnNamespace {
     }
 }
 
-/// The place of the next opening tag, and what comes after it. A `>` in a value is escaped.
+/// The range of the next opening tag, and the text after it. A `>` in a value is escaped.
 fn next_tag(html: &str) -> Option<(std::ops::Range<usize>, &str)> {
     let begin = html
         .match_indices('<')

@@ -1,4 +1,4 @@
-//! The palette: jobs, pages and actions by a few letters. It is a page of its own; a script shows its list in a dialog.
+//! The palette, which finds jobs, pages and actions by a few letters. It is a page of its own; a script shows its list in a dialog.
 
 use askama::Template;
 use axum::response::Response;
@@ -16,10 +16,10 @@ use crate::query::{FromQuery, Reader};
 const JOB_COUNT: usize = 8;
 /// How many jobs are read to find those that have every word.
 const READ_COUNT: u32 = 64;
-/// How many characters of a query count.
+/// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
-/// What was typed.
+/// The text that was typed.
 #[derive(Debug)]
 pub(super) struct Typed(String);
 
@@ -29,15 +29,15 @@ impl FromQuery for Typed {
     }
 }
 
-/// What can be chosen.
+/// An entry to choose.
 struct Hit {
     words: String,
-    /// What kind of thing, or more about it.
+    /// The kind of the entry.
     about: &'static str,
     address: String,
-    /// Whether it is done at once, by a form, and not gone to.
+    /// Whether a form performs it at once, instead of a link that opens it.
     is_act: bool,
-    /// Why the caller may not.
+    /// Why the caller may not perform it.
     missing: Option<&'static str>,
 }
 
@@ -93,7 +93,7 @@ async fn jobs(page: &Page<Typed>, words: &[&str]) -> Result<Vec<JobRecord>, Prob
     let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
     let mut found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
     found.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
-    // A name that begins so is more likely to be meant.
+    // A name that begins with the first word is more likely to be meant.
     found.sort_by_key(|job| !job.spec.name.starts_with(first));
     found.truncate(JOB_COUNT);
     Ok(found)
@@ -119,7 +119,7 @@ fn is_named(name: &str, path: &str, words: &[&str]) -> bool {
     words.iter().all(|word| name.contains(word) || path.contains(word))
 }
 
-/// What a job can be made to do.
+/// An action on a job.
 #[derive(Clone, Copy, Debug)]
 enum Verb {
     Run,

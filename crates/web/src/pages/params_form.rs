@@ -1,5 +1,5 @@
-//! Parameters as fields of a form, drawn from what a handler declares of them. Works without a script: the name of each field
-//! shows how its text is read, so that what is sent means the same after the schema has changed.
+//! Parameters as fields of a form, made from the schema that a handler declares. It works without a script: the name of each field shows
+//! how its text is read, so that a sent form means the same after the schema has changed.
 
 use serde_json::{Map, Value};
 
@@ -7,15 +7,15 @@ use super::form::Fields;
 use crate::body::refuse_value;
 use crate::problem::Problem;
 
-/// Schemas with more fields are left to JSON.
+/// Schemas with more fields are edited as JSON.
 const FIELD_COUNT_MAX: usize = 50;
-/// Choices with more are left to JSON.
+/// Fields with more choices are edited as JSON.
 const CHOICE_COUNT_MAX: usize = 200;
-/// How far references are followed.
+/// How many references in a row are followed.
 const REFERENCE_DEPTH_MAX: usize = 8;
-/// The names of fields that hold text begin with this …
+/// The prefix of the names of fields that hold text.
 const TEXT: &str = "param.text.";
-/// … and those of fields that hold JSON with this.
+/// The prefix of the names of fields that hold JSON.
 const JSON: &str = "param.json.";
 
 /// One field.
@@ -33,7 +33,7 @@ pub(super) struct ParamField {
 }
 
 impl ParamField {
-    /// Where its parameter lies, as a JSON pointer into the parameters.
+    /// The place of its parameter, as a JSON pointer into the parameters.
     pub(super) fn pointer(&self) -> String {
         format!("/{}", self.name.replace('~', "~0").replace('/', "~1"))
     }
@@ -42,14 +42,14 @@ impl ParamField {
 #[derive(Debug, PartialEq)]
 pub(super) enum FieldKind {
     Text,
-    /// A number; the step that the browser takes.
+    /// A number, with the step that the browser uses.
     Number(&'static str),
-    /// One of these, as JSON and as users read it.
+    /// One of these values, as JSON and as users read it.
     Choice(Vec<(String, String)>),
     Json,
 }
 
-/// The fields for `params`; none where the schema is not one of an object with some fields.
+/// The fields for `params`; empty if the schema is not that of an object with a few fields.
 pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
     let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
@@ -94,7 +94,7 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
     }
     let type_of = match &property["type"] {
         Value::String(one) => Some(one.as_str()),
-        // An optional one: `["integer", "null"]`.
+        // An optional value: `["integer", "null"]`.
         Value::Array(several) => {
             let mut others = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
             others.next().filter(|_| others.next().is_none())
@@ -159,7 +159,7 @@ pub(super) fn sent(form: &Fields, before: &Value) -> Result<Option<Value>, Probl
         };
         has_any = true;
         let is_empty = value == "";
-        // Empty before and empty now: as it was.
+        // A value that was empty before and is empty now stays as it was.
         let was_empty = params.get(name).is_some_and(|before| before.is_null() || *before == "");
         match is_empty {
             true if was_empty => {}

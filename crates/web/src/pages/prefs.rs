@@ -1,4 +1,4 @@
-//! In which language and theme a page is wanted: by query, cookie or header.
+//! The language and the theme of a page, from the query, a cookie or a header.
 
 use axum::extract::FromRequestParts;
 use http::header::{ACCEPT_LANGUAGE, COOKIE};
@@ -15,7 +15,7 @@ pub(crate) const THEME_COOKIE: &str = "rondel_theme";
 /// Light or dark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Theme {
-    /// As the browser has it.
+    /// As the browser is set.
     Auto,
     Light,
     Dark,
@@ -45,7 +45,7 @@ impl Theme {
     }
 }
 
-/// What a browser prefers.
+/// The preferences of a browser.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Prefs {
     pub(crate) lang: Lang,
@@ -64,7 +64,7 @@ impl Prefs {
         }
     }
 
-    /// Of what answers depend on.
+    /// The request headers that pages depend on, for `Vary`.
     pub(crate) fn vary() -> String {
         format!("{COOKIE}, {ACCEPT_LANGUAGE}")
     }

@@ -16,12 +16,12 @@ use crate::access::CalledBy;
 use crate::problem::{Code, Complaint, Problem};
 use rondel_core::words::Lang;
 
-/// What is known about a request for a page before it is answered.
+/// The facts about a request that its problem page needs.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     prefs: Prefs,
     here: String,
-    /// Whether it is about making the first account, for which links of their own are printed.
+    /// Whether the request is about creating the first account, for which the server prints links of their own.
     is_set_up: bool,
 }
 
@@ -38,11 +38,11 @@ struct ProblemPage<'a> {
     complaints: Vec<(Option<&'a str>, Cow<'a, str>)>,
     request_id: &'a str,
     how_to_sign_in: bool,
-    /// Whether there is something to do on the sign-in page.
+    /// Whether the page leads to the sign-in page.
     sign_in_again: bool,
 }
 
-/// What is needed to answer a request with a page, if it is one from a browser and outside of the API.
+/// The facts for a problem page, if the request is from a browser and outside of the API.
 pub(crate) fn wanted(request: &Request) -> Option<Wanted> {
     let path = request.uri().path();
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -55,7 +55,7 @@ pub(crate) fn wanted(request: &Request) -> Option<Wanted> {
 }
 
 impl Wanted {
-    /// Gives a response that carries a problem its page.
+    /// Writes the page of a response that carries a problem.
     pub(crate) fn render(&self, response: &mut Response, problem: &Problem, request_id: &str) {
         let caller = response.extensions().get::<CalledBy>();
         let user = caller.map(|caller| User {
@@ -84,7 +84,7 @@ impl Wanted {
     }
 }
 
-/// The place that it is about, and what is wrong there.
+/// The place of a complaint, and its message.
 fn complaint(one: &Complaint, lang: Lang) -> (Option<&str>, Cow<'_, str>) {
     (one.parameter.as_deref().or(one.pointer.as_deref()), localized(lang, &one.message))
 }

@@ -23,10 +23,10 @@ use crate::redirect::pair;
 
 /// How many items a page has.
 const ITEM_COUNT: u32 = 100;
-/// How many groups it names.
+/// How many groups a page shows.
 const GROUP_COUNT: usize = 200;
 
-/// Which items.
+/// The query of the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     state: Option<ItemState>,
@@ -42,7 +42,7 @@ impl FromQuery for ItemsQuery {
 struct RootRow {
     id: RunId,
     status: Status,
-    /// Why it ended, or that it ends.
+    /// Why it ended, or that it is ending.
     words: Option<String>,
     ends_at: Option<Moment>,
 }
@@ -60,7 +60,7 @@ struct GroupRow {
 
 struct ItemRow {
     name: String,
-    /// For the shape and the colour.
+    /// The CSS class, for shape and colour.
     class: &'static str,
     word: &'static str,
     asked_at: Option<Moment>,
@@ -153,7 +153,7 @@ fn choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
     states.map(choice).collect()
 }
 
-/// The class and the word of a state.
+/// The CSS class and the word of a state.
 const fn look(state: ItemState, t: &Texts) -> (&'static str, &'static str) {
     match state {
         ItemState::Free => ("waiting", t.pump_state_free),

@@ -7,7 +7,7 @@ use rondel_core::{JobSpec, words};
 use super::schedule_text::schedules;
 use super::texts::Texts;
 
-/// Words and values, for the list of facts.
+/// Names and values for the list of facts.
 pub(super) fn facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, String)> {
     let items = pump.items.count().to_string();
     let mode = match pump.mode {
@@ -29,7 +29,7 @@ pub(super) fn facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, St
     facts
 }
 
-/// When a pump job ends, behind the words of its start.
+/// The text about the end of a pump job, which follows that about its start; `None` for other jobs.
 pub(super) fn until(spec: &JobSpec, t: &Texts) -> Option<String> {
     let pump = spec.pump.as_ref()?;
     Some(match &pump.until {

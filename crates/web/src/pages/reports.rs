@@ -1,4 +1,4 @@
-//! How runs went over days and months: a page that can be printed, its rows as a file, and when the weekly report is sent.
+//! The page of reports over days and months, which can be printed; its rows as a file; and the schedule of the weekly report.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 use crate::report::{By, ReportQuery, csv, report};
 
-/// Ranges that can be chosen, in days.
+/// Ranges to choose from, in days.
 const DAYS: [u32; 4] = [7, 30, 90, 365];
 /// The length of a day as text, such as 2026-11-30.
 const DAY_LEN: usize = 10;
@@ -71,7 +71,7 @@ impl Choices {
         let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
         let days: Option<u32> = self.days.parse().ok().filter(|days| (1..=400).contains(days));
         if let Some(days) = days.filter(|_| from.is_none()) {
-            // With the day that has begun, or the last one that is asked for.
+            // The last day is the present one, or the last one that the query covers.
             let last = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
             from = Some(last.saturating_sub(DAY * (days - 1)));
         }
@@ -89,7 +89,7 @@ impl Choices {
         })
     }
 
-    /// The same question with other words in their places.
+    /// The address of `path` with these choices, and with further parameters.
     fn address(&self, path: &str, more: &[(&str, &str)]) -> String {
         let own = [
             ("by", &self.by),
@@ -106,7 +106,7 @@ impl Choices {
     }
 }
 
-/// A day, whose end counts where `is_end`, or an instant.
+/// Parses an instant, or a day: its beginning, or its end if `is_end`.
 fn instant(text: &str, is_end: bool, t: &Texts) -> Result<Option<Timestamp>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -138,7 +138,7 @@ struct ShownFailure {
     message: String,
     count: u64,
     jobs: Vec<String>,
-    /// Jobs that are not named.
+    /// The number of jobs that are not named.
     more: u64,
     newest: Option<String>,
 }
@@ -169,7 +169,7 @@ struct ReportsPage {
     periods: Vec<(&'static str, &'static str)>,
     error: Option<String>,
     range: String,
-    /// The sum, where there is a report.
+    /// The total, if there is a report.
     total: Option<ShownRow>,
     rows: Vec<ShownRow>,
     failures: Vec<ShownFailure>,
@@ -200,7 +200,7 @@ pub(super) async fn export(page: Page<Choices>) -> Result<Response, Problem> {
     Ok((headers, text).into_response())
 }
 
-/// Saves when the weekly report is sent, or ends it.
+/// Saves the schedule of the weekly report, deletes it, or sends the report now.
 pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
@@ -317,7 +317,7 @@ async fn show<Q: Sync>(
     html(status, &template)
 }
 
-/// What is wrong with the question, in the reader's language.
+/// The error in a query, in the reader's language.
 pub(super) fn sentence(problem: &Problem, t: &Texts) -> String {
     let words = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
     localized(t.lang(), words).into_owned()
@@ -344,7 +344,7 @@ fn day_name(day: Weekday, t: &Texts) -> &'static str {
     }
 }
 
-/// The days that a report covers, in UTC: those that end at midnight without that day.
+/// The days that a report covers, in UTC. If it ends at midnight, the day that begins then is left out.
 fn range(from: Timestamp, to: Timestamp) -> String {
     let day = |at: Timestamp| at.to_utc().map(|at| at.format("%Y-%m-%d").to_string()).unwrap_or_default();
     let (first, last) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
@@ -380,7 +380,7 @@ fn shown_row(row: &Row, (by, period): (By, Period), t: &Texts) -> ShownRow {
 fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
     let message = match (failure.message.as_str(), failure.message.parse::<RunStatus>()) {
         ("", _) => t.report_other_messages.to_owned(),
-        // Of runs without a message the outcome is counted.
+        // Runs without a message are counted by their outcome.
         (_, Ok(outcome)) => t.status(outcome).to_owned(),
         (message, Err(_)) if t.lang() == Lang::Zh => in_chinese(message).unwrap_or_else(|| message.to_owned()),
         (message, Err(_)) => message.to_owned(),

@@ -1,4 +1,4 @@
-//! What is wrong with the form of a rule: each complaint at its field, with the label of that field.
+//! The errors in the form of a rule, each at its field, with the label of that field.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::sentences::localized;
 use super::texts::Texts;
 use crate::problem::Problem;
 
-/// Complaints in the reader's language.
+/// Errors in the reader's language.
 #[derive(Debug, Default)]
 pub(super) struct RuleErrors {
-    /// For the head of the form, with the label of the field.
+    /// The lines at the head of the form, each with the label of its field.
     pub(super) lines: Vec<String>,
     fields: BTreeMap<&'static str, String>,
 }
@@ -50,13 +50,13 @@ impl RuleErrors {
         self.lines.is_empty()
     }
 
-    /// What is wrong with a field.
+    /// The error in a field.
     pub(super) fn of(&self, name: &str) -> Option<&str> {
         self.fields.get(name).map(String::as_str)
     }
 }
 
-/// The field of the form that a place of the document stands in, with its label.
+/// The field of the form for a place in the document, with its label.
 fn field<'t>(pointer: &str, t: &'t Texts) -> Option<(&'static str, &'t str)> {
     let mut parts = pointer.trim_start_matches('/').split('/');
     let last = pointer.rsplit('/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a rule would see now, for its form.
+//! The trial of a rule as of now, for its form.
 
 use rondel_admin::rules::DryRun;
 use rondel_core::alert::{RuleSpec, deadline, sentence};
@@ -7,13 +7,13 @@ use super::sentences::localized;
 use super::texts::Texts;
 use super::zones;
 
-/// What the rule would see now.
+/// The result of a trial.
 pub(super) struct Trial {
     pub(super) sentence: String,
     pub(super) count: u64,
     pub(super) subjects: Vec<String>,
     pub(super) looked_at: Option<u64>,
-    /// For when that holds, and which time of day is meant.
+    /// The instant of the trial, and the time of day that the rule means.
     pub(super) evaluated: String,
     pub(super) warnings: Vec<String>,
 }
@@ -35,7 +35,7 @@ pub(super) fn local(sentences: &[String], t: &Texts) -> Vec<String> {
     sentences.iter().map(|sentence| localized(t.lang(), sentence).into_owned()).collect()
 }
 
-/// For when a trial holds, and which time of day it means, on the clock of the rule's zone.
+/// The instant of a trial, and the time of day that its rule means, on the clock of the rule's zone.
 fn evaluated(run: &DryRun, t: &Texts) -> String {
     let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
     let Some(meant) = &run.deadline else {

@@ -1,4 +1,4 @@
-//! A run: its verdict and why, its way through time, its attempts, its shards and its log.
+//! The page of a run: its verdict with the reason, its timeline, its attempts, its shards and its log.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use serde_json::Value;
 use super::form::Fields;
 use super::job::pretty;
 use super::moment::{Moment, length};
-use super::run_beside::Beside;
+use super::run_beside::Neighbours;
 use super::run_log::{LogCard, Search, card};
 use super::run_tree::RunTree;
 use super::run_way::Way;
@@ -37,14 +37,14 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_name, shard_runs};
 
-/// The query of the page: which attempt's log is shown, and what is searched for in it.
+/// The query of the page: the attempt whose log is shown, and the text to search for in it.
 #[derive(Debug)]
 pub(crate) struct ShownLog {
     pub(super) attempt: Option<i32>,
-    /// The line around which the log is shown; its end if left out.
+    /// The line around which the log is shown; if left out, the end of the log is shown.
     pub(super) line: Option<u64>,
     pub(super) search: Search,
-    /// Whether only what changes while the run is open is asked for.
+    /// Whether the request is only for the parts that change while the run is open.
     is_part: bool,
 }
 
@@ -74,10 +74,10 @@ struct RunPage {
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
     way: Way,
-    beside: Beside,
+    beside: Neighbours,
     tree: Option<RunTree>,
     is_broadcast: bool,
-    /// The run that is started again: the broadcast in place of one of its shards.
+    /// The run that a retry repeats: for a shard, its broadcast.
     again: String,
     /// How many shards did not succeed.
     failed_shards: usize,
@@ -85,9 +85,9 @@ struct RunPage {
     cancel_by: Option<String>,
     only_executor: Option<String>,
     key: Option<String>,
-    /// Where its job names its shards.
+    /// The name of the run's shard, if its job names its shards.
     shard_name: Option<String>,
-    /// What the groups of a pump have done.
+    /// The row counts of the groups of a pump.
     rows: Option<Counts>,
     progress: Option<Progress>,
     route: Option<RouteFacts>,
@@ -97,21 +97,21 @@ struct RunPage {
     version: i64,
     cancel_reason_max: usize,
     commands: Vec<String>,
-    /// Left out where only what changes while it runs is asked for.
+    /// `None` if the request is only for the parts that change while the run is open.
     log: Option<LogCard>,
 }
 
-/// A point on a run's way.
+/// A step of a run, with its instant.
 struct Step {
     name: String,
     at: Option<Moment>,
-    /// After the step before.
+    /// The time since the step before.
     delta: Option<String>,
-    /// For the mark's colour.
+    /// The CSS class, for the colour of the mark.
     class: &'static str,
 }
 
-/// How a run came to its executor.
+/// How a run was routed to its executor.
 struct RouteFacts {
     route: &'static str,
     of: Option<String>,
@@ -182,7 +182,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         incident: part_of::of_run(&page.call, &run).await?,
         steps: steps(&run, now, t),
         way: Way::new(&run, &tried, &shards, now, t),
-        beside: Beside::read(&page, &run).await?,
+        beside: Neighbours::read(&page, &run).await?,
         failed_shards: shards.iter().filter(|shard| jobs::is_unsuccessful(shard)).count(),
         attempts: attempt_rows(tried, &run, now, t),
         again: whole.unwrap_or(run.id).to_string(),
@@ -208,7 +208,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
     html(StatusCode::OK, &template)
 }
 
-/// What the page shows and does, as commands for a shell.
+/// The data and the actions of the page as commands for a shell.
 fn commands<Q>(page: &Page<Q>, run: &Run, whole: Option<RunId>) -> Vec<String> {
     let namespace = &page.call.namespace.name;
     let command = |verb: &str, id: RunId| format!("rondel run {verb} {id} --namespace {namespace}");
@@ -228,7 +228,7 @@ fn readable(text: String) -> String {
 fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
-    // What follows are the instants of the last attempt.
+    // The instants that follow are those of the last attempt.
     let due = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
     let points = [
         (t.step_planned.to_owned(), Some(run.fire_at), "done"),
@@ -264,7 +264,7 @@ fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Text
     tried.into_iter().rev().map(row).collect()
 }
 
-/// Why there was another attempt after this one, or why the present one stands where it stands.
+/// Why another attempt followed this one, or the reason for the state of the present one.
 fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
     if attempt.attempt == run.attempt {
         return sentence(Subject::of(run), t.lang());
@@ -291,7 +291,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     Ok(to(&format!("/runs/{}", run.id)))
 }
 
-/// Runs the shards again that did not succeed.
+/// Repeats the shards that did not succeed.
 pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;

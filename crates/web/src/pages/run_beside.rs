@@ -1,4 +1,4 @@
-//! The runs beside a run: the fires before and after it, and what differs from the last one that succeeded.
+//! The neighbours of a run: the fires before and after it, and its differences from the last run that succeeded.
 
 use rondel_core::{Run, RunStatus, Timestamp};
 use rondel_store::ledger::RunQuery;
@@ -11,43 +11,43 @@ use super::texts::Texts;
 use crate::problem::Problem;
 use crate::shown_runs::params;
 
-/// Among how many earlier runs the last one that succeeded is looked for.
+/// How many earlier runs are searched for the last one that succeeded.
 const LOOKED_AT_COUNT: u32 = 100;
 
-/// What is beside a run.
+/// The neighbours of a run, and its comparison.
 #[derive(Default)]
-pub(super) struct Beside {
+pub(super) struct Neighbours {
     pub(super) older: Option<Neighbour>,
     pub(super) newer: Option<Neighbour>,
     pub(super) comparison: Option<Comparison>,
 }
 
-/// A fire before or after it.
+/// The fire before or after a run.
 pub(super) struct Neighbour {
     pub(super) id: String,
     pub(super) at: Moment,
 }
 
-/// A run held against one that succeeded.
+/// The comparison of a run with one that succeeded.
 pub(super) struct Comparison {
     pub(super) id: String,
     pub(super) at: Moment,
-    /// What differs, what both have in common.
+    /// The facts that differ, and those that both have in common.
     pub(super) differing: Vec<Difference>,
     pub(super) same: String,
-    /// Parameters of both, where they differ.
+    /// The parameters of both, if they differ.
     pub(super) params: Option<(String, String)>,
 }
 
-/// A fact of both runs.
+/// A fact that differs between the two runs.
 pub(super) struct Difference {
     pub(super) name: &'static str,
     pub(super) this: String,
     pub(super) that: String,
 }
 
-impl Beside {
-    /// Reads what is beside a run; nothing for a shard, whose broadcast has it.
+impl Neighbours {
+    /// Reads the neighbours of a run; none for a shard, whose broadcast has them.
     pub(super) async fn read<Q>(page: &Page<Q>, run: &Run) -> Result<Self, Problem> {
         if !is_whole(run) {
             return Ok(Self::default());
@@ -77,7 +77,7 @@ impl Beside {
     }
 }
 
-/// Whether it is a fire, not one of its shards.
+/// Whether the run is a whole fire, and not one of its shards.
 fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

@@ -1,4 +1,4 @@
-//! Cancelling and repeating many runs: first the count, then the deed.
+//! Cancelling, repeating or acknowledging many runs: the runs are counted first, then changed.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ use crate::run_bulk::{BULK_RUN_COUNT_MAX, Chosen, RunAction, RunProblem, Selecte
 use crate::run_filter;
 use crate::shown_runs::{Parts, named};
 
-/// How many of the runs are shown before anything is done, and how many problems afterwards.
+/// How many runs are shown before the action, and how many problems after it.
 const SHOWN_COUNT_MAX: usize = 20;
 
 /// A problem that several runs have in common.
@@ -52,7 +52,7 @@ struct BulkPage {
     filter: String,
     is_all: bool,
     back: String,
-    /// Whether it was done.
+    /// Whether the action was performed.
     is_done: bool,
     problems: Vec<Shared>,
 }
@@ -68,7 +68,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let mut ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
     ids.truncate(BULK_RUN_COUNT_MAX);
     let filter = fields.get("q").to_owned();
-    // Where a filter is set and no row is chosen, all that match are meant; they are counted first.
+    // A filter without chosen rows is for all runs that match; they are counted first.
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {
@@ -78,14 +78,14 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         true => {
             let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
             Chosen::Matching(Box::new(
-                run_filter::search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?,
+                run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?,
             ))
         }
         false => Chosen::These(ids.clone()),
     };
     let Selected { runs, left_out, has_more } = select(&page.call, action, chosen).await?;
     let expected = fields.get("expected").parse::<usize>().ok();
-    // More than were counted are counted again first.
+    // If more runs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
     let count = runs.len();
     let (mut done, mut problems) = (count, Vec::new());
@@ -135,7 +135,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     html(StatusCode::OK, &template)
 }
 
-/// Problems by their sentences, the most frequent first.
+/// Problems grouped by their messages, the most frequent first.
 fn shared(problems: Vec<RunProblem>) -> Vec<Shared> {
     let mut by_message: BTreeMap<String, (usize, RunId)> = BTreeMap::new();
     for problem in problems {

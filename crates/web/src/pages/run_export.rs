@@ -14,12 +14,12 @@ use crate::query::{FromQuery, Reader};
 use crate::run_filter;
 use crate::shown_runs::named;
 
-/// The most runs that a file has.
+/// Maximum number of runs in a file.
 const EXPORT_COUNT_MAX: usize = 10_000;
 /// How many are read at once.
 const READ_COUNT: u32 = 500;
 
-/// What is exported.
+/// The filter of the exported runs.
 #[derive(Debug)]
 pub(crate) struct Exported(String);
 
@@ -30,7 +30,7 @@ impl FromQuery for Exported {
 }
 
 pub(super) async fn csv(page: Page<Exported>) -> Result<Response, Problem> {
-    // By this mark, spreadsheets read it as UTF-8.
+    // With this mark, spreadsheets read the file as UTF-8.
     let head = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
     let mut text = head.to_owned();
     let mut search = search(&page).await?;
@@ -58,7 +58,7 @@ pub(super) async fn json_lines(page: Page<Exported>) -> Result<Response, Problem
     Ok(file(text, "application/x-ndjson", "runs.jsonl"))
 }
 
-/// A search that is under way, and how many runs it may still find.
+/// A search under way, and how many more runs it may find.
 struct Export {
     search: rondel_store::ledger::RunSearch,
     left: usize,
@@ -66,11 +66,11 @@ struct Export {
 
 async fn search(page: &Page<Exported>) -> Result<Export, Problem> {
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
-    let search = run_filter::search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?;
+    let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?;
     Ok(Export { search, left: EXPORT_COUNT_MAX })
 }
 
-/// The next runs; none at the end.
+/// The next runs; `None` at the end.
 async fn next(page: &Page<Exported>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
     if export.left == 0 {
         return Ok(None);
@@ -113,7 +113,7 @@ fn line(job: &str, run: &Run) -> String {
     format!("{}\r\n", cells.join(","))
 }
 
-/// A text as a cell. Spreadsheets take what begins with one of these signs for a formula.
+/// A text as a cell. A text that begins with one of these signs gets an apostrophe: spreadsheets would take it for a formula.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };

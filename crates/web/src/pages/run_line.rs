@@ -7,17 +7,17 @@ use super::moment::{Moment, length};
 use super::texts::Texts;
 use super::view::RunRow;
 
-/// What the line shows beside what every row of a run does.
+/// A row of a run, with further facts that only the list shows.
 #[derive(Clone, Debug)]
 pub(super) struct RunLine {
     pub(super) id: RunId,
     pub(super) row: RunRow,
-    /// `orders.close · 16:08:15`, with the day where that is not today.
+    /// `orders.close · 16:08:15`, with the day if that is not today.
     pub(super) name: String,
-    /// The part of it after the job.
+    /// The part of `name` after the job.
     pub(super) at: String,
     pub(super) planned: Moment,
-    /// How long it waited for an executor.
+    /// How long the run waited for an executor.
     pub(super) queued: Option<String>,
 }
 

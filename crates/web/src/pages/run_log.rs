@@ -1,7 +1,7 @@
-//! The log of a run: a window of it, what is found in it, and all of it as a file.
+//! The log of a run: a window of it, a search in it, and all of it as a file.
 //!
-//! A page shows the last lines, or those around one that its address names. The script asks for what lies before and behind, and
-//! for what is written after; without it, links lead there.
+//! A page shows the last lines, or those around one that its address names. The script loads the lines before and after them, and polls
+//! this page's fragment (`window`) for new ones; without it, links lead there. API clients get new lines as a stream, from `api/follow.rs`.
 
 use std::time::Duration;
 
@@ -29,14 +29,14 @@ use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
-/// How many lines a page begins with: what follows is loaded when it is looked for.
+/// How many lines a page begins with: further ones are loaded on demand.
 const FIRST_COUNT: usize = 200;
-/// How many lines are shown around one that an address names, and of those that contain a text.
+/// How many lines are shown around one that an address names, and how many that contain a text.
 const AROUND_COUNT: usize = 400;
 /// How many lines the script asks for at a time.
 const STEP_COUNT: u32 = 500;
 
-/// After how long without a sign of it an executor counts as offline.
+/// After this long without a sign of it an executor counts as offline.
 const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
 
 /// The query of a window: where it begins.
@@ -92,17 +92,17 @@ impl Search {
     }
 }
 
-/// Some lines, and where they are in the log.
+/// Some lines, and their place in the log.
 #[derive(Debug, Template)]
 #[template(path = "log_part.html")]
 pub(super) struct LogPart {
     lines: Vec<LogLine>,
-    /// Leads to a line from a list of found ones; empty where the lines around it are there.
+    /// The address that leads from a found line to its place in the log; empty if the lines around it are shown.
     base: String,
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) total: u64,
-    /// The place after which new lines are asked for; none where no more will come.
+    /// The position after which new lines are asked for; `None` if no more will come.
     pub(super) next: Option<String>,
 }
 
@@ -122,11 +122,11 @@ pub(super) struct LogCard {
     pub(super) levels: [(&'static str, &'static str); 4],
     pub(super) part: LogPart,
     pub(super) attempt: i32,
-    /// What is searched for without the script.
+    /// The text that is searched for without the script.
     pub(super) search: String,
-    /// Why there is nothing, or why lines are missing.
+    /// Why there are no lines.
     pub(super) note: Option<String>,
-    /// The lines that links lead to: earlier ones and later ones.
+    /// The lines to which the links to earlier and to later ones lead.
     pub(super) earlier: Option<u64>,
     pub(super) later: Option<u64>,
 }
@@ -163,7 +163,7 @@ pub(super) async fn card(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Resu
     })
 }
 
-/// A window for the script.
+/// A window of the log, for the script.
 pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let query = page.query();
@@ -187,7 +187,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
     html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
 }
 
-/// What the script counts and searches.
+/// Counts and searches the lines, for the script.
 pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = chosen_attempt(page.query().attempt, &run)?;
@@ -207,12 +207,12 @@ pub(super) async fn text(page: Page<ShownLog>, path: Named<path::Run>) -> Result
     Ok(response)
 }
 
-/// Which lines are read.
+/// The lines to read.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// Those that the reader looks for.
+    /// The lines that the reader asks for.
     At(Window),
-    /// Those that were written since the reader's last ones.
+    /// The lines that were written after the last ones that the reader has.
     New(Window),
 }
 
@@ -226,11 +226,11 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &Wanted) -> Re
         Place::At(window) => (window, false),
         Place::New(window) => (window, true),
     };
-    // Asked before the lines are read: what comes in between is in the next part.
+    // Determined before the lines are read: lines that arrive in between are in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
     let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;
-    // The last lines of a run that is over come in several parts.
+    // The last lines of a run that has ended come in several parts.
     let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
     let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
@@ -254,7 +254,7 @@ impl LogLine {
     }
 }
 
-/// The look of a line: its severity, and whether it was printed to stderr.
+/// The CSS classes of a line: its severity, and whether it was printed to stderr.
 fn class(line: &Line) -> &'static str {
     let is_stderr = line.level == "stderr";
     match line.severity.parse() {
@@ -268,7 +268,7 @@ fn class(line: &Line) -> &'static str {
     }
 }
 
-/// Why a log has no lines, or which are missing from it.
+/// Why a log has no lines; `None` if it has some.
 async fn note(
     page: &Page<ShownLog>,
     run: &Run,

@@ -9,34 +9,34 @@ use crate::api::run_tree;
 use crate::problem::Problem;
 use crate::shown_runs::named;
 
-/// What is deeper is not set in further.
+/// Maximum depth that is indented.
 const INDENT_MAX: usize = 8;
 
 /// The tree.
 pub(super) struct RunTree {
     pub(super) lines: Vec<TreeLine>,
     pub(super) has_more: bool,
-    /// The run that the fire began with, where it is not the one of the page.
+    /// The root run of the fire, if it is not that of the page.
     pub(super) root: Option<String>,
 }
 
-/// A run in it.
+/// A run in the tree.
 pub(super) struct TreeLine {
     pub(super) row: RunRow,
-    /// How far it is set in.
+    /// How far it is indented.
     pub(super) indent: usize,
     pub(super) kind: Option<&'static str>,
-    /// The jobs that released it, where they are several.
+    /// The jobs that released it, if there are several.
     pub(super) after: Option<String>,
     pub(super) is_shown: bool,
 }
 
 impl RunTree {
-    /// The tree that a run belongs to; nothing where it stands alone.
+    /// The tree of a run's fire; `None` if the run is alone.
     pub(super) async fn read<Q>(page: &Page<Q>, shown: &Run) -> Result<Option<Self>, Problem> {
         let (now, t) = (page.engine().now(), page.t);
         let mut found = run_tree::read(&page.call, shown.clone()).await?;
-        // They are drawn as a grid already.
+        // The shards of this run are drawn as a grid already.
         found.branches.retain(|one| one.link != Some(Link::Shard) || one.run.parent != Some(shown.id));
         if found.branches.len() < 2 {
             return Ok(None);

@@ -1,7 +1,7 @@
-//! A run's way through time, drawn to scale: how long it was queued, each attempt, and what was waited between them.
+//! The timeline of a run, drawn to scale: its time in the queue, each attempt, and the waits between them.
 //!
-//! Every row is a drawing of its own over the same span, in percent of its width, so that it fits any screen. What took no time
-//! that could be seen is drawn as thin as can be seen.
+//! Every row is a drawing of its own over the same span, in percent of its width, so that it fits any screen. A time that is too short to
+//! be seen is drawn with the minimum width.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use super::view::Status;
 
 /// How many attempts are drawn: the newest.
 const ATTEMPT_COUNT_MAX: usize = 20;
-/// How many shards are drawn as bars; of more, those that succeeded are a mark each.
+/// How many shards are drawn as bars. If there are more, those that succeeded come last, and those beyond the limit are a mark each.
 const SHARD_COUNT_MAX: usize = 60;
-/// The narrowest bar, in thousandths of the width.
+/// Minimum width of a bar, in thousandths of the width.
 const WIDTH_MIN: u64 = 4;
-/// How many times as long as all that follows the queueing may be before it is drawn shortened.
+/// The time in the queue is drawn shortened if it is more than this many times as long as the rest.
 const QUEUED_MAX: u32 = 4;
-/// Into how many parts the axis is divided.
+/// The number of parts of the axis.
 const TICK_COUNT: u64 = 4;
 
 /// The drawing.
@@ -30,15 +30,15 @@ pub(super) struct Way {
     pub(super) ticks: Vec<Tick>,
     pub(super) rows: Vec<WayRow>,
     pub(super) shards: Vec<WayRow>,
-    /// Shards that succeeded and have no row: their runs, and what is shown on hovering.
+    /// Shards without a row: their runs, and the text that is shown on hovering.
     pub(super) others: Vec<(String, String)>,
-    /// Whether the queueing is drawn shorter than it was.
+    /// Whether the time in the queue is drawn shortened.
     pub(super) is_cut: bool,
 }
 
 /// A mark on the axis.
 pub(super) struct Tick {
-    /// In percent.
+    /// The position, in percent.
     pub(super) x: String,
     pub(super) label: String,
     pub(super) anchor: &'static str,
@@ -63,7 +63,7 @@ pub(super) struct WayBar {
     pub(super) title: String,
 }
 
-/// Instants as places in the drawing.
+/// Maps instants to positions in the drawing.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     from: Timestamp,
@@ -71,7 +71,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// In thousandths of the width.
+    /// The position of an instant, in thousandths of the width.
     fn place(&self, at: Timestamp) -> u64 {
         let whole = self.to.since(self.from).as_micros().max(1);
         let part = at.since(self.from).as_micros().min(whole);
@@ -85,7 +85,7 @@ impl Scale {
     }
 }
 
-/// Thousandths as a length in a drawing.
+/// Thousandths of the width as a length in a drawing.
 fn percent(thousandths: u64) -> String {
     format!("{}.{}%", thousandths / 10, thousandths % 10)
 }
@@ -113,7 +113,7 @@ impl Way {
             .collect();
         let first = drawn.first().map(|one| one.start);
         let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
-        // A retry that is to come.
+        // A retry that is still to come.
         let ahead = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
         let to = ahead.map_or(end, |due| due.max(end)).max(run.fire_at);
         let queued = first.unwrap_or(to).since(run.fire_at);
@@ -159,7 +159,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
             ("late", name, late.by)
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
-        // The waits follow one another; what is left is the way to the executor.
+        // The waits follow one another; the rest is the way to the executor.
         let mut at = run.fire_at;
         for (class, name, wait) in server.into_iter().chain(waits) {
             if wait.is_zero() {
@@ -207,7 +207,7 @@ fn attempt_rows(run: &Run, drawn: &[Drawn<'_>], scale: Scale, t: &'static Texts)
     rows
 }
 
-/// The attempt that is waited for.
+/// The row of an attempt that is still to come.
 fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> WayRow {
     let waited = t.way_backoff(length(due.since(last), t));
     WayRow {
@@ -223,7 +223,7 @@ fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t:
 fn shard_rows(shards: &[Run], scale: Scale, now: Timestamp, t: &'static Texts) -> (Vec<WayRow>, Vec<(String, String)>) {
     let mut sorted: Vec<&Run> = shards.iter().collect();
     if sorted.len() > SHARD_COUNT_MAX {
-        // What needs a look first.
+        // Shards that need attention come first.
         sorted.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
     }
     let (mut rows, mut others) = (Vec::new(), Vec::new());

@@ -23,11 +23,11 @@ use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, Place, SearchedPage};
 use crate::shown_runs::{Parts, named};
 
-/// The filter for failures that were not looked at, and how many of them are counted.
+/// The filter for failures that were not acknowledged, and the maximum that is counted of them.
 const DEAD: &str = "is:dead";
 const DEAD_COUNT_MAX: u32 = 1_000;
 
-/// The query of the list. `job` and `status` are those of older links.
+/// The query of the list. `job` and `status` are parameters of older links.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
     text: String,
@@ -59,7 +59,7 @@ impl ListRuns {
         Filter::parse(&self.text, Scope::Runs)
     }
 
-    /// What an address keeps beside the filter.
+    /// The parameters that an address keeps in addition to the filter.
     fn kept(&self) -> Vec<(&'static str, String)> {
         if self.order == RunOrder::Newest { Vec::new() } else { vec![("sort", self.sort.clone())] }
     }
@@ -79,7 +79,7 @@ struct RunsPage {
     bar: FilterBar,
     presets: Vec<Preset>,
     saved: SavedBar,
-    /// By time, by length, by lateness.
+    /// By time, by duration, by lateness.
     sorts: [Sort; 3],
     here: String,
     rows: Vec<RunLine>,
@@ -87,11 +87,11 @@ struct RunsPage {
     next: Option<String>,
     first: String,
     is_first: bool,
-    /// Whether the rows that are newer come first, so that a page can state how many there are.
+    /// Whether newer runs come first, so that the page can show how many new ones there are.
     is_live: bool,
-    /// For the runs of a deleted job, and where the search ended.
+    /// Notes about a deleted job, and about where the search ended.
     notes: Vec<String>,
-    /// Why the caller may cancel and repeat nothing.
+    /// Why the caller may not cancel or repeat runs.
     no_bulk: Option<&'static str>,
     bulk_max: usize,
     exports: [(&'static str, String); 2],
@@ -109,7 +109,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let place = query.cursor.as_deref().map(|cursor| listing.position::<Place>(cursor)).transpose()?;
     let found = match &filter {
         Some(filter) => {
-            let mut search = run_filter::search(&page.call, filter, query.order, zones::shown().1).await?;
+            let mut search = run_filter::build_search(&page.call, filter, query.order, zones::shown().1).await?;
             if let Some(place) = place {
                 place.apply(&mut search);
             }
@@ -165,8 +165,8 @@ const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
     ]
 }
 
-/// The presets with the failures that were not looked at, and how many those are. Callers who may look at some apps only are not
-/// shown the count of all.
+/// Adds a preset for the failures that were not acknowledged, with their number. Callers who may see only some apps do not get the number,
+/// which is of all apps.
 async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
     let count = match page.call.seen_apps() {
         Some(_) => 0,
@@ -181,7 +181,7 @@ async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) 
     Ok(presets)
 }
 
-/// What a reader should know about the list: that its job is gone, that not everything was searched.
+/// Notes about the list: that its job was deleted, and that not everything was searched.
 async fn notes(
     page: &Page<ListRuns>,
     filter: Option<&Filter>,

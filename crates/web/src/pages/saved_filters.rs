@@ -1,4 +1,4 @@
-//! Filters of the lists of jobs and runs that a user kept under names: chips above the list, saved and deleted by forms.
+//! Filters that users saved under names for the lists of jobs and runs: chips above the list, and the forms that save and delete them.
 
 use axum::response::Response;
 use rondel_core::filter::{Filter, Scope};
@@ -16,9 +16,9 @@ use crate::problem::{Code, Problem};
 use crate::redirect::own_path;
 use crate::run_filter;
 
-/// The longest name, in characters.
+/// Maximum length of a name, in characters.
 const NAME_LEN_MAX: usize = 60;
-/// The longest filter, in characters: as long as the field of the list.
+/// Maximum length of a filter, in characters: that of the field in the list.
 const FILTER_LEN_MAX: usize = 1_000;
 
 /// A saved filter above its list.
@@ -30,12 +30,12 @@ pub(super) struct SavedChip {
     pub(super) is_current: bool,
 }
 
-/// The saved filters of a list, and the form that saves the present one.
+/// The saved filters of a list, and the form that saves the current one.
 #[derive(Debug)]
 pub(super) struct SavedBar {
     pub(super) list: &'static str,
     pub(super) chips: Vec<SavedChip>,
-    /// The present filter; empty where there is nothing to save.
+    /// The current filter; empty if there is nothing to save.
     pub(super) text: String,
     pub(super) back: String,
     /// Why it cannot be saved.
@@ -44,7 +44,7 @@ pub(super) struct SavedBar {
 }
 
 impl SavedBar {
-    /// Those of the caller, for the list with this filter.
+    /// The caller's filters for the list; `text` is the current filter.
     pub(super) async fn read<Q>(page: &Page<Q>, list: FilteredList, text: &str) -> Result<Self, Problem> {
         let t = page.t;
         let owner = owner(&page.call.caller);
@@ -78,13 +78,13 @@ const fn action(list: FilteredList) -> &'static str {
     }
 }
 
-/// Whose filters a caller has: those of its account, or of the line of its token.
+/// The owner of a caller's filters: its account, or the line of its token.
 fn owner(caller: &Caller) -> Option<FilterOwner> {
     let of_token = || caller.line.map(FilterOwner::Token);
     caller.account.map(FilterOwner::Account).or_else(of_token)
 }
 
-/// What both forms name: whose, for which list, under which name.
+/// The owner, the list and the name that both forms have.
 fn named(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
     let list = fields.get("list").parse().map_err(|message: String| refuse_value("/list", message))?;
     let name = fields.get("name").to_owned();
@@ -94,7 +94,7 @@ fn named(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, Str
     Ok((owner, list, name))
 }
 
-/// Saves the filter of a list, in the place of one with the same name.
+/// Saves the filter of a list, and replaces one with the same name.
 pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (owner, list, name) = named(&page, &fields)?;
     let scope = match list {
@@ -114,7 +114,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
     done(&page, page.t.filter_saved(&saved.name), list, &fields)
 }
 
-/// Deletes a filter of the caller. One that is gone already is no failure.
+/// Deletes a filter of the caller. It is no error if the filter is gone already.
 pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (owner, list, name) = named(&page, &fields)?;
     page.call.note.before(&json!({"list": list.as_str()}));

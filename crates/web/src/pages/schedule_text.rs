@@ -13,7 +13,7 @@ pub(crate) struct ScheduleText {
     pub(crate) code: Option<String>,
 }
 
-/// Every schedule of a job; none for a job that is only triggered.
+/// Every schedule of a job; empty for a job that is only triggered.
 pub(crate) fn of_job(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
     let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
     let mut texts: Vec<ScheduleText> =

@@ -25,7 +25,7 @@ use crate::redirect::to;
 /// How many versions a page has.
 const COUNT: u32 = 30;
 
-/// Which two versions are compared, and before which one the list goes on.
+/// The two versions to compare, and the version before which the list continues.
 #[derive(Debug)]
 pub(super) struct ScriptQuery {
     from: Option<i64>,
@@ -43,14 +43,14 @@ impl FromQuery for ScriptQuery {
     }
 }
 
-/// What is shown beside the script.
+/// The outcome of a form, the comparison of versions, and where their list continues.
 #[derive(Default)]
 struct Shown {
     errors: Vec<String>,
     conflict: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
-    /// Why it could not be tried.
+    /// Why the script could not be tried.
     trouble: Vec<String>,
 }
 
@@ -83,7 +83,7 @@ struct ScriptPage {
     newest: i64,
     jobs: Vec<String>,
     has_more_jobs: bool,
-    /// Where it can be tried.
+    /// The apps in which the script can be tried.
     apps: Vec<String>,
     has_check: bool,
     trouble: Vec<String>,

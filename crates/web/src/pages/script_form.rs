@@ -1,10 +1,10 @@
-//! The form of a script: what was typed, and the version that it makes.
+//! The form of a script: its input, and the version that it describes.
 
 use rondel_core::script::{LANGUAGES, ScriptSpec};
 
 use super::form::Fields;
 
-/// What was typed.
+/// The fields of the form as they were typed.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptForm {
     pub(super) name: String,
@@ -15,7 +15,7 @@ pub(super) struct ScriptForm {
 }
 
 impl ScriptForm {
-    /// Of a script that is there, or of a new one.
+    /// The form of an existing script, or of a new one.
     pub(super) fn new(name: &str, language: &str, source: String) -> Self {
         let (name, language) = (name.to_owned(), language.to_owned());
         Self { name, language, source, note: String::new(), signature: String::new() }
@@ -31,7 +31,7 @@ impl ScriptForm {
         }
     }
 
-    /// What is saved. Browsers end lines with CR LF, which interpreters would take for a part of the line.
+    /// The version to save. `sent` has replaced the CR LF of browsers, since interpreters would take the CR for a part of the line.
     pub(super) fn spec(&self) -> ScriptSpec {
         ScriptSpec {
             language: self.language.clone(),

@@ -1,4 +1,5 @@
-//! A script is tried from its page: run once with an argument, or only read by its interpreter. The job for that is made by the first try.
+//! Tries a script from its page: runs it once with an argument, or lets its interpreter only check it. The first try creates the job for
+//! that.
 
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::{JobSpec, RunId, Trigger};
@@ -14,9 +15,9 @@ use crate::body::refuse_value;
 use crate::call::forbidden;
 use crate::problem::{Code, Problem};
 
-/// From how many executors apps are proposed.
+/// How many executors are read for proposals of apps.
 const EXECUTOR_COUNT: u32 = 200;
-/// What the job's name adds to that of its script.
+/// The suffix of the job's name after that of its script.
 const SUFFIX: &str = ".try";
 
 /// The apps whose executors run scripts in this language, as far as the caller sees them.
@@ -29,12 +30,12 @@ pub(super) async fn apps<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String
     Ok(apps)
 }
 
-/// Whether agents can have a script in this language read without running it.
+/// Whether agents can check a script in this language without running it.
 pub(super) fn has_check(language: &str) -> bool {
     language != "powershell"
 }
 
-/// Starts a run of the script as the form asks for it.
+/// Starts a run of the script as the form requests it.
 pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -> Result<RunId, Problem> {
     let app = fields.get("app").trim();
     if app.is_empty() {
@@ -55,7 +56,7 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
     Ok(run.id)
 }
 
-/// The job that tries the script in this app.
+/// The job that tries the script in this app. It is created if there is none.
 async fn job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
     let name = format!("{}{SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());

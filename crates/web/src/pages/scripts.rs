@@ -21,7 +21,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// Where the list goes on.
+/// The cursor of the list.
 #[derive(Debug)]
 pub(crate) struct ScriptsFrom(Option<String>);
 
@@ -75,7 +75,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     }
 }
 
-/// Saves a script that was not there.
+/// Creates the script in the form; an error if it exists.
 async fn made(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     let namespace = page.call.namespace.id;
     if scripts::find(page.engine(), namespace, &form.name).await?.is_some() {

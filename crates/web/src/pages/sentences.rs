@@ -1,5 +1,5 @@
-//! What the engine reports about a field, in the reader's language. The English sentence is the key, with gaps for its values:
-//! `web/locales/zh-sentences.txt` has both. What is not there is shown as it is.
+//! The engine's sentences, such as errors about fields, in the reader's language. The English sentence is the key, with gaps for its
+//! values: `web/locales/zh-sentences.txt` has both. A sentence that is not there is shown in English.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -8,16 +8,16 @@ use std::sync::LazyLock;
 use rondel_core::words::Lang;
 
 const CHINESE: &str = include_str!("../../../../web/locales/zh-sentences.txt");
-/// How deep parts of sentences are looked up in parts.
+/// Maximum depth of parts within parts of sentences.
 const DEPTH_MAX: usize = 3;
 
 /// A sentence, or a part of one, with gaps.
 #[derive(Debug)]
 struct Sentence {
     is_part: bool,
-    /// What stands before, between and after the gaps.
+    /// The words before, between and after the gaps.
     words: Vec<&'static str>,
-    /// For each gap whether a part of a sentence stands in it.
+    /// Whether each gap holds a part of a sentence.
     gaps: Vec<bool>,
     chinese: &'static str,
 }
@@ -28,7 +28,7 @@ static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
     sentences
 });
 
-/// The sentence in that language; as it is where there is no other.
+/// The sentence in a language; unchanged if it has no translation.
 pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
     match lang {
         Lang::En => Cow::Borrowed(sentence),
@@ -82,7 +82,7 @@ impl Sentence {
         Some(chinese_text)
     }
 
-    /// What stands in the gaps, if the text is this sentence.
+    /// The values in the gaps, if the text is this sentence.
     fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let (first, others) = self.words.split_first()?;
         let mut rest = text.strip_prefix(first)?;

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::alert::{PutWebhook, WebhookError};
+use rondel_admin::failure_webhook::{WebhookError, WebhookSaved};
 use rondel_core::TokenId;
 use rondel_core::access::{Permission, Role};
 use rondel_store::access::{TokenKind, TokenRecord};
@@ -40,13 +40,13 @@ struct SettingsPage {
     shell: Shell,
     t: &'static Texts,
     is_admin: bool,
-    /// Roles and what each of the columns permits.
+    /// The roles, and whether each permits what a column is about.
     roles: Vec<(&'static str, Vec<bool>)>,
     columns: [&'static str; 5],
     own: Vec<String>,
 }
 
-/// What each role permits, and which ones the caller has.
+/// Shows what each role permits, and which roles the caller has.
 pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings");
     let t = shell.t;
@@ -71,7 +71,7 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
     html(StatusCode::OK, &template)
 }
 
-/// Where the list of tokens goes on.
+/// The cursor of the list of tokens.
 #[derive(Debug)]
 pub(super) struct TokensFrom(Option<String>);
 
@@ -104,13 +104,13 @@ struct TokenRow {
     made_at: Moment,
     ends_at: Option<Moment>,
     used_at: Option<Moment>,
-    /// A class and a word: it works, ends soon, is over.
+    /// The CSS class and the word of its state: it works, ends soon, or has ended.
     class: &'static str,
     word: &'static str,
     is_over: bool,
 }
 
-/// All tokens that the caller may see.
+/// Shows all tokens that the caller may manage.
 pub(super) async fn tokens(visitor: Visitor<TokensFrom>, prefs: Prefs) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings/tokens");
     let (t, now) = (shell.t, visitor.engine().now());
@@ -174,11 +174,11 @@ struct SignInPage {
     t: &'static Texts,
     is_admin: bool,
     is_tls: bool,
-    /// Names of settings, words, and values; nothing where no provider is configured.
+    /// The settings of the provider, with their names, texts and values; `None` if no provider is configured.
     oidc: Option<Vec<(&'static str, &'static str, String)>>,
 }
 
-/// How users sign in: what the server was started with.
+/// Shows how users sign in, as the server was configured at its start.
 pub(super) async fn sign_in(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings/sign-in");
     let t = shell.t;
@@ -213,23 +213,23 @@ struct WebhooksPage {
 struct WebhookRow {
     namespace: String,
     url: String,
-    /// What is wrong with what was typed.
+    /// The error in the input.
     error: Option<String>,
-    /// What came of a test message.
+    /// The result of a test message.
     tested: Option<String>,
     updated_at: Option<Moment>,
     is_set: bool,
     code: AsCode,
 }
 
-/// What a form left behind, each with the namespace.
+/// The outcome of a form.
 enum Notice {
     Nothing,
     /// The secret of a webhook that was made just now.
     Secret(String),
-    /// What was typed, and what is wrong with it.
+    /// The namespace, the URL that was typed, and its error.
     Refused(String, String, String),
-    /// What came of a test message.
+    /// The namespace, and the result of a test message.
     Tested(String, String),
 }
 
@@ -272,7 +272,7 @@ async fn show_webhooks(page: &Page, status: StatusCode, notice: Notice) -> Resul
     html(status, &WebhooksPage { shell: page.shell(Nav::Settings), t, is_admin, rows, secret })
 }
 
-/// Sends a test message now. The answer is shown in a corner, or on the page where there is no script.
+/// Sends a test message now. The result is shown as a toast, or on the page if there is no script.
 pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
@@ -318,8 +318,10 @@ pub(super) async fn set_webhook(
         return Ok(to("/settings/webhooks"));
     }
     match engine.put_failure_webhook(namespace.id, &url).await {
-        Ok(PutWebhook::Changed) => Ok(to("/settings/webhooks")),
-        Ok(PutWebhook::Created(webhook)) => show_webhooks(&page, StatusCode::OK, Notice::Secret(webhook.secret)).await,
+        Ok(WebhookSaved::Changed) => Ok(to("/settings/webhooks")),
+        Ok(WebhookSaved::Created(webhook)) => {
+            show_webhooks(&page, StatusCode::OK, Notice::Secret(webhook.secret)).await
+        }
         Err(WebhookError::Url(message)) => {
             let status = StatusCode::from_u16(Code::InvalidBody.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
             show_webhooks(&page, status, Notice::Refused(name, url, message)).await

@@ -1,4 +1,4 @@
-//! Jobs in shadow mode beside the scheduler that they are to replace, by job and day.
+//! Compares jobs in shadow mode with the scheduler that they are to replace, by job and day.
 
 use askama::Template;
 use axum::response::Response;
@@ -14,7 +14,7 @@ use crate::api::shadow::{ReportQuery, compared};
 use crate::problem::{Code, Problem};
 use crate::redirect::pair;
 
-/// Differences that a day names.
+/// Maximum number of differences that are named for a day.
 const NAMED_MAX: usize = 10;
 /// Jobs on one page.
 const JOB_COUNT: u32 = 50;
@@ -52,7 +52,7 @@ struct ShadowPage {
     source: String,
     job: String,
     error: Option<String>,
-    /// From when to when fires were observed.
+    /// The instants of the first and of the last observed fire.
     observed: Option<(Moment, Moment)>,
     rows: Vec<DayRow>,
     next: Option<String>,

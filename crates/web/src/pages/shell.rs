@@ -1,4 +1,4 @@
-//! What is around every page: who looks at it, in which language, and how it is sent.
+//! The frame of every page: its user, its language, and its headers.
 
 use askama::Template;
 use axum::extract::FromRequestParts;
@@ -24,7 +24,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::without_lang;
 use crate::state::Web;
 
-/// Pages have no code and no style of their own: everything comes from `/static`.
+/// Pages have no inline scripts and styles: everything comes from `/static`.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -35,9 +35,9 @@ pub(super) const LIMIT: u32 = 50;
 #[derive(Debug)]
 pub(crate) struct User {
     pub(crate) name: String,
-    /// None where the user sees no namespace.
+    /// `None` if the user sees no namespace.
     pub(crate) namespace: Option<String>,
-    /// Whether the user is an admin of everything.
+    /// Whether the user is an admin of the whole cluster.
     pub(crate) is_admin: bool,
 }
 
@@ -45,14 +45,14 @@ pub(crate) struct User {
 const HUE_COUNT: u32 = 6;
 
 impl User {
-    /// The user of a page about what is in no namespace: it keeps the one that its address names.
+    /// The user of a page outside of namespaces, which keeps the namespace that its address names.
     pub(crate) async fn of_person<Q>(person: &Person<Q>) -> Self {
         let is_admin = person.caller.may(Permission::Cluster);
         Self { name: person.caller.name().to_owned(), namespace: person.shown_namespace().await, is_admin }
     }
 }
 
-/// What the layout shows.
+/// The data of the layout.
 #[derive(Debug)]
 pub(crate) struct Shell {
     pub(crate) t: &'static Texts,
@@ -60,7 +60,7 @@ pub(crate) struct Shell {
     pub(crate) theme: Theme,
     pub(crate) nav: Nav,
     pub(crate) user: Option<User>,
-    /// Where to come back to after a preference has changed.
+    /// The address to return to after a preference was changed.
     pub(crate) here: String,
     /// The maintenance windows that are open or begin within the hour.
     pub(crate) windows: Vec<WindowRow>,
@@ -117,17 +117,17 @@ impl Shell {
         Theme::ALL.map(|theme| (theme, theme.name(self.t)))
     }
 
-    /// The clocks to choose from; the job's is called after its zone, on the page of a job.
+    /// The clocks to choose from. On the page of a job, the job's clock has the name of its zone.
     pub(crate) fn clocks(&self) -> [(Clock, String); 3] {
         let zone = zones::job_zone();
         Clock::ALL.map(|clock| {
-            // Beside the button of UTC, another of that name would puzzle.
+            // A second button with the name UTC would be confusing.
             let zone = zone.filter(|zone| clock == Clock::Job && *zone != Tz::UTC);
             (clock, zone.map_or_else(|| clock.name(self.t).to_owned(), zones::short))
         })
     }
 
-    /// Whose clock the reader chose.
+    /// The clock that the reader chose.
     pub(crate) fn clock(&self) -> Clock {
         zones::shown().0
     }
@@ -153,7 +153,7 @@ pub(crate) struct Page<Q = Plain> {
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     here: String,
-    /// Whether a script asks, for a part of the page.
+    /// Whether a script requests a part of the page.
     is_part: bool,
 }
 
@@ -168,7 +168,7 @@ impl<Q: FromQuery> FromQuery for Asked<Q> {
     }
 }
 
-/// A query without anything of its own.
+/// A query without parameters of its own.
 #[derive(Debug)]
 pub(crate) struct Plain;
 
@@ -178,17 +178,17 @@ impl FromQuery for Plain {
     }
 }
 
-/// Why the caller may not do what a button is for, for its title; nothing where the caller may.
+/// Why the caller may not use a button, for its title; `None` if the caller may.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Missing {
-    /// Starting, cancelling, pausing.
+    /// To start, cancel and pause.
     pub(crate) operator: Option<&'static str>,
-    /// Changing and deleting.
+    /// To change and delete.
     pub(crate) editor: Option<&'static str>,
 }
 
 impl<Q> Page<Q> {
-    /// Which roles the caller does not have for an app; without one, for the whole namespace.
+    /// The roles that the caller lacks for an app or, without one, for the whole namespace.
     pub(crate) fn missing(&self, app: Option<AppId>) -> Missing {
         let may = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
         let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
@@ -198,7 +198,7 @@ impl<Q> Page<Q> {
         }
     }
 
-    /// Why the caller may make no job here; nothing where there is an app in which the caller may.
+    /// Why the caller may create no job in this namespace; `None` if there is an app in which the caller may.
     pub(crate) fn missing_for_new_job(&self) -> Option<&'static str> {
         let is_nowhere = self.call.within(Permission::Edit).is_some_and(|apps| apps.is_empty());
         is_nowhere.then_some(self.t.needs_editor_somewhere)

@@ -1,4 +1,4 @@
-//! Signing in and out, setting up, and what a browser prefers.
+//! Signing in and out, setting up, and the preferences of a browser.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, AuditId, Timestamp, name, plain};
-use rondel_store::access::{Account, Attempt, AuditEntry, LinkPurpose, Means, SignInLink, Verdict};
+use rondel_store::access::{Account, Attempt, AuditEntry, AuthMethod, LinkPurpose, SignInLink, Verdict};
 
 use super::form::Fields;
 use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
@@ -38,12 +38,12 @@ struct SignInPage {
     token: Option<String>,
     next: String,
     was_sent_here: bool,
-    /// What was typed and not right.
+    /// The name that was typed, if the sign-in failed.
     name: String,
     error: Option<String>,
-    /// Whether the first account is still to be made.
-    is_nobody_there: bool,
-    /// Where the provider of sign-ins is gone to, if there is one.
+    /// Whether the first account has still to be created.
+    needs_first_account: bool,
+    /// The address that leads to the provider of sign-ins, if there is one.
     oidc: Option<String>,
 }
 
@@ -57,7 +57,7 @@ struct SetUpPage {
     error: Option<String>,
 }
 
-/// A browser that has not signed in: where it is, and how it names itself.
+/// A browser that has not signed in, with its address and its user agent.
 #[derive(Debug)]
 pub(crate) struct Stranger {
     pub(super) place: Place,
@@ -91,7 +91,7 @@ impl Stranger {
     }
 }
 
-/// Looks at a link without using it up: previews of links do so.
+/// Shows the page. A link is checked, and not used up, since previews of links open it too.
 pub(super) async fn page(
     State(web): State<Web>,
     prefs: Prefs,
@@ -120,8 +120,8 @@ pub(super) async fn page(
     let shell = Shell::new(prefs, Nav::None, None, &here);
     let (t, next, name) = (shell.t, next.unwrap_or("/").to_owned(), String::new());
     let oidc = oidc_link(&web, &next);
-    let is_nobody_there = !store.has_admin_account().await?;
-    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, is_nobody_there, oidc };
+    let needs_first_account = !store.has_admin_account().await?;
+    let page = SignInPage { shell, t, token, next, was_sent_here, name, error: None, needs_first_account, oidc };
     html(if was_sent_here { StatusCode::UNAUTHORIZED } else { StatusCode::OK }, &page)
 }
 
@@ -129,7 +129,7 @@ fn oidc_link(web: &Web, next: &str) -> Option<String> {
     web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", pair("next", next)))
 }
 
-/// Uses a link up, or takes a name and a password.
+/// Signs a user in by a link, which is used up, or by a name and a password.
 pub(super) async fn enter(
     State(web): State<Web>,
     prefs: Prefs,
@@ -142,7 +142,7 @@ pub(super) async fn enter(
         let link = by_link(&web, &stranger, fields.get("token")).await?;
         let whose = SignInOwner::of_link(&link).ok_or_else(spent)?;
         let name = sign_in::name_of(web.engine.store(), whose).await?;
-        comes_in(&web, &stranger, &name.ok_or_else(spent)?).await?;
+        record_sign_in(&web, &stranger, &name.ok_or_else(spent)?).await?;
         return begin(&web, &stranger, whose, next).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
@@ -150,12 +150,12 @@ pub(super) async fn enter(
     let outcome = sign_in::by_password(store, &web.passwords, (name, password), stranger.address(), now).await;
     match outcome.map_err(failed)? {
         SignIn::Welcome(account) => {
-            comes_in(&web, &stranger, &account.name).await?;
+            record_sign_in(&web, &stranger, &account.name).await?;
             begin(&web, &stranger, SignInOwner::Account(account.id), next).await
         }
         SignIn::Wrong => {
-            // No account has a colon in its name: what was typed is not taken for the one who acted.
-            let entry = entry(&web, &stranger, &format!("typed:{}", plain::cleaned(name)), Means::Anonymous);
+            // No account has a colon in its name, so the name that was typed cannot be taken for the actor.
+            let entry = entry(&web, &stranger, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
             audit::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
             let t = shell.t;
@@ -169,7 +169,7 @@ pub(super) async fn enter(
                 was_sent_here: false,
                 name,
                 error,
-                is_nobody_there: !store.has_admin_account().await?,
+                needs_first_account: !store.has_admin_account().await?,
                 oidc,
             };
             html(StatusCode::UNAUTHORIZED, &page)
@@ -189,7 +189,7 @@ async fn by_link(web: &Web, stranger: &Stranger, secret: &str) -> Result<SignInL
     link.ok_or_else(spent)
 }
 
-/// A sign-in of its own at each entry: what the browser carried before is worth nothing afterwards.
+/// Begins a new session at each sign-in, and ends the one that the browser had before.
 pub(super) async fn begin(web: &Web, stranger: &Stranger, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
     let store = web.engine.store();
     if let Some(before) = &stranger.cookie {
@@ -266,18 +266,18 @@ pub(super) async fn set_up_account(
     if sign_in::redeem(store, token, LinkPurpose::Setup, now).await?.is_none() {
         return Err(spent());
     }
-    let entry = entry(&web, &stranger, name, Means::Anonymous);
+    let entry = entry(&web, &stranger, name, AuthMethod::Anonymous);
     let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
     store.add_audit(&entry).await?;
-    // Another link made it meanwhile: each start of a server prints one.
+    // The account was created with another link meanwhile: each start of a server prints one.
     if !store.create_first_admin(&account).await? {
         return Err(spent());
     }
-    comes_in(&web, &stranger, name).await?;
+    record_sign_in(&web, &stranger, name).await?;
     begin(&web, &stranger, SignInOwner::Account(account.id), "/").await
 }
 
-/// Keeps a language or a theme, and goes back to where that was asked for.
+/// Stores a language, a theme or a clock in a cookie, and returns to the page of the form.
 pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: Fields) -> Result<Response, Problem> {
     stranger.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
@@ -294,12 +294,12 @@ pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: F
     Ok(response)
 }
 
-/// Writes who signs in; without that no user does.
-async fn comes_in(web: &Web, stranger: &Stranger, actor: &str) -> Result<(), Problem> {
-    Ok(web.engine.store().add_audit(&entry(web, stranger, actor, Means::Session)).await?)
+/// Records a sign-in in the audit log; if this fails, the user is not signed in.
+async fn record_sign_in(web: &Web, stranger: &Stranger, actor: &str) -> Result<(), Problem> {
+    Ok(web.engine.store().add_audit(&entry(web, stranger, actor, AuthMethod::Session)).await?)
 }
 
-fn entry(web: &Web, stranger: &Stranger, actor: &str, means: Means) -> AuditEntry {
+fn entry(web: &Web, stranger: &Stranger, actor: &str, means: AuthMethod) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),

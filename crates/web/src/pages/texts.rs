@@ -36,7 +36,7 @@ impl Lang {
         }
     }
 
-    /// What its own speakers call it.
+    /// Its name in the language itself.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::En => "English",
@@ -48,7 +48,7 @@ impl Lang {
         Self::ALL.into_iter().find(|lang| lang.word() == word)
     }
 
-    /// The first language of an `Accept-Language` header that there is, by weight.
+    /// The known language with the greatest weight in an `Accept-Language` header.
     pub(crate) fn from_header(header: &str) -> Option<Self> {
         let mut ranges: Vec<(u16, &str)> = header.split(',').map(weighted).collect();
         ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
@@ -78,7 +78,7 @@ fn weighted(part: &str) -> (u16, &str) {
     (thousandths, range.trim())
 }
 
-/// Puts values into the gaps of a text. Of one with two forms, `one|other`, the first is for a count of 1.
+/// Fills the gaps of a text with values. If it has two forms, `one|other`, the first is for a count of 1.
 fn fill(text: &str, values: &[(&str, String)]) -> String {
     let mut filled = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
@@ -150,7 +150,7 @@ impl Texts {
         }
     }
 
-    /// The routes that can be chosen, and what they mean.
+    /// The routes to choose from, with their texts.
     pub(crate) const fn routes(&self) -> [(Route, &'static str); 12] {
         [
             (Route::Round, self.route_round),
@@ -173,7 +173,7 @@ impl Texts {
         words.unwrap_or(route.as_str())
     }
 
-    /// What the author of a job should know.
+    /// A warning for the author of a job.
     pub(crate) fn warning(&self, warning: &JobWarning) -> String {
         match warning {
             JobWarning::NoHandler { app, handler } => self.warning_no_handler(app, handler),
@@ -228,7 +228,7 @@ impl Texts {
         }
     }
 
-    /// What a problem is called, and what to do about it.
+    /// The title of a problem, and the hint on what to do about it.
     pub(crate) const fn problem(&self, code: Code) -> (&'static str, &'static str) {
         match code {
             Code::Unauthenticated => (self.problem_signed_out, self.problem_signed_out_hint),

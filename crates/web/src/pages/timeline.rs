@@ -1,4 +1,4 @@
-//! The timeline: lanes of runs and fires, the hours of the week in which runs pile up, and the density of what is ahead.
+//! The timeline: lanes of runs and fires, the hours of the week in which runs pile up, and the density of the fires ahead.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use futures_util::future::try_join;
 use http::StatusCode;
-use rondel_admin::coming::{Ahead, Forecast, forecast};
+use rondel_admin::coming::{Forecast, ForecastRange, forecast};
 use rondel_core::sketch::Step;
 use rondel_core::{Timestamp, name};
 
@@ -24,10 +24,10 @@ use crate::redirect::pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The lengths that can be shown, in hours, with their words in an address.
+/// The ranges to choose from, in hours, with their words in an address.
 const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
 const ZOOM_DEFAULT: usize = 2;
-/// How many lanes are shown, and how many where the reader asks for more.
+/// How many lanes are shown, and how many if the reader asks for more.
 const LANE_COUNT: u32 = 24;
 const MANY_LANES: (&str, u32) = ("100", 100);
 /// How many days the hours of the week are shown for.
@@ -39,12 +39,12 @@ const AHEAD_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
 const AHEAD_HEIGHT: u64 = 90;
 
-/// What the address asks for.
+/// The query of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
     by: By,
     zoom: usize,
-    /// The end of what is shown; none for the present.
+    /// The end of the shown range; `None` for the present.
     to: Option<Timestamp>,
     contains: String,
     app: Option<String>,
@@ -97,7 +97,7 @@ impl TimelineQuery {
         HOUR * ZOOMS.get(self.zoom).map_or(24, |(_, hours)| *hours)
     }
 
-    /// What is shown: three quarters of it are past, where the address names no end.
+    /// The shown range: three quarters of it are past if the address names no end.
     fn scale(&self, now: Timestamp) -> Scale {
         let to = self.to.unwrap_or(now + self.length() / 4);
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
@@ -113,7 +113,7 @@ impl TimelineQuery {
     }
 }
 
-/// A choice: its word, its address, and whether it is the present one.
+/// A choice: its word, its address, and whether it is the current one.
 struct Choice {
     word: String,
     href: String,
@@ -144,11 +144,11 @@ struct TimelinePage {
     heat: Vec<HeatRow>,
     hours: Vec<u32>,
     lane_max: u32,
-    /// The same with more lanes.
+    /// The address of the timeline with more lanes.
     more_lanes: Option<String>,
 }
 
-/// A day of the hours of the week.
+/// A day in the table of hours.
 struct HeatRow {
     day: String,
     cells: Vec<HeatCell>,
@@ -157,7 +157,7 @@ struct HeatRow {
 /// An hour.
 struct HeatCell {
     x: u32,
-    /// From 0, nothing, to 5.
+    /// From 0 (no runs) to 5.
     class: usize,
     failed: bool,
     href: String,
@@ -232,7 +232,7 @@ const fn by_name(by: By, t: &Texts) -> &'static str {
     }
 }
 
-/// How dark an hour is beside the usual one, so that a herd stands out.
+/// How dark an hour is compared with the usual one, so that hours with many runs stand out.
 const fn heat_class(count: u64, usual: u64) -> usize {
     match count.saturating_mul(100) / usual {
         _ if count == 0 => 0,
@@ -244,7 +244,7 @@ const fn heat_class(count: u64, usual: u64) -> usize {
     }
 }
 
-/// How many failures an hour with runs usually has.
+/// How many failures an hour with runs usually has: the median.
 fn usual_trouble(buckets: &[Bucket]) -> u64 {
     let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
     let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.trouble()).collect();
@@ -252,7 +252,8 @@ fn usual_trouble(buckets: &[Bucket]) -> u64 {
     counts.get(counts.len() / 2).copied().unwrap_or(0)
 }
 
-/// Whether an hour has half as many failures again as usual: where some fail in each hour, those hours are not marked.
+/// Whether an hour has at least one and a half times the usual number of failures: if some fail in every hour, ordinary hours are not
+/// marked.
 const fn stands_out(trouble: u64, usual: u64) -> bool {
     trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
 }
@@ -300,7 +301,7 @@ struct AheadPage {
     total: u64,
 }
 
-/// How many fires a quarter of an hour has.
+/// The number of fires in a quarter of an hour.
 struct AheadBar {
     x: u32,
     width: u32,
@@ -316,10 +317,10 @@ struct AheadFire {
     app: String,
 }
 
-/// What fires in the next day.
+/// The fires of the next day.
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let ask = Ahead { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
+    let ask = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
     let within = page.call.seen_apps();
     let found = forecast(page.engine().node(), page.call.namespace.id, within.as_deref(), ask).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
@@ -363,7 +364,7 @@ fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts)
 }
 
 impl AheadPage {
-    /// How long the forecast is, in words.
+    /// The length of the forecast, as text.
     fn span(&self) -> String {
         span_words(DAY, self.t)
     }

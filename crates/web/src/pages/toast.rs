@@ -1,5 +1,5 @@
-//! The short message about what a form did: shown in a corner by the page's script, which sent the form and stays where it is.
-//! Without a script the form leads back to its page.
+//! The short message about what a form did. The page's script sends the form, stays on the page, and shows the message in a corner; without
+//! a script the form leads back to its page.
 
 use askama::Template;
 use axum::response::Response;
@@ -10,13 +10,13 @@ use super::texts::Texts;
 use crate::problem::Problem;
 use crate::redirect::to;
 
-/// What was done, and what can be done about it.
+/// What was done, and the actions that can follow.
 #[derive(Debug, Default)]
 pub(super) struct Toast {
     pub(super) text: String,
-    /// The words of a link, and its address.
+    /// The text and the address of a link.
     pub(super) link: Option<(String, String)>,
-    /// Where the form that takes it back is sent to.
+    /// The address to which the form that reverts the action is sent.
     pub(super) undo: Option<String>,
 }
 
@@ -27,7 +27,7 @@ struct ToastPart {
     toast: Toast,
 }
 
-/// Answers a form: a script gets the message, a browser without one is led to `back`.
+/// Answers a form: a script gets the message, a browser without one is redirected to `back`.
 pub(super) fn answer<Q>(page: &Page<Q>, toast: Toast, back: &str) -> Result<Response, Problem> {
     if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(back)) }
 }

@@ -1,4 +1,4 @@
-//! Users: who can sign in, with which roles; for users who may do everything.
+//! The page of users and their roles, for admins of the cluster.
 
 use askama::Template;
 use axum::response::Response;
@@ -27,14 +27,14 @@ struct UsersPage {
     shell: Shell,
     t: &'static Texts,
     rows: Vec<UserRow>,
-    /// The form of a new user, with what was typed.
+    /// The form of a new user, with its input.
     new: NewForm,
     error: Option<Error>,
-    /// A link for a user, made just now.
+    /// A link for a user that was made just now.
     link: Option<String>,
-    /// The list.
+    /// The request and the command that list users.
     code: AsCode,
-    /// A new user, with an example of a role.
+    /// The request and the command that create a user, with an example of a role.
     new_code: AsCode,
 }
 
@@ -44,12 +44,12 @@ struct UserRow {
     disabled: bool,
     has_password: bool,
     grants: Vec<String>,
-    /// Whether it is the account of the caller, whose password is set on the page of the account.
+    /// Whether it is the caller's own account, whose password is set on the page of the account.
     is_own: bool,
     picker: GrantPicker,
-    /// Whether its form is open: something in it is wrong.
+    /// Whether its form is open, because something in it is wrong.
     is_open: bool,
-    /// How the roles and the lock that it has are set from a script.
+    /// The request and the command that set its present roles and lock.
     code: AsCode,
 }
 
@@ -59,20 +59,20 @@ struct NewForm {
     picker: GrantPicker,
 }
 
-/// What is wrong with a form, in which field.
+/// An error in a form, with its field.
 struct Error {
     field: &'static str,
     message: String,
-    /// In the words of the engine, where the page has none of its own.
+    /// The engine's message, if the page has none of its own.
     detail: Option<String>,
 }
 
-/// What a form left behind.
+/// The outcome of a form.
 #[derive(Default)]
 struct Shown {
     problem: Option<Problem>,
     link: Option<String>,
-    /// What was typed for a new user, or for this one.
+    /// The input for a new user, or for `user`.
     fields: Option<Fields>,
     user: Option<String>,
 }
@@ -129,14 +129,14 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
 /// The name in the example of a new user.
 const EXAMPLE: &str = "maria";
 
-/// How a user is created from a script.
+/// The request and the command that create a user.
 fn new_code() -> AsCode {
     let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
     let command = format!("user create {EXAMPLE} --role operator:default");
     AsCode::everywhere(("POST", "/api/v1/users"), Some(&body), &command)
 }
 
-/// How the roles and the lock of a user are set from a script, with the present values.
+/// The request and the command that set the roles and the lock of a user, with the present values.
 fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
     let mut command = format!("user change {}", quoted(&user.name));
@@ -149,7 +149,7 @@ fn change_code(user: &UserJson) -> AsCode {
     AsCode::everywhere(("PATCH", &format!("/api/v1/users/{}", encoded(&user.name))), Some(&body), &command)
 }
 
-/// What is wrong, in the words of the page.
+/// The error of a problem, in the words of the page.
 fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
     let (field, message) = match (problem.code(), pointer.as_str()) {
@@ -167,7 +167,7 @@ fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     Error { field, message: message.to_owned(), detail }
 }
 
-/// Goes back to the list, or shows what was wrong in it.
+/// Returns to the list, or shows it with the error.
 async fn answered(
     visitor: &Visitor,
     prefs: Prefs,
@@ -186,7 +186,7 @@ async fn answered(
     }
 }
 
-/// Makes a user; one who is invited comes in by a link, which is shown this once.
+/// Creates a user. An invited user signs in by a link, which is shown once.
 pub(super) async fn create(
     visitor: Visitor,
     prefs: Prefs,
@@ -217,7 +217,7 @@ pub(super) async fn change(
     Named(name, ..): Named<path::User>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    // What the form does not have stays as it is.
+    // Values that the form does not have stay as they are.
     let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
@@ -251,7 +251,7 @@ pub(super) async fn password(
     answered(&visitor, prefs, outcome, (None, Some(name))).await
 }
 
-/// A link that signs a user in; shown once.
+/// Makes a link that signs a user in; it is shown once.
 pub(super) async fn link(
     visitor: Visitor,
     prefs: Prefs,

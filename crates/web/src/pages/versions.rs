@@ -1,4 +1,4 @@
-//! The versions of a job: what each edit changed, two of them side by side, and putting one back.
+//! The versions of a job: what each edit changed, two of them side by side, and restoring one.
 
 use askama::Template;
 use axum::response::Response;
@@ -14,7 +14,7 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::jobs::{compared, find, put_back_version, version_spec, versions_before};
+use crate::api::jobs::{compared, find, restore_version, version_spec, versions_before};
 use crate::etag::IfMatch;
 use crate::path::{self, Named};
 use crate::problem::Problem;
@@ -26,7 +26,7 @@ const COUNT: usize = 30;
 /// How many fields the summary of an edit names.
 const NAMED_COUNT: usize = 4;
 
-/// Which two versions are compared, and before which one the list goes on.
+/// The two versions to compare, and the version before which the list continues.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
     from: Option<i64>,
@@ -66,7 +66,7 @@ struct VersionRow {
     version: i64,
     author: String,
     at: Moment,
-    /// The fields that differ from the version before; nothing where that is not on the page.
+    /// The fields that differ from the version before; `None` if that one is not on the page.
     summary: Option<String>,
     is_from: bool,
     is_to: bool,
@@ -77,7 +77,7 @@ struct Comparison {
     from: i64,
     to: i64,
     changes: Vec<ChangeRow>,
-    /// What putting back the older one does to the fires ahead; nothing where it is the present one.
+    /// The effect of restoring the older one on the fires ahead; `None` if it is the present version.
     coming: Option<Coming>,
     restore: AsCode,
 }
@@ -133,7 +133,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
         false => {
             let mut spec = version_spec(&page.call, record, from).await?;
             spec.enabled = record.spec.enabled;
-            // A calendar that is gone by now is no reason to hide the comparison.
+            // A calendar that no longer exists is no reason to hide the comparison.
             Coming::of(&page.call, Some(record), &spec, page.t).await.ok()
         }
     };
@@ -151,7 +151,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
     })
 }
 
-/// Which fields an edit changed, in a line.
+/// The fields that an edit changed, on one line.
 fn summary(changes: &[Change], t: &Texts) -> String {
     let mut fields: Vec<&str> = changes
         .iter()
@@ -166,14 +166,14 @@ fn summary(changes: &[Change], t: &Texts) -> String {
     }
 }
 
-/// Puts an earlier version back, as a new one.
+/// Restores an earlier version as a new one.
 pub(super) async fn restore(
     page: Page,
     Named(name, ..): Named<path::Job>,
     fields: Fields,
 ) -> Result<Response, Problem> {
     let version = fields.get("version").parse().unwrap_or_default();
-    let saved = put_back_version(&page.call, &name, &IfMatch::Any, version).await?;
+    let saved = restore_version(&page.call, &name, &IfMatch::Any, version).await?;
     page.call.note.changed_to(&saved.spec);
     Ok(to(&format!("/jobs/{name}/versions")))
 }

@@ -14,7 +14,7 @@ use super::texts::Texts;
 /// A status: a shape, a colour and a word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
-    /// For the shape and the colour.
+    /// The CSS class, for shape and colour.
     pub(crate) class: &'static str,
     pub(crate) word: &'static str,
     pub(crate) is_open: bool,
@@ -25,7 +25,7 @@ impl Status {
         Self { class: status.as_str(), word: t.status(status), is_open: !status.is_terminal() }
     }
 
-    /// The same of a run: one whose instant is ahead, and that waits for nothing else, is planned.
+    /// The status of a run. One whose instant is ahead, and that waits for nothing else, is planned.
     pub(crate) fn of_run(run: &Run, t: &Texts) -> Self {
         let status = Self::new(run.shown_status(), t);
         let is_planned = run.status == RunStatus::Waiting && run.attempt == 1;
@@ -33,7 +33,7 @@ impl Status {
     }
 }
 
-/// The state of a job: a shape and a word, in colour only where a look is needed.
+/// The state of a job: a shape and a word, in colour only if it needs attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateWord {
     pub(crate) icon: &'static str,
@@ -72,9 +72,9 @@ pub(crate) struct RunRow {
     pub(crate) reason: Option<String>,
     pub(crate) executor: Option<String>,
     pub(crate) attempt: i32,
-    /// Which of how many, counted from 1.
+    /// The number of the shard, counted from 1, and of all shards.
     pub(crate) shard: Option<(i32, i32)>,
-    /// Which part of its fire it is, if the shard does not state it.
+    /// The part of its fire that the run is, unless the shard shows it.
     pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }
@@ -99,7 +99,7 @@ impl RunRow {
         }
     }
 
-    /// The same with the word for that part.
+    /// The row with the word for this part.
     pub(crate) fn with_part(self, part: Option<Part>, t: &Texts) -> Self {
         let part = part.and_then(|part| match part {
             Part::Whole => Some(t.run_part_whole),
@@ -111,8 +111,8 @@ impl RunRow {
     }
 }
 
-/// The message of the handler or a user. The server's own message is left out: the reason states it in the reader's language.
-/// What an executor put into words by itself is translated.
+/// The message of the handler or of a user. The server's own message is left out, since the reason states it in the reader's language.
+/// Messages that executors compose themselves are translated.
 pub(crate) fn own_message(
     message: Option<&str>,
     reason: Option<Reason>,
@@ -127,7 +127,7 @@ pub(crate) fn own_message(
     Some(translated.unwrap_or_else(|| message.to_owned()))
 }
 
-/// How long a run took, or takes by now.
+/// How long a run took, or has taken by now.
 fn run_length(run: &Run, now: Timestamp, t: &Texts) -> Option<String> {
     let end = if run.status.is_terminal() { run.finished_at? } else { now };
     Some(length(end.since(run.started_at?), t))
@@ -148,11 +148,11 @@ pub(crate) struct Bar {
 pub(crate) const BAR_HEIGHT: u64 = 20;
 /// How many bars a job has.
 pub(crate) const BAR_COUNT: usize = 24;
-/// How wide a bar is, with the gap behind it.
+/// The width of a bar, with the gap after it.
 pub(crate) const BAR_WIDTH: usize = 5;
 const BAR_HEIGHT_MIN: u64 = 4;
 
-/// The newest runs as bars, the newest on the right; as high as they took long.
+/// The newest runs as bars, the newest on the right; the height shows the duration.
 pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> {
     let took = |run: &Run| {
         let end = run.finished_at.unwrap_or(now);
@@ -161,7 +161,7 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
     let shown = &newest_first[..newest_first.len().min(BAR_COUNT)];
     let longest = shown.iter().map(took).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
-        // By the root, so that short runs still differ beside a long one.
+        // By the square root, so that short runs still differ next to a long one.
         let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {

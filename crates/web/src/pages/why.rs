@@ -1,4 +1,4 @@
-//! "Why did this job run, or not, at …?": one box, the verdict, the chain of causes, and what would keep it from running now.
+//! "Why did this job run, or not, at …?": one box, the verdict, the chain of causes, and what would keep the job from running now.
 
 use askama::Template;
 use axum::response::Response;
@@ -24,18 +24,18 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// How many names of jobs the box proposes.
+/// How many names of jobs the box suggests.
 const JOB_COUNT: u32 = 300;
 /// How many names are searched for one that is almost the typed one.
 const SEARCH_COUNT: u32 = 5_000;
 /// How many near misses are named.
 const NEAR_COUNT: usize = 5;
-/// How many instants are answered: a clock shows a time twice at most.
+/// Maximum number of instants that are answered: a clock shows a time twice at most.
 const ANSWER_COUNT: usize = 2;
-/// The longest question that is kept.
+/// Maximum length of each text of a question, in characters; the rest is cut off.
 const TEXT_LEN_MAX: usize = 200;
 
-/// The question.
+/// The question of the page.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     job: String,
@@ -71,7 +71,7 @@ struct WhyPage {
     zones: Vec<String>,
     jobs: Vec<String>,
     error: Option<String>,
-    /// Jobs that may be meant.
+    /// Jobs whose names are close to the typed one.
     near: Vec<(String, String)>,
     note: Option<String>,
     answers: Vec<Answer>,
@@ -90,7 +90,7 @@ struct Answer {
     when: When,
     class: &'static str,
     word: &'static str,
-    /// The first sentence, and those that follow from it.
+    /// The first sentence of the answer, and those that follow from it.
     verdict: String,
     chain: Vec<String>,
     run: Option<RunId>,
@@ -100,7 +100,7 @@ struct Answer {
     after: Option<When>,
 }
 
-/// Something that must be so for the job to run now.
+/// A condition for the job to run now.
 struct Check {
     is_good: bool,
     sentence: String,
@@ -156,7 +156,7 @@ async fn names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem
     Ok(found.into_iter().map(|record| record.spec.name).collect())
 }
 
-/// Fills in the answers; false where the question cannot be read.
+/// Fills in the answers; `false` if the question cannot be parsed.
 async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
     let (t, now, within) = (page.t, page.engine().now(), page.call.seen_apps());
     let own_zone = zone_of(&record.spec);
@@ -174,7 +174,7 @@ async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) 
     if !shown.zones.contains(&zone_text) {
         shown.zones.push(zone_text);
     }
-    let writer = Writer { job: &record.spec.name, zone, now, t };
+    let writer = AnswerFormatter { job: &record.spec.name, zone, now, t };
     let mut found = Vec::new();
     if shown.at.is_empty() {
         found.push(page.engine().why_now(record, within.as_deref()).await?);
@@ -225,15 +225,15 @@ fn run_of(why: &Why) -> Option<RunId> {
     }
 }
 
-/// Writes answers about one job.
-struct Writer<'a> {
+/// Formats answers about one job.
+struct AnswerFormatter<'a> {
     job: &'a str,
     zone: Tz,
     now: Timestamp,
     t: &'static Texts,
 }
 
-impl Writer<'_> {
+impl AnswerFormatter<'_> {
     fn when(&self, at: Timestamp) -> When {
         When {
             at: Moment::new(at, self.now, self.t),
@@ -262,7 +262,7 @@ impl Writer<'_> {
     }
 }
 
-/// The sentences of an answer. A full stop within a name is followed by no blank.
+/// Splits an answer into sentences. A full stop within a name is not followed by a blank.
 fn sentences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut begin = 0;
@@ -286,7 +286,7 @@ fn sentences(text: &str) -> Vec<String> {
     found
 }
 
-/// What the job needs to run now, and whether it has it.
+/// The conditions for the job to run now, and whether each is met.
 async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>, Problem> {
     let (t, spec) = (page.t, &record.spec);
     let mut checks = Vec::new();
@@ -352,7 +352,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     Ok(checks)
 }
 
-/// Names in a sentence: the first few, and how many more there are.
+/// Names for a sentence: the first few, and how many more there are.
 fn listed(names: &[String], t: &Texts) -> String {
     let shown = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {

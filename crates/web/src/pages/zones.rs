@@ -1,4 +1,4 @@
-//! In which time zone a page shows instants: the reader's own, that of the job, or UTC.
+//! The time zone in which a page shows instants: the reader's own, that of the job, or UTC.
 //!
 //! The choice is made once for a request ([`Zones::scope`]), so that no page and no row can forget it.
 
@@ -13,12 +13,12 @@ use super::schedule_text::schedules;
 use super::texts::Texts;
 use crate::cookies;
 
-/// Which zone the reader chose.
+/// The cookie with the clock that the reader chose.
 pub(crate) const TIMES_COOKIE: &str = "rondel_times";
-/// The zone of the browser, which a script writes.
+/// The cookie with the zone of the browser, which a script writes.
 const ZONE_COOKIE: &str = "rondel_zone";
 
-/// Whose clock is shown.
+/// The clock that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Clock {
     Job,
@@ -55,9 +55,9 @@ impl Clock {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Zones {
     clock: Clock,
-    /// The browser's; none until its script has named it.
+    /// The browser's zone; `None` until its script has named it.
     mine: Option<Tz>,
-    /// That of the job which the page is about.
+    /// The zone of the job that the page is about.
     job: Cell<Option<Tz>>,
 }
 
@@ -77,12 +77,12 @@ impl Zones {
         ZONES.scope(self, answer).await
     }
 
-    /// Those of the present request; UTC outside of one.
+    /// The zones of the present request; UTC outside of a request.
     fn present() -> Self {
         ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
     }
 
-    /// The zone of what belongs to a job of this zone.
+    /// The zone for instants of a job with this zone.
     fn shown_for(&self, job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
@@ -92,19 +92,19 @@ impl Zones {
     }
 }
 
-/// The page is about this job: its zone is shown where the reader chose so.
+/// Makes this the job that the page is about: its zone is shown if the reader chose so.
 pub(crate) fn page_of(spec: &JobSpec) {
     let zone = zone_of(spec);
     ZONES.try_with(|zones| zones.job.set(Some(zone))).ok();
 }
 
-/// The zone of a job's first schedule, else UTC.
+/// The zone of a job's first schedule, or else UTC.
 pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
     let zone = schedules(spec).first().and_then(|schedule| schedule.time_zone.as_deref());
     zone.and_then(|zone| parse_zone(zone).ok()).unwrap_or(Tz::UTC)
 }
 
-/// What is shown now: the reader's choice, and the zone that it means on this page.
+/// The reader's choice, and the zone that it means on this page.
 pub(crate) fn shown() -> (Clock, Tz) {
     let zones = Zones::present();
     (zones.clock, zones.shown_for(zones.job.get()))
@@ -132,7 +132,7 @@ pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
     (part("%Y-%m-%d"), part("%H:%M:%S"), part(".%3f"))
 }
 
-/// An instant in every zone that is known here, one a line.
+/// An instant in every known zone, one per line.
 pub(crate) fn in_all(at: Timestamp) -> String {
     let zones = Zones::present();
     let mut known: Vec<Tz> = Vec::new();

@@ -1,4 +1,4 @@
-//! YAML as users write definitions in it: read into JSON values that know their lines and columns, and written.
+//! Reads and writes YAML as users write definitions in it. Reading makes JSON values that know their lines and columns.
 //!
 //! The scalars are those of YAML 1.2 (`yes` and `on` are words), with the merge key `<<` of 1.1, which is in wide use. What
 //! JSON cannot express is refused.

@@ -1,4 +1,4 @@
-//! Reading: events of the parser become nodes that know where they stand.
+//! Reading: the events of the parser become nodes that know their places in the text.
 
 use std::collections::{HashMap, HashSet};
 use std::str::Chars;
@@ -21,7 +21,7 @@ pub(crate) const MAP_NODE_COUNT: usize = 4;
 const TEXT_LEN_MAX: usize = 32 * 1024 * 1024;
 const CORE_TAGS: &str = "tag:yaml.org,2002:";
 
-/// What is wrong with a text, and where.
+/// An error in a text, with its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct YamlError {
@@ -29,11 +29,11 @@ pub struct YamlError {
     pub line: usize,
     /// The column, from 1.
     pub column: usize,
-    /// A sentence without an end.
+    /// The message, without a full stop.
     pub message: String,
 }
 
-/// A value that knows where it stands.
+/// A value that knows its place in the text.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The line, from 1.
@@ -58,7 +58,7 @@ struct Size {
     node_count: usize,
     /// The bytes of its scalars and keys.
     text_len: usize,
-    /// 1 for a scalar.
+    /// The number of levels: 1 for a scalar.
     depth: usize,
 }
 
@@ -67,7 +67,7 @@ impl Size {
         Self { node_count: 1, text_len: value.as_str().map_or(0, str::len), depth: 1 }
     }
 
-    /// With a node that is one level below it.
+    /// The size with a node that is one level below.
     fn with(self, below: Self) -> Self {
         Self {
             node_count: self.node_count + below.node_count,
@@ -80,7 +80,7 @@ impl Size {
 /// The documents of a stream; an empty one is left out.
 ///
 /// # Errors
-/// What is no YAML, and what JSON cannot express.
+/// The text is not YAML, or has something that JSON cannot express.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
     let mut loader = Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), used: Size::default() };
     let mut documents = Vec::new();
@@ -100,7 +100,7 @@ pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
 }
 
 impl Node {
-    /// The items of a list; the node itself where it is none.
+    /// The items of a list; the node itself if it is no list.
     #[must_use]
     pub fn items(self) -> Vec<Self> {
         match self.kind {
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// Drops texts that nothing else has, and keeps the places of all.
+    /// Drops the texts that no other node shares, and keeps the places of all nodes.
     pub fn forget_texts(&mut self) {
         match &mut self.kind {
             Kind::Scalar(value) => *value = Arc::new(Value::Null),
@@ -132,7 +132,7 @@ impl Node {
         }
     }
 
-    /// The line and column of what a JSON pointer names: where that is not there, of what it would be in.
+    /// The line and column of the place that a JSON pointer names; if it does not exist, of the node that would contain it.
     #[must_use]
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         let mut node = self;
@@ -150,7 +150,7 @@ impl Node {
     }
 }
 
-/// What is being put together.
+/// A list or a map that is being read.
 enum Open {
     List { at: Marker, anchor: usize, items: Vec<Node> },
     Map { at: Marker, anchor: usize, fields: Fields, key: Option<(String, Marker)> },
@@ -164,7 +164,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Adds a field unless there is one with this name.
+    /// Adds a field, unless there is one with this name already.
     fn add(&mut self, name: String, node: Node) -> bool {
         let is_new = self.names.insert(name.clone());
         if is_new {
@@ -177,7 +177,7 @@ impl Fields {
 struct Loader<'a> {
     parser: Parser<Chars<'a>>,
     anchors: HashMap<usize, Node>,
-    /// What all nodes so far take; the depth is not used.
+    /// The size of all nodes so far; the depth is not used.
     used: Size,
 }
 
@@ -186,7 +186,7 @@ impl Loader<'_> {
         self.parser.next_token().map_err(|error: ScanError| wrong(*error.marker(), error.info()))
     }
 
-    /// The next node, whole. Not recursive: a text may be nested as deep as it is long.
+    /// Reads the next node completely. Not recursive: a text may be nested as deep as it is long.
     fn node(&mut self) -> Result<Node, YamlError> {
         let mut open: Vec<Open> = Vec::new();
         loop {
@@ -230,7 +230,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Counts what a node takes by itself, or an alias with all below it.
+    /// Counts the size of a node by itself, or of an alias with everything below it.
     fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
         self.used = self.used.with(size);
         if self.used.node_count > NODE_COUNT_MAX {
@@ -297,7 +297,7 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
                 }
             }
             None => {
-                // The parser sees that a block is a map at its first colon: it begins with its first key.
+                // The parser recognises a block as a map only at its first colon: the map begins with its first key.
                 if fields.all.is_empty() && at.index() < begin.index() {
                     *begin = at;
                 }
@@ -320,7 +320,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
     text.ok_or_else(|| wrong(at, "a key is a word, not a list, a map or nothing"))
 }
 
-/// What `<<` names goes where the map has nothing itself.
+/// Adds the fields of the maps that `<<` names, unless the map has them itself.
 fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
     let Some(position) = fields.all.iter().position(|(key, _)| key == "<<") else { return Ok(fields.all) };
     let (_, source) = fields.all.remove(position);

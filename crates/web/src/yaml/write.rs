@@ -1,11 +1,11 @@
-//! Writing, so that it reads well and [`super::documents`] reads the same.
+//! Writing YAML that reads well, and that [`super::documents`] reads back as the same values.
 
 use rondel_core::plain::is_unseen;
 use serde_json::Value;
 
 use super::scalar;
 
-/// A list of objects as a YAML document; the fields stand in the given order.
+/// A list of objects as a YAML document, with the fields in the given order.
 #[must_use]
 pub fn write(items: &[Vec<(&str, &Value)>]) -> String {
     if items.is_empty() {
@@ -45,7 +45,7 @@ pub fn write_value(value: &Value) -> String {
     out
 }
 
-/// `key: value`, where the key stands at `indent` already.
+/// Writes `key: value`; the output is at `indent` already.
 fn field(out: &mut String, key: &str, value: &Value, indent: usize) {
     text(out, key, None);
     out.push(':');
@@ -73,7 +73,7 @@ fn field(out: &mut String, key: &str, value: &Value, indent: usize) {
     }
 }
 
-/// What follows `- `.
+/// Writes the text after `- `.
 fn entry(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -91,7 +91,7 @@ fn entry(out: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// A value in one line; a text of lines as a block where `block` has the indentation.
+/// Writes a value on one line; a text of several lines as a block if `block` has its indentation.
 fn inline(out: &mut String, value: &Value, block: Option<usize>) {
     match value {
         Value::String(it) => text(out, it, block),
@@ -137,7 +137,7 @@ fn lines(out: &mut String, it: &str, indent: usize) {
     }
 }
 
-/// Whether a text of lines can stand as it is: nothing that a reader would not see.
+/// Whether a text of several lines can be a block: it has nothing invisible.
 fn is_block(it: &str) -> bool {
     let body = it.strip_suffix('\n').unwrap_or(it);
     let is_shown = |c: char| c == '\n' || c == '\t' || !is_unseen(c);
@@ -150,7 +150,7 @@ fn is_block(it: &str) -> bool {
         && body.split('\n').all(|line| !line.ends_with([' ', '\t']))
 }
 
-/// Whether a text means itself without quotes, in a list as well.
+/// Whether a text keeps its meaning without quotes, in a list too.
 fn is_plain(it: &str) -> bool {
     let begins = it.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
         || it.strip_prefix('<').is_some_and(|rest| rest == "<");
@@ -162,7 +162,7 @@ fn is_plain(it: &str) -> bool {
     begins && it.chars().all(inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
 }
 
-/// In double quotes, as JSON has them; characters beyond 16 bits as YAML has them.
+/// Writes a text in double quotes as in JSON; characters beyond 16 bits as in YAML.
 fn quoted(out: &mut String, it: &str) {
     out.push('"');
     for c in it.chars() {

@@ -1,4 +1,4 @@
-//! Calls of a link: each is a task of its own and comes back as an event. A few at the same time for each executor.
+//! The calls of a link: each is a task of its own that returns its result as an event. The number per executor is limited.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use crate::bridge::Shared;
 use crate::client::{CallError, Peer};
 use crate::wire::{self, LogPage};
 
-/// Calls to one executor at the same time.
+/// Maximum number of concurrent calls to one executor.
 const CALL_COUNT_MAX: usize = 16;
-/// Of these, how many read logs: runs are not to wait for them.
+/// Maximum number of these that read logs: runs must not wait for them.
 const PULL_COUNT_MAX: usize = 4;
-/// Pages that one read of a log takes at most.
+/// Maximum number of pages per read of a log.
 const PAGE_COUNT_MAX: usize = 100;
-/// Jobs that one probe asks about at most.
+/// Maximum number of jobs per probe.
 const PROBE_COUNT_MAX: usize = 50;
 
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ impl Calls {
         self.peer.borrow().clone()
     }
 
-    /// Where the link is gone, the event is dropped.
+    /// Runs a call; if the link is gone, its event is dropped.
     fn spawn(&self, call: impl Future<Output = Event> + Send + 'static) {
         let (events, permits) = (self.events.clone(), Arc::clone(&self.permits));
         self.shared.spawn(async move {
@@ -78,7 +78,7 @@ impl Calls {
         self.spawn(async move { Event::Beat(client.ask(&peer, "beat", wire::empty()).await.is_ok()) });
     }
 
-    /// Asks for which of the jobs the executor is free. It knows no job without a number.
+    /// Asks for which of the jobs the executor is idle. A job without a number is unknown to the executor, so that a beat suffices.
     pub(super) fn probe(&self, probe_id: i64, jobs: Vec<(i64, Option<i32>)>) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
         self.spawn(async move {
@@ -98,7 +98,7 @@ impl Calls {
         });
     }
 
-    /// Reads what is new in a log.
+    /// Reads the new lines of a log.
     pub(super) fn pull(&self, row: &XxlRun, is_over: bool) {
         let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
         let (log_id, sent_at_ms, mut from) = (row.log_id, row.sent_at.as_millis(), row.log_line);

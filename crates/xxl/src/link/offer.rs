@@ -1,4 +1,4 @@
-//! Triggers: which of them are taken, their numbers, and the requests that are made of them.
+//! Triggers: whether they are accepted, their numbers, and the requests made of them.
 
 use rondel_core::{JobId, NodeId, RunId};
 use rondel_proto::ITEM_COUNT_MAX;
@@ -14,7 +14,7 @@ use crate::table::Kill;
 use crate::wire::CODE_FAILED;
 
 impl Link {
-    /// Gives triggers their numbers and sends them. What the store refuses was not sent.
+    /// Numbers the triggers that are accepted, and sends their requests. If the store refuses them, none is sent.
     pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
         let origin = (triggers.node_id, triggers.node_epoch);
         let (mut replies, mut taken) = (Vec::new(), Vec::new());
@@ -65,7 +65,7 @@ impl Link {
         true
     }
 
-    /// `None` where the store failed; no rows where the lease does not hold.
+    /// Numbers triggers: `None` if the store failed, no rows if the lease does not hold.
     pub(super) async fn number(&self, token: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
         let new = |trigger: &v1::Trigger| NewXxlRun {
             run: RunId::new(trigger.run_id),

@@ -1,4 +1,4 @@
-//! What becomes of attempts: what the executor answers, what it reports, and what the engine gets of it.
+//! Ends of attempts: answers and reports of the executor, and the results that the engine gets.
 
 use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
@@ -16,14 +16,14 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Ends of attempts that are in the store.
+    /// Takes over ends of attempts that are stored.
     pub(super) async fn reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended = Vec::new();
         for row in rows {
             if row.state == XxlState::Settled {
                 continue;
             }
-            // A report may come after the end was assumed, and its attempt forgotten here.
+            // A report may arrive after the server assumed the end and removed the attempt here.
             if self.table.get_mut(row.log_id).is_none_or(|entry| entry.has_assumed_end()) {
                 self.table.insert(row.clone(), 0, Instant::now());
                 ended.push(row.log_id);
@@ -51,7 +51,7 @@ impl Link {
                 self.hand_back(session, log_id).await
             }
             answer => {
-                // Without an answer the executor may have it: it is asked, and its callback awaited.
+                // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
                 (entry.is_proven, entry.idle_since) = (answer.is_ok(), None);
                 if let Err(error) = answer {
                     tracing::debug!(
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// The request never left: the engine sends the run elsewhere.
+    /// Handles a request that was not sent: the engine sends the run elsewhere.
     pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
         if !self.shared.writes.settle(vec![log_id]).await {
             return false;
@@ -82,7 +82,8 @@ impl Link {
         session.send(Body::Replies(v1::Replies { replies: vec![refusal] })).await
     }
 
-    /// What the executor answered to the request to stop an attempt: then that end counts, also over a callback that came meanwhile.
+    /// Handles the answer to the request to stop an attempt. If the executor stopped it, that end counts, even over a callback received
+    /// meanwhile.
     pub(super) async fn killed(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
         let Some(entry) = self.table.get_mut(log_id).filter(|entry| entry.result_sent_at.is_none()) else {
             return true;
@@ -93,7 +94,7 @@ impl Link {
         };
         let words = match &answer {
             Ok(answer) if answer.is_good() => {
-                // The callback that the stop brings about may be in the store by now.
+                // The callback that results from the stop may already be in the store.
                 let message = rondel_core::outcome::cancelled_by(&by);
                 let is_open = entry.is_open();
                 (entry.row.code, entry.row.message) = (Some(CODE_KILLED), Some(message.clone()));
@@ -115,7 +116,7 @@ impl Link {
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if from > entry.row.log_line {
-            // Lines before these were lost with a session: the read is repeated from there.
+            // The lines before these were lost with an earlier session: the read is repeated from there.
             if is_last {
                 entry.is_pulling = !entry.is_open();
                 if entry.is_pulling {
@@ -124,7 +125,7 @@ impl Link {
             }
             return true;
         }
-        // Another server may have stored some of them meanwhile.
+        // Another server may have stored some of these lines meanwhile.
         let first = entry.row.log_line.max(from);
         let known = usize::try_from(first - from).unwrap_or(usize::MAX);
         let lines: Vec<String> = page.lines.into_iter().skip(known).collect();
@@ -154,7 +155,7 @@ impl Link {
         true
     }
 
-    /// Records the end of an attempt that the executor does not report itself, and reports it. A callback that came before counts.
+    /// Stores an end that the executor does not report itself, and reports it. A callback that arrived before takes precedence.
     pub(super) async fn end(&mut self, session: &Session, log_id: i64, code: i32, message: &str) -> bool {
         let report = XxlReport { log_id, code, message: Some(message.to_owned()) };
         match self.shared.writes.report(self.identity.app, vec![report]).await {
@@ -163,7 +164,8 @@ impl Link {
         }
     }
 
-    /// Reports ends to the engine, and has the rest of the logs read. One whose stop is under way waits for that.
+    /// Reports ends to the engine, and starts to read the rest of their logs. An attempt that is being stopped is not reported until that
+    /// is decided.
     pub(super) async fn deliver(&mut self, session: &Session, log_ids: &[i64]) -> bool {
         let now = Instant::now();
         let (mut results, mut messages) = (Vec::new(), Vec::new());
@@ -218,14 +220,15 @@ impl Link {
             }
         }
         if !self.shared.writes.settle(settled).await {
-            // They are found again, and answered as repeated ones.
+            // They will be found again, and reported once more.
             return false;
         }
         self.table.forget(now);
         true
     }
 
-    /// What the store has at this moment is all that the executor may have: nothing more of the fenced lease gets a number.
+    /// Answers a fence with the attempts that the store has now. The executor can have no others: attempts of the fenced lease get no
+    /// numbers any more.
     pub(super) async fn answer_fence(&mut self, session: &Session, fence: &v1::Fence) -> bool {
         self.table.fence(fence);
         let rows = match self.unsettled().await {

@@ -1,4 +1,4 @@
-//! What a link looks after by the clock: attempts that are asked about, logs that are read, results that are sent again.
+//! Periodic work of a link: asking about attempts, reading logs, and sending results again.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::log;
 use crate::table::Entry;
 use crate::wire::Answer;
 
-/// Chunks of one attempt's log that are counted.
+/// Maximum number of chunks of an attempt's log that are counted.
 const CHUNK_COUNT_MAX: u32 = 10_000;
 
 impl Link {
@@ -44,7 +44,7 @@ impl Link {
         self.give_up(session, now).await
     }
 
-    /// Takes up what the store has of the executor's attempts.
+    /// Merges the stored attempts of the executor into the table.
     pub(super) fn take_up(&mut self, rows: Vec<XxlRun>) {
         let now = Instant::now();
         self.reconciled_at = now;
@@ -52,7 +52,7 @@ impl Link {
         over.into_iter().for_each(|entry| self.read_the_rest(entry, now));
     }
 
-    /// Reads the logs of ended attempts that were another node's to read, if that one is gone: behind what it has stored.
+    /// Reads the logs of ended attempts that another node was to read, if that node is gone: from the end of what is stored.
     async fn read_of_the_gone(&mut self, now: Instant) {
         let shared = Arc::clone(&self.shared);
         for row in self.table.take_unread(now, |row| shared.looks_after(row)) {
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// Reads the rest of the log of an attempt whose end another server heard.
+    /// Reads the rest of the log of an attempt whose end another server received.
     fn read_the_rest(&mut self, entry: Entry, now: Instant) {
         if entry.has_whole_log || entry.is_log_cut {
             return;
@@ -86,7 +86,7 @@ impl Link {
         self.table.insert_over(row, now);
     }
 
-    /// Asks about attempts that have run for a while.
+    /// Asks the executor about attempts that have run for a while.
     pub(super) fn ask(&mut self, now: Instant) {
         let mut numbers = Vec::new();
         let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.looks_after(&entry.row);
@@ -105,7 +105,7 @@ impl Link {
         }
     }
 
-    /// Reads the logs of attempts that run.
+    /// Reads the logs of running attempts.
     pub(super) fn pull(&mut self, now: Instant) {
         let is_read = |entry: &&mut Entry| {
             entry.is_open() && !entry.is_pulling && !entry.is_log_cut && self.shared.looks_after(&entry.row)
@@ -119,7 +119,7 @@ impl Link {
         }
     }
 
-    /// Ends attempts that the executor does not have, and for which no callback came in time.
+    /// Ends attempts that the executor no longer has, and for which no callback arrived in time.
     pub(super) async fn give_up(&mut self, session: &Session, now: Instant) -> bool {
         let patience = self.shared.config.callback_timeout;
         let is_over = |since: Instant| now.duration_since(since) >= patience;
@@ -143,7 +143,7 @@ impl Link {
         }
         true
     }
-    /// Whether the executor has a run of the job: one that has none and sends no callback has lost it.
+    /// Records whether the executor has a run of the job: if it has none and sends no callback, it has lost the run.
     pub(super) fn idle(&mut self, number: i32, asked_at: Instant, answer: Result<Answer, CallError>) -> bool {
         let answer = match answer {
             Ok(answer) => answer,

@@ -1,10 +1,10 @@
-//! Days as CSV: a header of `date`, and `name` and `kind` where they are wanted, in any order.
+//! Days as CSV: a header with `date` and optionally `name` and `kind`, in any order.
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
 use super::days::{Days, ImportError, Kind, date};
 
-/// Where the columns are.
+/// Indexes of the columns.
 struct Columns {
     date: usize,
     name: Option<usize>,

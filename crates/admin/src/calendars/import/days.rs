@@ -1,4 +1,4 @@
-//! The days of an imported file, and the rule that they become.
+//! The days of an imported file, and the calendar rule made of them.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use rondel_core::calendar::{DAY_COUNT_MAX, Day, Rule, Weekday};
 
 const NAME_LEN_MAX: usize = 200;
 
-/// What its days become.
+/// Which rule to make of the imported days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportAs {
     /// A calendar of these days.
@@ -19,7 +19,7 @@ pub enum ImportAs {
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImportError {
-    /// One line of it.
+    /// An error in one line.
     #[error("line {line}: {message}")]
     Line {
         /// Counted from 1.
@@ -27,7 +27,7 @@ pub enum ImportError {
         /// What is wrong, and what would be right.
         message: String,
     },
-    /// The whole of it.
+    /// An error of the file as a whole.
     #[error("{0}")]
     File(String),
 }
@@ -37,7 +37,7 @@ pub enum ImportError {
 pub(super) struct Days {
     holidays: BTreeMap<NaiveDate, Option<String>>,
     workdays: BTreeMap<NaiveDate, Option<String>>,
-    /// How many were put in, whether or not they were there.
+    /// The number of days added, including repeated ones.
     count: usize,
 }
 
@@ -48,7 +48,7 @@ pub(super) enum Kind {
 }
 
 impl Days {
-    /// Puts in the days from `first` to `last`.
+    /// Adds the days from `first` to `last`.
     pub(super) fn put(
         &mut self,
         kind: Kind,
@@ -96,7 +96,7 @@ impl Days {
     }
 }
 
-/// Days one after another with one name are one span.
+/// Joins consecutive days with the same name into one span.
 fn spans(days: &BTreeMap<NaiveDate, Option<String>>) -> Vec<Day> {
     let mut spans: Vec<(NaiveDate, NaiveDate, &Option<String>)> = Vec::new();
     for (day, name) in days {

@@ -1,4 +1,4 @@
-//! Days as iCalendar: all-day events, spans of days, and what repeats each year.
+//! Days as iCalendar: all-day events, events of several days, and events that repeat each year.
 //!
 //! Read line by line and without recursion, so that no nesting, however deep, can exhaust the stack.
 
@@ -10,9 +10,9 @@ use rondel_core::calendar::DAY_COUNT_MAX;
 use super::days::{Days, ImportError, Kind, date};
 use super::recurrence::Recurrence;
 
-/// One line, unfolded.
+/// One logical line, unfolded.
 struct Line {
-    /// Where it begins.
+    /// The number of its first physical line, from 1.
     number: u64,
     text: String,
 }
@@ -21,9 +21,9 @@ struct Line {
 struct Event {
     begins: u64,
     start: Option<NaiveDate>,
-    /// The first day after it.
+    /// The first day after the event.
     end: Option<NaiveDate>,
-    /// How many days it lasts.
+    /// Length in days.
     duration: Option<u64>,
     summary: String,
     recurrence: Option<Recurrence>,
@@ -34,7 +34,7 @@ struct Event {
 pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, ImportError> {
     let mut days = Days::default();
     let mut event: Option<Event> = None;
-    // Components inside of the event: alarms.
+    // Nesting depth of components inside the event, such as alarms.
     let mut depth = 0_usize;
     let lines = unfold(text);
     if !lines.first().is_some_and(|line| line.text.trim().eq_ignore_ascii_case("BEGIN:VCALENDAR")) {
@@ -68,7 +68,7 @@ pub(super) fn read(text: &str, years: Option<(i32, i32)>) -> Result<Days, Import
     }
 }
 
-/// Lines that begin with a space or a tab go on with the line before.
+/// Joins folded lines: a line that begins with a space or a tab continues the line before.
 fn unfold(text: &str) -> Vec<Line> {
     let mut lines: Vec<Line> = Vec::new();
     for (number, raw) in (1..).zip(text.split('\n')) {
@@ -82,8 +82,8 @@ fn unfold(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Name in capitals, and value: `DTSTART;VALUE=DATE:20261001`. A colon in quotes is none. What the parameters state about a
-/// date (`VALUE`, `TZID`) is plain from its form.
+/// Splits a line such as `DTSTART;VALUE=DATE:20261001` into its name, in capitals, and its value. A colon in quotes does not separate them.
+/// The parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
 fn split(line: &str) -> Option<(String, &str)> {
     let mut quoted = false;
     let colon = line.char_indices().find(|(_, c)| {
@@ -97,7 +97,7 @@ fn split(line: &str) -> Option<(String, &str)> {
 }
 
 impl Event {
-    /// Takes in one property.
+    /// Reads one property of the event.
     fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
         match name {
             "DTSTART" => self.start = Some(day(name, value)?),
@@ -127,7 +127,7 @@ impl Event {
         let start = self.start.ok_or_else(|| about("has no DTSTART".to_owned()))?;
         let length = match (self.end, self.duration) {
             (Some(end), _) if end < start => return Err(about(format!("ends on {end}, before it begins on {start}"))),
-            // The day of the end is not included; some programs write the day itself.
+            // DTEND is exclusive; some programs write the last day itself.
             (Some(end), _) => u64::try_from((end - start).num_days()).unwrap_or(0).max(1),
             (None, Some(duration)) => duration.max(1),
             (None, None) => 1,
@@ -146,7 +146,7 @@ impl Event {
     }
 }
 
-/// A day: a date, or midnight. A time of day makes no day.
+/// Parses a date, or midnight of a date. Any other time of day is an error.
 fn day(name: &str, value: &str) -> Result<NaiveDate, String> {
     let shown: String = value.chars().take(40).collect();
     let (text, time) = value.trim().split_once('T').unwrap_or((value, "000000"));
@@ -156,7 +156,7 @@ fn day(name: &str, value: &str) -> Result<NaiveDate, String> {
     date(text).ok_or_else(|| format!("{name} {shown:?} is no date such as 20261001 from 1970 to 2199"))
 }
 
-/// `P3D`, `P2W`.
+/// Parses a duration in whole days: `P3D`, `P2W`.
 fn days_of(value: &str) -> Result<u64, String> {
     let whole = value.trim().strip_prefix('P');
     let parsed = whole.and_then(|text| {

@@ -1,4 +1,4 @@
-//! Days out of other programs' files: iCalendar (`.ics`) and CSV, as the rule of a calendar. Pure: text in, rule out.
+//! Imports days from the files of other programs, iCalendar (`.ics`) and CSV, as the rule of a calendar. Pure: text in, rule out.
 
 mod csv;
 mod days;
@@ -9,10 +9,10 @@ use rondel_core::calendar::Rule;
 
 pub use days::{ImportAs, ImportError};
 
-/// The longest file.
+/// Maximum size of a file, in bytes.
 pub const IMPORT_LEN_MAX: usize = 1024 * 1024;
 
-/// What kind of file it is.
+/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImportFormat {
     /// iCalendar, RFC 5545: all-day events.
@@ -21,10 +21,10 @@ pub enum ImportFormat {
     Csv,
 }
 
-/// The rule that a file comes to. `years`, the first and the last, bound what repeats each year for ever.
+/// Converts a file to a calendar rule. `years`, the first and the last, limit events that repeat each year without end.
 ///
 /// # Errors
-/// What is wrong with the file, and where.
+/// What is wrong with the file, and in which line.
 pub fn import(
     format: ImportFormat,
     text: &[u8],

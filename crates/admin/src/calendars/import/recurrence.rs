@@ -1,4 +1,4 @@
-//! Rules by which an event repeats: only those that give a day of each year.
+//! Recurrence rules of events: only rules that give one day of each year.
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
 
@@ -6,7 +6,7 @@ use super::days::date;
 
 const YEAR_MAX: i32 = 2199;
 
-/// `FREQ=YEARLY` with what belongs to it.
+/// `FREQ=YEARLY` with its parameters.
 #[derive(Debug)]
 pub(super) struct Recurrence {
     interval: i32,
@@ -19,7 +19,7 @@ pub(super) struct Recurrence {
 }
 
 impl Recurrence {
-    /// Reads a rule; what it has that gives no day of each year is refused by name.
+    /// Parses a rule; a part that does not give one day of each year is refused by name.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut rule = Self { interval: 1, count: None, until: None, month: None, month_day: None, weekday: None };
         let mut is_yearly = false;
@@ -58,7 +58,7 @@ impl Recurrence {
         if is_yearly { Ok(rule) } else { Err("an RRULE has no FREQ".to_owned()) }
     }
 
-    /// The days on which it begins: the first is `start` itself, where the rule agrees.
+    /// The days on which the event begins; the first is `start` itself, if the rule matches it.
     pub(super) fn starts(&self, start: NaiveDate, years: Option<(i32, i32)>) -> Result<Vec<NaiveDate>, String> {
         if self.count.is_none() && self.until.is_none() && years.is_none() {
             return Err("repeats each year without end: give the years, as in years=2026..2030".to_owned());

@@ -1,9 +1,9 @@
 //! Jobs whose runs this node cannot start move to a node that can: with all their open runs, or not at all, since a job has
 //! one home.
 //!
-//! A job that is moving starts nothing here. Its runs stay queued until the result of the move is known, or is known to be
-//! unknown: then the moved runs are forgotten here, and the periodic query for strays finds those that stayed. A run
-//! that the tick has read and that reaches the dispatcher later is among the [departing](crate::cluster::Departing).
+//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database has not answered:
+//! then the moved runs are forgotten here, and the periodic query for strays finds those that stayed. A run that the tick has read and that
+//! reaches the dispatcher later is among the [departing](crate::cluster::Departing).
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -16,26 +16,26 @@ use crate::counters::Count;
 use crate::dispatch::event::Event;
 use crate::dispatch::persist::StepLoop;
 use crate::dispatch::ready::Ready;
-use crate::dispatch::recovery::seek::Elsewhere;
+use crate::dispatch::recovery::seek::RemoteExecutors;
 
 impl StepLoop {
-    /// Gives jobs to a node, and reports when it is known where they are.
+    /// Hands jobs over to a node, and reports when the handover has ended.
     pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.give(&held, &jobs, to).await,
             None => Ok(()),
         };
-        self.tell(Event::Handed(jobs)).await;
+        self.notify(Event::Handed(jobs)).await;
         given
     }
 
-    /// Gives the jobs of these runs to nodes that hear an executor which can run them.
+    /// Hands over the jobs of these runs to nodes that hear an executor which can run them.
     pub(crate) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.seek_each(&held, &stranded).await,
             None => Ok(()),
         };
-        self.tell(Event::Handed(stranded.iter().map(|ready| ready.run.job).collect())).await;
+        self.notify(Event::Handed(stranded.iter().map(|ready| ready.run.job).collect())).await;
         given
     }
 
@@ -48,9 +48,10 @@ impl StepLoop {
         for namespace in namespaces {
             records.extend(store.executors(namespace, since).await?);
         }
-        // Switched off here, they are switched off there.
+        // An executor that is switched off here is switched off at every node.
         records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
-        let elsewhere = Elsewhere::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
+        let elsewhere =
+            RemoteExecutors::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
         for (node, jobs) in elsewhere.homes_for(stranded) {
             self.give(held, &jobs, node).await?;
         }
@@ -68,14 +69,14 @@ impl StepLoop {
         let gone = match given {
             Ok(gone) => gone,
             Err(error) => {
-                self.tell(Event::MaybeHandedOver(ids)).await;
+                self.notify(Event::MaybeHandedOver(ids)).await;
                 return Err(error);
             }
         };
         let count = gone.len();
         let has_gone: HashSet<RunId> = gone.iter().copied().collect();
         shared.departing.stay(ids.into_iter().filter(|run| !has_gone.contains(run)));
-        self.tell(Event::HandedOver(gone)).await;
+        self.notify(Event::HandedOver(gone)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);
             tracing::info!(count, node_id = %to, "gave runs to another node, which can start them");

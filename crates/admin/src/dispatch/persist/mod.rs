@@ -1,5 +1,5 @@
-//! What must be durable before the dispatcher goes on: broadcasts fixed, at-most-once runs marked, long runs noted.
-//! One loop, in order, in batches; it answers with events.
+//! Makes the steps of the dispatcher durable: fixes broadcasts, marks runs, notes long runs. One loop performs them in order, in batches,
+//! and answers with events.
 
 mod hand_over;
 
@@ -21,7 +21,7 @@ use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// Steps that may wait; a step that finds no room is tried again by the dispatcher.
+/// How many steps may wait; the dispatcher repeats a step that finds no room.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
 /// How long questions to other servers are kept.
 const FENCES_KEPT_FOR: Duration = Duration::from_secs(3_600);
@@ -57,8 +57,8 @@ impl StepLoop {
         }
     }
 
-    /// What was decided under a lease is stored under it, or not at all: by now another one, of this server too, may have
-    /// taken over the runs and know more about them.
+    /// Stores what was decided under a lease under that lease, or not at all: by now another lease, perhaps of this server, may have taken
+    /// over the runs and know more about them.
     async fn take(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
@@ -68,39 +68,39 @@ impl StepLoop {
                     Ok(open) => (Some(open), Ok(())),
                     Err(error) => (None, Err(error)),
                 };
-                self.tell(Event::Expanded(root, Shards { asked: shards, open })).await;
+                self.notify(Event::Expanded(root, Shards { asked: shards, open })).await;
                 expanded
             }
             Step::Mark(runs) => {
                 let asked = runs.iter().map(|run| (run.run, run.attempt)).collect();
                 let won = store.mark(token, &runs).await;
-                self.tell(Event::Marked(asked, won.as_ref().cloned().unwrap_or_default())).await;
+                self.notify(Event::Marked(asked, won.as_ref().cloned().unwrap_or_default())).await;
                 won.map(drop)
             }
             Step::NoteLeft(executor) => store.leave_sessions(executor).await,
             Step::Unmark(runs) => {
                 let unmarked = store.unmark(token, &runs).await;
-                self.tell(Event::Unmarked).await;
+                self.notify(Event::Unmarked).await;
                 unmarked
             }
             Step::NoteRunning(runs) => {
                 let noted = store.note_running(token, &runs).await;
                 if noted.is_err() {
-                    // The next round asks for it again: the groups of a pump get no items before.
-                    self.tell(Event::StepRefused(Step::NoteRunning(runs))).await;
+                    // The next round repeats it: the groups of a pump get no items before it is stored.
+                    self.notify(Event::StepRefused(Step::NoteRunning(runs))).await;
                 }
                 noted
             }
             Step::NoteWaits(waits) => store.note_waits(token, &waits).await,
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
-                self.tell(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
+                self.notify(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
                 Ok(())
             }
             Step::LastHeard(executors) => self.last_heard(executors, token).await,
             Step::Look(runs) => {
                 let checks = store.check_runs(&runs).await?;
-                self.tell(Event::Looked(runs, checks)).await;
+                self.notify(Event::Looked(runs, checks)).await;
                 Ok(())
             }
             Step::Seek(stranded) => self.seek(stranded).await,
@@ -108,22 +108,22 @@ impl StepLoop {
             Step::Cover(runs) => self.cover(runs).await,
             Step::Stop(runs, request) => {
                 store.ask_cancels(&runs, request, self.shared.clock.now()).await?;
-                self.tell(Event::Cancels(runs.into_iter().map(|run| (run, request.by.to_owned())).collect())).await;
+                self.notify(Event::Cancels(runs.into_iter().map(|run| (run, request.by.to_owned())).collect())).await;
                 Ok(())
             }
             Step::AskFences(requests) => store.ask_fences(&requests, self.shared.clock.now() - FENCES_KEPT_FOR).await,
             Step::AnswerFences(answers) => store.answer_fences(&answers, self.shared.clock.now()).await,
             Step::CancelStray(runs) => self.cancel(&runs).await,
-            Step::DropStray(drops) => self.drop_stray(token, &drops).await,
+            Step::DropStray(drops) => self.skip_strays(token, &drops).await,
         }
     }
 
-    pub(crate) async fn tell(&self, event: Event) {
+    pub(crate) async fn notify(&self, event: Event) {
         drop(self.events.send(event).await);
     }
 
-    /// The open shards of a broadcast, cut now or before: the answer to an earlier try may have been lost. None where it is
-    /// another node's, or has ended.
+    /// The open shards of a broadcast, created now or by an earlier try whose answer was lost. Empty if the broadcast is another node's, or
+    /// has ended.
     async fn expand(&self, token: LeaseToken, root: &Run, shards: &[Run]) -> Result<Vec<Run>, StoreError> {
         if self.shared.store.expand(token, root.id, shards).await? {
             return Ok(shards.to_vec());
@@ -137,13 +137,13 @@ impl StepLoop {
         Ok(open)
     }
 
-    /// When other nodes last heard these executors. Where the database does not answer, it is asked again.
+    /// Finds out when other nodes last heard these executors. If the database does not answer, the dispatcher asks again.
     async fn last_heard(&self, executors: Vec<ExecutorId>, token: LeaseToken) -> Result<(), StoreError> {
         let since = self.shared.clock.now() - self.shared.config.lost_after;
         let sessions = match self.shared.store.sessions(since).await {
             Ok(sessions) => sessions,
             Err(error) => {
-                self.tell(Event::Heard(Vec::new(), BTreeMap::new())).await;
+                self.notify(Event::Heard(Vec::new(), BTreeMap::new())).await;
                 return Err(error);
             }
         };
@@ -152,20 +152,20 @@ impl StepLoop {
             let at = heard.entry(session.executor).or_insert(session.last_seen_at);
             *at = session.last_seen_at.max(*at);
         }
-        self.tell(Event::Heard(executors, heard)).await;
+        self.notify(Event::Heard(executors, heard)).await;
         Ok(())
     }
 
-    /// Stores the request before it is sent: whatever crashes then, the run ends and its successor waits for it.
+    /// Stores the request before it is sent: after any crash, the run still ends and its successor waits for it.
     async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         self.shared.store.ask_cancels(&runs, CancelRequest::LATER_RUN, now).await?;
         let cancels = runs.iter().map(|run| (*run, CancelRequest::LATER_RUN.by.to_owned())).collect();
-        self.tell(Event::Covered(runs, cancels)).await;
+        self.notify(Event::Covered(runs, cancels)).await;
         Ok(())
     }
 
-    /// A broadcast is cancelled by cancelling its shards, those among them that came into being after the request.
+    /// Cancels a broadcast by cancelling its shards, also those that were created after the request.
     async fn cancel_shards(&self, root: &Run) -> Result<(), StoreError> {
         let by = root.cancel_by.as_deref().unwrap_or_default();
         let open = self.shared.open_shards(root).await?;
@@ -175,12 +175,12 @@ impl StepLoop {
         }
         let reason = root.cancel_asked().unwrap_or(Reason::Requested);
         self.shared.store.ask_cancels(&new, CancelRequest { by, reason }, self.shared.clock.now()).await?;
-        self.tell(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
+        self.notify(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
         Ok(())
     }
 
-    /// Ends runs that only the store has, and that no executor has: those that wait for their instant, and those without room in memory.
-    async fn drop_stray(&self, token: LeaseToken, drops: &[(RunId, Reason)]) -> Result<(), StoreError> {
+    /// Ends runs that only the store has and that no executor has: those that wait for their instant, and those without room in memory.
+    async fn skip_strays(&self, token: LeaseToken, drops: &[(RunId, Reason)]) -> Result<(), StoreError> {
         let reasons: BTreeMap<RunId, Reason> = drops.iter().copied().collect();
         let mut runs = self.shared.store.runs(&reasons.keys().copied().collect::<Vec<_>>()).await?;
         runs.retain(|run| (run.node, run.node_epoch) == (token.node, token.epoch));

@@ -1,10 +1,10 @@
-//! Limits that jobs share: how many runs of a key may be with executors at the same time, and how many may start in a
-//! length of time. What is held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs
-//! themselves are among the [open runs](OpenRuns).
+//! Limits that jobs share: how many runs of a key executors may have at the same time, and how many may start in a period. A run that is
+//! held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs themselves are among the
+//! [open runs](OpenRuns).
 //!
-//! A limit with a key has a home, as a job has: the node whose job named the key first. It alone counts, and so for the whole
-//! cluster; runs of such jobs that come due elsewhere are handed over to it, and their jobs with them. Counts live in
-//! memory: what is in executors' hands is counted anew after a restart, the starts of before are not.
+//! A limit with a key has a home, as a job has: the node whose job named the key first. Only that node counts, for the whole cluster; runs
+//! under the limit that come due elsewhere are handed over to it, and their jobs with them. Counts live in memory: after a restart the runs
+//! that executors have are counted again, earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -19,23 +19,23 @@ use crate::dispatch::runs::{OpenRuns, Stage, Waiting, waits_until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
-    /// It is not known yet whether this node counts.
+    /// The home of this limit is not known yet.
     Home(LimitName),
-    /// At the same time.
+    /// Runs at the same time.
     Concurrency(NamespaceId, String),
-    /// Starts, of jobs with a key.
+    /// Starts of all jobs with this key.
     Rate(NamespaceId, String),
-    /// Starts, of one job.
+    /// Starts of one job.
     JobRate(JobId),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
-    /// The concurrency key under which a run is open.
+    /// The concurrency limit that each open run counts for.
     held: HashMap<RunId, LimitKey>,
     waiting: HashMap<RunId, (LimitKey, Turn)>,
-    /// When a limit on starts lets the next one go.
+    /// When a rate limit may admit its next run.
     wake_at: Option<Timestamp>,
     /// Whether another node may count for a limit.
     is_cluster: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 struct Limit {
     open: HashSet<RunId>,
-    /// The newest starts, in order; as many as the largest limit with this key looks at.
+    /// The newest starts, in order; as many as the largest limit with this key looks back at.
     starts: VecDeque<(Timestamp, RunId)>,
     starts_max: usize,
     waiting: BTreeSet<Turn>,
@@ -109,7 +109,7 @@ impl Limits {
         std::mem::take(&mut self.to_ask).into_iter().collect()
     }
 
-    /// Asks again for every limit that runs still wait for.
+    /// Asks again for the home of every limit that runs still wait to know.
     pub(crate) fn ask_again(&mut self) {
         let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
         let homes = waited_for.filter_map(|(key, _)| match key {
@@ -119,20 +119,20 @@ impl Limits {
         self.to_ask = homes.collect();
     }
 
-    /// This node counts for the limit.
+    /// Records that this node counts for the limit.
     pub(crate) fn own(&mut self, name: LimitName) {
         self.own.insert(name);
     }
 
-    /// The jobs of some of those who wait to know who counts for the limit, the first in turn.
+    /// The jobs of the first `count` runs, in turn, that wait until the limit's home is known.
     pub(crate) fn homeless(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
         let waiting = limit.into_iter().flat_map(|limit| &limit.waiting);
         waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
-    /// Which limit holds the run back, if one does. A broadcast counts by its shards; but it is cut where its limits are counted,
-    /// for with shards its job cannot go there any more.
+    /// The limit that holds the run back, if one does. A broadcast counts by its shards, but it is expanded only at the home of its limits,
+    /// because a job with shards cannot move there any more.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = names(ready).find(|name| !self.own.contains(name))
@@ -165,7 +165,7 @@ impl Limits {
         }
     }
 
-    /// The run is, or may be, in an executor's hands.
+    /// Counts a run that an executor has, or may have.
     pub(crate) fn hold(&mut self, ready: &Ready) {
         if let Some((key, _)) = concurrency(ready).filter(|_| !ready.run.is_root()) {
             self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
@@ -173,14 +173,14 @@ impl Limits {
         }
     }
 
-    /// The run is with no executor any more. Answers the limit that has room now.
+    /// Stops counting a run that no executor has any more. Returns the limit that has room now.
     pub(crate) fn release(&mut self, run: RunId) -> Option<LimitKey> {
         let key = self.held.remove(&run)?;
         self.limits.get_mut(&key)?.open.remove(&run);
         Some(key)
     }
 
-    /// The run never started: what it counted for is given back.
+    /// Takes back all counts of a run that never started. Returns the concurrency limit that has room now.
     pub(crate) fn undo(&mut self, ready: &Ready) -> Option<LimitKey> {
         if let Some((key, _)) = rate(ready)
             && let Some(limit) = self.limits.get_mut(&key)
@@ -192,7 +192,7 @@ impl Limits {
         self.release(ready.run.id)
     }
 
-    /// The run waits for this limit.
+    /// Queues the run for this limit.
     pub(crate) fn wait(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
         let turn = Turn::of(&waiting.ready);
         if let LimitKey::Home(name) = &key {
@@ -209,7 +209,7 @@ impl Limits {
         runs.put(waiting.ready, Stage::Limited(waiting.since));
     }
 
-    /// The first of those that wait for this limit, if it has room for it.
+    /// Takes out the first run that waits for this limit, if the limit has room for it.
     pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<Waiting> {
         let run = self.limits.get(key)?.waiting.first()?.run;
         if self.holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
@@ -223,7 +223,7 @@ impl Limits {
         self.wake_at.unwrap_or(Timestamp::MAX)
     }
 
-    /// The limits on starts that runs wait for, if one of them may let a run go.
+    /// The rate limits that runs wait for, once one of them may admit a run.
     pub(crate) fn awake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {
             return Vec::new();
@@ -236,7 +236,7 @@ impl Limits {
         keys
     }
 
-    /// Runs still wait for this limit on starts: when it lets the first of them go.
+    /// Sets when this rate limit may admit the first of the runs that still wait for it.
     pub(crate) fn wait_on(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
         let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
@@ -245,20 +245,20 @@ impl Limits {
         self.wake_at = Some(self.wake_at.map_or(free_at, |at| at.min(free_at)));
     }
 
-    /// A run that may wait here does so since then.
+    /// Sets the start of the run's wait, if the run waits here.
     pub(crate) fn waits_since(&self, run: RunId, since: Timestamp, runs: &mut OpenRuns) {
         let waiting = runs.get_mut(run).filter(|_| self.waiting.contains_key(&run));
         waiting.into_iter().for_each(|open| open.stage = Stage::Limited(since));
     }
 
-    /// Takes a run out that waits here.
+    /// Takes out a run that waits here.
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
         let (key, turn) = self.waiting.remove(&run)?;
         self.limits.get_mut(&key)?.waiting.remove(&turn);
         runs.take_waiting(run)
     }
 
-    /// Takes out every run that has waited as long as it may, with what it waited for. Forgets limits without use.
+    /// Takes out every run whose queue timeout has passed, with its wait. Forgets limits that are not in use.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Detail)> {
         let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
         let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
@@ -291,11 +291,11 @@ impl Limits {
         waiting.filter_map(|(key, turn)| Some((key, runs.ready(turn.run)?))).take(count)
     }
 
-    /// Forgets all but what `is_kept` of what is held, and everything that waits.
+    /// Forgets all waiting runs, and those held runs that `is_kept` does not keep.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
-        // The node that adopts what this node had open counts in its place.
+        // The node that adopts this node's open runs counts in its place.
         self.own.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));
@@ -304,7 +304,7 @@ impl Limits {
     }
 }
 
-/// What a run waits for that a limit holds back.
+/// The wait of a run that a limit holds back.
 pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> Detail {
     let job = &ready.definition.job;
     let (kind, key) = match key {

@@ -1,5 +1,5 @@
-//! What due runs wait for: their turn at a gate, a limit, an executor, or answers. The queues order ids; the runs are in the table of
-//! [open runs](super::runs::OpenRuns).
+//! The queues of due runs: for their turn at a gate, for a limit, for an executor, or for answers. The queues order ids; the runs are in
+//! the table of [open runs](super::runs::OpenRuns).
 
 pub(crate) mod limits;
 pub(crate) mod noted;

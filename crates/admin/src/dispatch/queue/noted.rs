@@ -1,4 +1,4 @@
-//! What is stored of runs that wait.
+//! The waits of runs, as stored in their rows.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use rondel_core::{RunId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::WaitPlace;
 
-/// What is stored of runs that wait.
+/// The waits of runs, as stored in their rows.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     pub(in crate::dispatch) noted: HashMap<RunId, Noted>,
@@ -16,7 +16,7 @@ pub(crate) struct Waits {
 #[derive(Debug)]
 pub(crate) struct Noted {
     pub(in crate::dispatch) attempt: i32,
-    /// The lease that the row stood under: an adoption changes the row.
+    /// The lease that owned the row when the wait was noted: an adoption changes the row.
     pub(in crate::dispatch) token: LeaseToken,
     pub(in crate::dispatch) at: Timestamp,
     pub(in crate::dispatch) detail: Box<Detail>,

@@ -1,12 +1,10 @@
-//! Gates: how many runs of a job may be open at the same time, who waits in which order, and who makes room for whom.
+//! Gates: how many runs of a job may be open at the same time, in which order the others wait, and which runs make room for others.
 //!
-//! A gate stands before the whole job (overlap scope `cluster`), or before the job on one executor (`executor`). The
-//! job's home holds it. A broadcast passes its job's gate once and counts as one until all of its shards are over. A run
-//! that waits for its next attempt is *reserved*: it keeps its place in the order of the planned instants. So does a
-//! broadcast of which no shard is under way any more.
+//! A gate guards a whole job (overlap scope `cluster`), or the job on one executor (`executor`). The job's home keeps it. A broadcast
+//! passes its job's gate once and counts as one run until all of its shards have ended. A run that waits for its next attempt is
+//! *reserved*: it keeps its place in the order of the planned instants. So does a broadcast of which no shard is open any more.
 //!
-//! Decides only, and owns no run: those that wait for their turn are among the [open runs](OpenRuns). What a decision means for
-//! the runs is done by the dispatcher.
+//! This module only decides, and owns no run: queued runs are among the [open runs](OpenRuns). The dispatcher carries out the decisions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -20,32 +18,32 @@ use crate::dispatch::runs::{OpenRuns, Stage};
 /// How many runs of one serial job wait in memory where its definition states no bound.
 const QUEUE_MAX: usize = 1_000;
 
-/// What a gate stands before.
+/// What a gate guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Before {
     Job(JobId),
     Executor(JobId, ExecutorId),
 }
 
-/// The order of those that wait: by planned instant. The shards of a broadcast have their broadcast's place.
+/// A position in the order of runs, which is by planned instant. The shards of a broadcast have their broadcast's place.
 type Place = (Timestamp, RunId);
 
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
     gates: HashMap<Before, Gate>,
-    /// Every run that is known to a gate.
+    /// The entry of every run that a gate knows.
     seats: HashMap<RunId, GateEntry>,
-    /// Those that leave once more before they give up their place.
+    /// Runs that leave twice before they give up their places, because they await their children.
     kept: HashSet<RunId>,
-    /// When those that wait for their turn have waited as long as they may; and some that do not wait any more.
+    /// The queue timeouts of queued runs; some of these runs may not be queued any more.
     ends: BTreeSet<(Timestamp, RunId)>,
 }
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// What passed, with the number of open runs behind it: the shards of a broadcast, else one.
+    /// Places that passed, with the number of open runs at each: the shards of a broadcast, else one.
     open: BTreeMap<Place, usize>,
-    /// What passed and waits for another attempt, with the number of its runs that do. A broadcast is here and open where only
+    /// Places that passed and wait for another attempt, with the number of runs that do. A broadcast is both here and in `open` if only
     /// some of its shards wait.
     reserved: BTreeMap<Place, usize>,
     queue: BTreeSet<(Place, RunId)>,
@@ -65,10 +63,10 @@ enum State {
     Queued,
 }
 
-/// What a gate decides.
+/// The decision of a gate about a run.
 #[derive(Debug)]
 pub(crate) enum Entry {
-    /// It may go on.
+    /// It may pass.
     Passed(Ready),
     /// It waits for its turn.
     Queued,
@@ -76,19 +74,19 @@ pub(crate) enum Entry {
     Discarded(Ready),
     /// A later run has taken its place.
     Covered(Ready),
-    /// It waits until those that are open have made room; those that waited are skipped.
+    /// It waits until the `open` runs have made room; the `waiting` runs are skipped.
     Covers { open: Vec<RunId>, waiting: Vec<Ready> },
 }
 
 /// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
-pub(crate) type Passed = (RunId, Option<ExecutorId>);
+pub(crate) type Admitted = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.
 fn whole_of(ready: &Ready) -> Option<RunId> {
     ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root())
 }
 
-/// The gate that a run must pass before it is routed; `None` where there is none.
+/// The gate that a run must pass before it is routed; `None` if it has none.
 fn before_routing(ready: &Ready) -> Option<Before> {
     let job = &ready.definition.job;
     (job.overlap.scope == OverlapScope::Cluster && job.concurrency_max().is_some())
@@ -106,8 +104,8 @@ fn max_of(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more run may be open at this place in the order. Where more than may be are open, for all that was taken
-    /// over counts as sent until its executors have answered, a broadcast's shards wait as well.
+    /// Whether one more run may be open at this place in the order. More than `max` may be open, because every adopted run counts as sent
+    /// until its executors have answered; then the other shards of an open broadcast wait as well.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;
@@ -118,20 +116,20 @@ impl Gate {
         left > 0 && before.take(left).count() < left
     }
 
-    /// The run that those who wait are behind: the first that is open, or waits for another attempt.
+    /// The run that queued runs wait behind: the first that is open, else the first that is reserved.
     fn ahead(&self) -> Option<RunId> {
         let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
         first.map(|(_, run)| *run)
     }
 
-    /// The place of a broadcast by whatever of it is here.
+    /// The place of a broadcast, if any of its runs is here.
     fn place_of(&self, whole: RunId) -> Option<Place> {
         let queued = self.queue.iter().map(|(place, _)| place);
         self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == whole).copied()
     }
 }
 
-/// One less of what is counted at this place.
+/// Counts one run less at this place.
 fn uncount(counts: &mut BTreeMap<Place, usize>, place: Place) {
     match counts.get_mut(&place) {
         Some(count) if *count > 1 => *count -= 1,
@@ -156,7 +154,7 @@ impl Gates {
         waiting.flat_map(queued).take(count)
     }
 
-    /// The run that keeps this one from passing the gate of its job, and how many wait behind that.
+    /// The run that keeps this one from passing the gate of its job, and how many runs wait behind it.
     pub(crate) fn ahead_of(&self, ready: &Ready) -> (Option<RunId>, usize) {
         let gate = before_routing(ready).and_then(|before| self.gates.get(&before));
         let gate = gate.or_else(|| {
@@ -166,7 +164,7 @@ impl Gates {
         gate.map_or((None, 0), |gate| (gate.ahead(), gate.queue.len()))
     }
 
-    /// A run is due: through the gate of its job.
+    /// Passes a due run through the gate of its job.
     pub(crate) fn enter(&mut self, ready: Ready, runs: &mut OpenRuns) -> Entry {
         match before_routing(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
             Some(before) => self.pass(before, ready, runs),
@@ -174,7 +172,7 @@ impl Gates {
         }
     }
 
-    /// A run was routed to this executor: through the job's gate there.
+    /// Passes a run that was routed to this executor through the job's gate there.
     pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId, runs: &mut OpenRuns) -> Entry {
         match at_executor(&ready, executor) {
             Some(before) => self.pass(before, ready, runs),
@@ -190,7 +188,7 @@ impl Gates {
         self.seats.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&before).is_none_or(has_room)
     }
 
-    /// Whether nothing stands in the way of a run that is not due yet, whichever executor it will be routed to.
+    /// Whether a run that is not due yet would pass now, whichever executor it will be routed to.
     pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
         let Some(before) = before_routing(ready) else { return job.concurrency_max().is_none() };
@@ -198,7 +196,7 @@ impl Gates {
         self.gates.get(&before).is_none_or(is_clear)
     }
 
-    /// Whether the run has a place at a gate that is not the one it has to pass now: its job was edited meanwhile.
+    /// Whether the run's place is at a gate other than the one that it must pass now, because its job was edited meanwhile.
     pub(crate) fn is_elsewhere(&self, ready: &Ready) -> bool {
         self.seats.get(&ready.run.id).is_some_and(|seat| Some(seat.before) != before_routing(ready))
     }
@@ -219,7 +217,7 @@ impl Gates {
             self.open(before, &ready);
             return Entry::Passed(ready);
         }
-        // What had begun is not skipped for want of room.
+        // A run that had begun is not skipped for lack of room.
         let has_begun = was_reserved || whole_of(&ready).is_some();
         match job.overlap.policy {
             OverlapPolicy::Cover => self.cover(before, ready, has_begun, runs),
@@ -234,8 +232,8 @@ impl Gates {
         }
     }
 
-    /// The one that comes last takes the place of all the others. One that comes again (a restart gave it another
-    /// attempt) is not the last where a later one is here: it keeps its place until that has its verdict.
+    /// The latest run takes the place of all the others. A run that comes again (a restart gave it another attempt) is covered itself if a
+    /// later run is here; it keeps its place until its verdict is stored.
     fn cover(&mut self, before: Before, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> Entry {
         let Some(gate) = self.gates.get_mut(&before) else { return Entry::Passed(ready) };
         let place = place(before, &ready);
@@ -258,12 +256,12 @@ impl Gates {
     }
 
     fn open(&mut self, before: Before, ready: &Ready) {
-        self.sit(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Open });
+        self.set_entry(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Open });
     }
 
     fn queue(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) {
         let (run, place) = (ready.run.id, place(before, &ready));
-        self.sit(run, GateEntry { before, place, state: State::Queued });
+        self.set_entry(run, GateEntry { before, place, state: State::Queued });
         // What is under way with its broadcast is not held up by anything else for long.
         if whole_of(&ready).is_none() {
             self.ends.insert((ready.waits_until(), run));
@@ -272,8 +270,8 @@ impl Gates {
         runs.put(ready, Stage::Queued);
     }
 
-    /// Gives a run this seat, and takes the one that it had.
-    fn sit(&mut self, run: RunId, seat: GateEntry) {
+    /// Sets the gate entry of a run, in place of any earlier one.
+    fn set_entry(&mut self, run: RunId, seat: GateEntry) {
         self.forget(run);
         let gate = self.gates.entry(seat.before).or_default();
         match seat.state {
@@ -284,16 +282,16 @@ impl Gates {
         self.seats.insert(run, seat);
     }
 
-    /// An open run that did not come through here: it is adopted, or was when the server started. What is in an
-    /// executor's hands, or may be, is open; what waits for another attempt has its place, and so has what waits of a
-    /// broadcast; what was never sent has none.
+    /// Restores the place of an open run that did not pass here: it was adopted, or was open when the server started. A run that an
+    /// executor has, or may have, is open; one that waits for another attempt is reserved, and so is a shard that waits; a run that was
+    /// never sent has no place.
     pub(crate) fn restore(&mut self, ready: &Ready) {
         let run = &ready.run;
         if run.is_root() || mutant::on(Mutant::NoGatesAfterAdoption) {
             return;
         }
         if run.status == RunStatus::Running {
-            // It may have been another node's in between, and keep the place of one that waits since.
+            // It may have been another node's in between, and still have the reserved place of a run that waits.
             if self.seats.get(&run.id).is_some_and(|seat| seat.state == State::Reserved) {
                 self.forget(run.id);
             }
@@ -303,29 +301,30 @@ impl Gates {
         }
     }
 
-    /// A run that did not come through here and that no executor has: it keeps the place of one that waits for its next attempt.
+    /// Reserves the place of a run that did not pass here and that no executor has.
     pub(crate) fn reserve(&mut self, ready: &Ready) {
         if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
-            self.sit(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Reserved });
+            self.set_entry(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Reserved });
         }
     }
 
-    /// An adopted run is in this executor's hands.
+    /// Opens the place of an adopted run at the gate of the executor that has it.
     pub(crate) fn hold_at(&mut self, ready: &Ready, executor: ExecutorId) {
         if let Some(before) = at_executor(ready, executor).filter(|_| !self.seats.contains_key(&ready.run.id)) {
             self.open(before, ready);
         }
     }
 
-    /// A run that keeps its place, though it did not come through here: it awaits its children, or it is a shard of what passed.
+    /// Opens the place of a run that did not pass here: an executor may have it, it awaits its children, or it is a shard of a broadcast
+    /// that passed.
     pub(crate) fn hold(&mut self, ready: &Ready) {
         if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
             self.open(before, ready);
         }
     }
 
-    /// A run that passed ends, and keeps its place until its children are over too: it leaves twice. False where it has
-    /// none here.
+    /// Keeps the place of a run that passed and has succeeded until its children have ended too: it leaves twice. False if it has no place
+    /// here.
     pub(crate) fn keep(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
         if self.seats.get(&run).is_some_and(|seat| seat.state == State::Open) {
             return self.kept.insert(run);
@@ -334,32 +333,32 @@ impl Gates {
         let before = Before::Job(job);
         let Some(place) = self.gates.get(&before).and_then(|gate| gate.place_of(run)) else { return false };
         self.remove_queued(run, runs);
-        self.sit(run, GateEntry { before, place, state: State::Open });
+        self.set_entry(run, GateEntry { before, place, state: State::Open });
         true
     }
 
-    /// A run waits in the store, perhaps for its next attempt. Answers who may go on where it gives its place up: one that had
-    /// not passed has none to keep.
-    pub(crate) fn again(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Passed> {
+    /// Reserves the place of a run that waits in the store, perhaps for its next attempt. A run that had not passed gives its place up.
+    /// Returns the runs that may pass now.
+    pub(crate) fn again(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         let Some(seat) = self.seats.get(&run).copied() else { return Vec::new() };
         match seat.before {
-            // It is routed anew, perhaps to another executor.
+            // It is routed again, perhaps to another executor.
             Before::Executor(..) => self.leave(run, runs),
             Before::Job(_) if seat.state == State::Queued => self.leave(run, runs),
             Before::Job(_) => {
-                self.sit(run, GateEntry { state: State::Reserved, ..seat });
-                self.pump(seat.before, runs)
+                self.set_entry(run, GateEntry { state: State::Reserved, ..seat });
+                self.admit_next(seat.before, runs)
             }
         }
     }
 
-    /// A run is over, or not on its way to its executor any more. Answers who may go on now.
-    pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Passed> {
+    /// Frees the place of a run that has ended, or is not on its way to its executor any more. Returns the runs that may pass now.
+    pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         if self.kept.remove(&run) {
             return Vec::new();
         }
         let Some(before) = self.vacate(run, runs) else { return Vec::new() };
-        self.pump(before, runs)
+        self.admit_next(before, runs)
     }
 
     /// The runs whose places other runs wait behind.
@@ -374,15 +373,15 @@ impl Gates {
         holding_up
     }
 
-    /// The executor has not got this run: it has no place there any more.
-    pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Passed> {
+    /// Frees the place of a run at the gate of an executor that did not get it.
+    pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         match self.seats.get(&run).map(|seat| seat.before) {
             Some(Before::Executor(..)) => self.leave(run, runs),
             Some(Before::Job(_)) | None => Vec::new(),
         }
     }
 
-    /// Takes a run's place, and the run itself where it waits for its turn.
+    /// Removes a run's place, and the run itself if it is queued.
     fn vacate(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Before> {
         if self.seats.get(&run)?.state == State::Queued {
             runs.take(run);
@@ -401,7 +400,7 @@ impl Gates {
         Some(seat.before)
     }
 
-    fn pump(&mut self, before: Before, runs: &mut OpenRuns) -> Vec<Passed> {
+    fn admit_next(&mut self, before: Before, runs: &mut OpenRuns) -> Vec<Admitted> {
         let executor = match before {
             Before::Executor(_, executor) => Some(executor),
             Before::Job(_) => None,
@@ -427,7 +426,7 @@ impl Gates {
         passed
     }
 
-    /// Takes a run out that waits for its turn.
+    /// Takes out a queued run.
     pub(crate) fn remove_queued(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
         let seat = self.seats.get(&run).copied().filter(|seat| seat.state == State::Queued)?;
         self.seats.remove(&run);
@@ -435,7 +434,7 @@ impl Gates {
         runs.take(run).map(|open| open.ready)
     }
 
-    /// Takes out every run that has waited for its turn as long as it may.
+    /// Takes out every queued run whose queue timeout has passed.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
@@ -447,7 +446,7 @@ impl Gates {
         expired
     }
 
-    /// Forgets all places but those of what `is_kept`, and everything that waits for its turn.
+    /// Forgets all queued runs, and the places of those runs that `is_kept` does not keep.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.ends.clear();
         let is_gone = |(run, seat): &(&RunId, &GateEntry)| seat.state == State::Queued || !is_kept(**run);

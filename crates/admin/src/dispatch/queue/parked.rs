@@ -1,9 +1,8 @@
-//! Runs that are due and find no executor free: they wait here, by priority and planned instant, until the job's queue
-//! timeout. They stay `pending` in the store, so a crash loses nothing. Here is their order; the runs themselves are among the
-//! [open runs](OpenRuns).
+//! Due runs without a free executor. They wait here, by priority and planned instant, until the job's queue timeout. They stay `pending` in
+//! the store, so a crash loses nothing. This module keeps their order; the runs themselves are among the [open runs](OpenRuns).
 //!
-//! What waits is sorted by what it waits for, so that a hundred thousand runs without an executor do not hide one that
-//! has one, and each step costs the logarithm of what waits.
+//! Waiting runs are grouped by what they wait for, so that a hundred thousand runs without an executor do not hide one that has one, and
+//! each step costs the logarithm of the number of waiting runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,10 +15,10 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
-/// For how many of the executors that callers named, runs of one job are looked at.
+/// How many of the executors that callers named are considered for one job.
 const NAMED_LOOK_COUNT: usize = 64;
 
-/// Whose turn it is among those that wait: the highest priority, then the earliest planned instant.
+/// The order of waiting runs: the highest priority, then the earliest planned instant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Turn {
     priority: Reverse<u8>,
@@ -34,11 +33,11 @@ impl Turn {
     }
 }
 
-/// What a run waits for. Where no executor is fit for one of a kind, none is for the others.
+/// What a run waits for. If no executor is fit for one run of a kind, none is fit for the others.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
-    /// Where the job itself chooses among the executors, or has shards, for which there is room or not.
+    /// Set if the job matters: it selects or asks executors, the run is a retry, or it is a broadcast that needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
@@ -61,11 +60,11 @@ pub(crate) struct Parked {
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
     ends: BTreeSet<(Timestamp, RunId)>,
-    /// What waits of each job, by the executor that its caller named.
+    /// The waiting runs of each job, by the executor that their callers named.
     jobs: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
 
-/// Where a run stands, and when it has waited as long as it may.
+/// The position of a run in the queues, and its queue timeout.
 #[derive(Debug)]
 struct Position {
     app: AppId,
@@ -83,17 +82,17 @@ pub(crate) struct Offer {
     /// How many kinds may be refused.
     look_past: usize,
     refused_count: usize,
-    /// The last one that was refused.
+    /// The last run that was refused.
     refused_to: Option<Turn>,
 }
 
 impl Offer {
-    /// An offer that looks past so many kinds of runs which cannot be placed.
+    /// An offer that ends once this many kinds of runs could not be placed.
     pub(crate) const fn new(look_past: usize) -> Self {
         Self { look_past, refused_count: 0, refused_to: None }
     }
 
-    /// Whether the first in turn have been offered, and the others are next, where the offer before ended.
+    /// Whether the first kinds in turn have been offered, so that the offer continues where the one before ended.
     const fn is_past_the_first(&self) -> bool {
         self.refused_count >= self.look_past.div_ceil(2)
     }
@@ -104,7 +103,7 @@ struct App {
     kinds: HashMap<Kind, BTreeSet<Turn>>,
     /// The first of each kind.
     heads: BTreeMap<Turn, Kind>,
-    /// The kind that the last offer ended at, where kinds were left: the next one goes on behind it.
+    /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
     offered_to: Option<Turn>,
 }
 
@@ -161,9 +160,9 @@ impl Parked {
         apps
     }
 
-    /// Takes out the next of the app's runs that is to be offered; none once one of every kind was [refused](Self::refuse), or of
-    /// enough kinds. Half of those are the first in turn, the other half those behind the offer before: so each kind has its turn,
-    /// however many cannot be placed.
+    /// Takes out the next of the app's runs to offer; `None` once one run of every kind, or of `look_past` kinds, was
+    /// [refused](Self::refuse). Half of these are the first in turn, the other half those behind the end of the offer before, so that each
+    /// kind has its turn, however many cannot be placed.
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<Waiting> {
         let kinds = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.look_past {
@@ -182,8 +181,8 @@ impl Parked {
         self.remove(run, runs)
     }
 
-    /// Of each of so many jobs behind this one, round and round: the first in turn of those that may run anywhere, and of those for
-    /// each executor that callers named.
+    /// The first runs of at most `count` jobs behind this one, wrapping around. Of each job these are the first run that may go to any
+    /// executor, and the first for each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
         behind: Option<JobId>,
@@ -206,7 +205,7 @@ impl Parked {
         self.push(waiting, runs);
     }
 
-    /// Takes out every run that has waited as long as it may.
+    /// Takes out every run whose queue timeout has passed.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
@@ -218,8 +217,8 @@ impl Parked {
         expired
     }
 
-    /// Those of which `is_chosen` holds, the first of each kind in turn first, at most `count`. Where it does not hold of the
-    /// first of a kind, the others of that kind are not asked about.
+    /// At most `count` runs for which `is_chosen` holds, kind by kind. The search of a kind ends at its first run for which it does not
+    /// hold.
     pub(crate) fn waiting<'a>(
         &self,
         is_chosen: impl Fn(&OpenRun) -> bool,

@@ -1,4 +1,4 @@
-//! Runs whose router needs answers of the executors first: they wait here for the answers, for a bounded time.
+//! Runs whose router needs the answers of executors first: they wait here for the answers, for a bounded time.
 //!
 //! All executors are asked at once, with one message each for all jobs of a turn. An executor without an answer by the
 //! deadline is skipped. An answer is dropped once its run has been routed.
@@ -12,11 +12,11 @@ use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
-/// How long answers are waited for.
+/// How long a run waits for answers.
 const DEADLINE: Duration = Duration::from_millis(200);
-/// How long a job is not asked for again after no executor took its run.
+/// How long executors are not asked about a job again after none of them took its run.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Runs that wait for answers at the same time; more of them wait as if no executor had room.
+/// How many runs may wait for answers at the same time; further ones wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
 /// A run whose router asks executors first, with their answers so far.
@@ -26,15 +26,15 @@ pub(crate) struct Probe {
     pub(crate) answers: Answers,
 }
 
-/// What was answered about a run so far.
+/// The answers about a run so far.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// Until when answers are waited for.
+    /// Deadline for answers.
     pub(crate) until: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
-    /// Got a run of the job since this one was asked about: what they answer to that question is out of date.
+    /// Executors that got a run of the job since this run was asked about: their answers about it are out of date.
     taken: Vec<ExecutorId>,
-    /// The last question before this run was asked about.
+    /// The number of the last question before this run was asked about.
     after: i64,
 }
 
@@ -53,7 +53,7 @@ impl Answers {
         self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::None, |(_, answer)| *answer)
     }
 
-    /// The executor got another run of the job.
+    /// Records that the executor got another run of the job.
     pub(crate) fn take_away(&mut self, executor: ExecutorId) {
         if !self.taken.contains(&executor) {
             self.taken.push(executor);
@@ -68,7 +68,7 @@ impl Answers {
     }
 }
 
-/// A probe that is on its way.
+/// A question that was sent and has not been answered.
 #[derive(Debug)]
 struct PendingProbe {
     executor: ExecutorId,
@@ -79,7 +79,7 @@ struct PendingProbe {
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
     waiting: HashMap<JobId, VecDeque<RunId>>,
-    /// When the probes end, in order.
+    /// The deadlines of the probes, in order.
     ends: VecDeque<(Timestamp, JobId)>,
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
     asked: BTreeMap<i64, PendingProbe>,
@@ -93,7 +93,7 @@ impl Probes {
         self.ends.len() >= OPEN_MAX || self.paused.get(&job).is_some_and(|until| *until > now)
     }
 
-    /// No executor took a run of this job.
+    /// Pauses questions about this job, because no executor took its run.
     pub(crate) fn pause(&mut self, job: JobId, now: Timestamp) {
         if self.paused.len() >= OPEN_MAX {
             self.paused.retain(|_, until| *until > now);
@@ -112,14 +112,14 @@ impl Probes {
         self.wait_on(probe, runs);
     }
 
-    /// A run waits on.
+    /// Puts a run back to wait for more answers.
     pub(crate) fn wait_on(&mut self, probe: Probe, runs: &mut OpenRuns) {
         let Probe { ready, answers } = probe;
         self.waiting.entry(ready.run.job).or_default().push_back(ready.run.id);
         runs.put(ready, Stage::Probing(answers));
     }
 
-    /// The questions of this turn, each with its number and at most so many jobs.
+    /// The questions of this turn, each with its number and at most `jobs_max` jobs.
     pub(crate) fn take_questions(&mut self, jobs_max: usize, now: Timestamp) -> Vec<(ExecutorId, i64, Vec<JobId>)> {
         let mut questions = Vec::with_capacity(self.to_ask.len());
         for (executor, jobs) in std::mem::take(&mut self.to_ask) {
@@ -134,7 +134,7 @@ impl Probes {
         questions
     }
 
-    /// An executor answered a question: `free` are the jobs that it would take. Answers whose runs are to be looked at.
+    /// Records an executor's answer to a question: `free` are the jobs that it would take. Returns the jobs whose runs are to be looked at.
     pub(crate) fn answered(
         &mut self,
         executor: ExecutorId,
@@ -151,7 +151,7 @@ impl Probes {
                 // An executor that answers at all is there.
                 let is_there = question(open.ready.definition.job.route) == Some(Question::There);
                 let is_yes = is_there || free.contains(job);
-                // Who was asked before a run was there does not know of what was sent meanwhile.
+                // An executor that was asked before this run arrived does not know of the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open.stage
                     && answers.after < number
                 {
@@ -188,7 +188,7 @@ impl Probes {
         }
     }
 
-    /// Jobs whose probes end by now.
+    /// Jobs with a probe whose deadline has passed.
     pub(crate) fn take_ended(&mut self, now: Timestamp) -> Vec<JobId> {
         let mut ended = Vec::new();
         while let Some((_, job)) = self.ends.pop_front_if(|(until, _)| *until <= now) {
@@ -201,7 +201,7 @@ impl Probes {
         ended
     }
 
-    /// When the next probe ends.
+    /// The deadline of the next probe.
     pub(crate) fn wake_at(&self) -> Timestamp {
         self.ends.front().map_or(Timestamp::MAX, |(until, _)| *until)
     }

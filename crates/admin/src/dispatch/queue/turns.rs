@@ -1,18 +1,18 @@
-//! Performs what gates and limits decide: which run goes next, waits, or is skipped.
+//! Carries out what gates and limits decide: which run is next, waits, or is skipped.
 
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Reason, RunId};
 
 use crate::dispatch::decision::Decision;
-use crate::dispatch::queue::overlap::{Entry, Passed, queue_max};
+use crate::dispatch::queue::overlap::{Admitted, Entry, queue_max};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{Arrival, Stage, Timer, Waiting};
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 use crate::dispatch::waits;
 
-/// Does what a gate decides about a run, and gives it back where it may pass.
-pub(crate) fn entered(d: &mut Decision<'_>, run: RunId, entry: Entry) -> Option<Ready> {
+/// Carries out the decision of a gate about a run, and returns the run if it may pass.
+pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: Entry) -> Option<Ready> {
     match entry {
         Entry::Passed(ready) => Some(ready),
         Entry::Queued => None,
@@ -38,8 +38,8 @@ pub(crate) fn entered(d: &mut Decision<'_>, run: RunId, entry: Entry) -> Option<
     }
 }
 
-/// Open runs end for a later run. Those that were not sent are skipped; the others are asked to stop, durably, so that a crash
-/// between the request and their end changes nothing: the later run waits for their verdicts.
+/// Ends open runs for a later run. Those that were not sent are skipped; the others are durably asked to stop, so that a crash between the
+/// request and their end changes nothing: the later run waits for their verdicts.
 fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
     for run in open {
         match take_waiting(d, run) {
@@ -47,7 +47,7 @@ fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
                 waits::skip(d, &ready, Reason::Covered, by_later(later));
             }
             again => {
-                // An attempt before it began: it ends as one that was asked to stop.
+                // An earlier attempt has begun, or an executor has the run: it ends as one that was asked to stop.
                 parked_again(d, again);
                 d.state.pending.covering.insert(run);
             }
@@ -61,7 +61,7 @@ fn parked_again(d: &mut Decision<'_>, ready: Option<Ready>) {
     ready.into_iter().for_each(|ready| d.state.parked.push(Waiting::new(ready, now), &mut d.state.runs));
 }
 
-/// Asks for what a later run takes the place of; again each second until that is durable.
+/// Stores the requests to stop the runs that a later run covers; repeated each second until they are durable.
 pub(crate) fn ask_covered(d: &mut Decision<'_>) {
     if !d.state.pending.covering.is_empty() {
         let covering = d.state.pending.covering.iter().copied().collect();
@@ -69,18 +69,18 @@ pub(crate) fn ask_covered(d: &mut Decision<'_>) {
     }
 }
 
-/// A run has ended, or is not this node's: its place at its gate is free.
+/// Frees the place of a run that has ended, or is not this node's.
 pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
     let passed = d.state.gates.leave(run, &mut d.state.runs);
     go_on(d, passed);
 }
 
-/// The turn of these runs has come: [`work_off`] starts them.
-pub(crate) fn go_on(d: &mut Decision<'_>, passed: Vec<Passed>) {
+/// Queues the runs whose turn has come: [`work_off`] starts them.
+pub(crate) fn go_on(d: &mut Decision<'_>, passed: Vec<Admitted>) {
     d.state.work.extend(passed.into_iter().map(Work::Start));
 }
 
-/// Gives the run back unless one of its limits holds it back: then it waits there.
+/// Returns the run, unless one of its limits holds it back: then it waits for that limit.
 pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
     let Some(key) = d.state.limits.holding_back(&ready, now) else { return Some(ready) };
@@ -90,7 +90,7 @@ pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Rea
     None
 }
 
-/// A run was routed to this executor: through the job's gate there and its limits. Gives it back if it may be sent.
+/// Passes a run that was routed to this executor through the job's gate there and its limits. Returns it if it may be sent.
 pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) -> Option<Ready> {
     let now = d.now;
     let ready = match d.state.gates.would_pass_at(&ready, executor) {
@@ -99,12 +99,12 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) ->
     };
     let run = ready.run.id;
     let entry = d.state.gates.enter_at(ready, executor, &mut d.state.runs);
-    let ready = entered(d, run, entry)?;
+    let ready = apply_gate_decision(d, run, entry)?;
     d.state.limits.take(&ready, now);
     Some(ready)
 }
 
-/// The executor has not got the run: what it took on the way there is free again.
+/// Frees the limits and the executor's gate of a run that the executor did not get.
 pub(crate) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
     d.state.deadlines.forget(ready.run.id);
     let freed = d.state.limits.undo(ready);
@@ -113,19 +113,19 @@ pub(crate) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
     d.state.work.extend(freed.map(Work::Offer));
 }
 
-/// The run is with no executor any more: its limit has room for the next.
+/// Frees the limit of a run that no executor has any more.
 pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
     let freed = d.state.limits.release(run);
     d.state.work.extend(freed.map(Work::Offer));
 }
 
-/// Takes a run out that waits here for its turn, for a limit or for an executor.
+/// Takes out a run that waits here for its turn, for a limit or for an executor.
 pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
     match d.state.runs.stage(run)? {
         Stage::Parked(_) => d.state.parked.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
         Stage::Limited(_) => d.state.limits.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
         Stage::Queued => d.state.gates.remove_queued(run, &mut d.state.runs),
-        // It is about to start, or under way: it is no longer this node's alone.
+        // It is in none of these queues: it is scheduled, about to start, or under way.
         Stage::Scheduled(_)
         | Stage::HeldBack(_)
         | Stage::Admitted
@@ -135,7 +135,7 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
     }
 }
 
-/// A run comes from the ring, to be looked at when its timer goes off.
+/// Takes in a run from the ring, to be looked at when its timer goes off.
 pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}
@@ -146,7 +146,7 @@ pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
     d.state.runs.schedule(ready, timer);
 }
 
-/// Drops what waits here of a run, wherever that is.
+/// Drops a waiting run from whichever queue it is in.
 pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     if take_waiting(d, run).is_some() {
         return;
@@ -165,7 +165,7 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     }
 }
 
-/// A later run of the job takes the run's place.
+/// The detail for a run that a later run of the job replaces.
 fn by_later(later: RunId) -> Detail {
     Detail { run: Some(later), ..Detail::default() }
 }

@@ -1,4 +1,4 @@
-//! Until when runs in executors' hands may take.
+//! The deadlines of runs at executors.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rondel_core::outcome::Outcome;
 
 use crate::dispatch::ready::Ready;
 
-/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's makes no run longer.
+/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's clock makes no run longer.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
 
@@ -19,7 +19,7 @@ struct Deadline {
     is_asked: bool,
 }
 
-/// What is to be done about a run past its deadline.
+/// The action for a run past its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Overdue {
     Ask,
@@ -27,7 +27,7 @@ pub(super) enum Overdue {
 }
 
 impl Deadlines {
-    /// The handler of this attempt began then, in microseconds of the boot-time clock.
+    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record counts.
     pub(crate) fn began(&mut self, ready: &Ready, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             self.0.entry(ready.run.id).or_insert(Deadline {
@@ -42,7 +42,7 @@ impl Deadlines {
         self.0.remove(&run);
     }
 
-    /// A run that was stopped because the watch asked for it was not cancelled: its time was over.
+    /// The outcome of a run that was stopped because this watch asked for it: it has timed out, it was not cancelled.
     pub(crate) fn judge(&self, run: RunId, outcome: Outcome) -> Outcome {
         let is_asked = self.0.get(&run).is_some_and(|deadline| deadline.is_asked);
         if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }
@@ -54,7 +54,7 @@ impl Deadlines {
         }
     }
 
-    /// What is past its deadline by one of the patiences of [`EngineConfig`](crate::EngineConfig).
+    /// The runs that are past their deadlines by one of the patiences of [`EngineConfig`](crate::EngineConfig).
     pub(super) fn overdue(&self, now_micros: i64, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
         let what = |deadline: &Deadline| {
             let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(Overdue::Ask);

@@ -1,6 +1,6 @@
-//! Questions by way of other servers: what this one asked, and what others asked it.
+//! Fence questions through other servers: those that this server asked, and those that others asked it.
 //!
-//! An answer counts for the leases of its question, and until the next roll call: that asks everyone anew.
+//! An answer counts for the leases of its question, until the next roll call, which asks every executor again.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::time::Duration;
@@ -13,17 +13,17 @@ use crate::dispatch::executors::Executors;
 
 /// How long executors have to connect by themselves before other servers are asked.
 const ASK_AFTER: Duration = Duration::from_secs(2);
-/// After which a question without an answer is asked anew.
+/// How long after it was asked a question without an answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
-/// Executors that are asked in one round.
+/// How many executors are asked in one round.
 const ASK_MAX: usize = 200;
 
-/// What this server asked other ones.
+/// The questions that this server asked through others.
 #[derive(Debug, Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct RelayedQuestions {
     called_at: Option<Timestamp>,
     asked: BTreeMap<ExecutorId, FenceInquiry>,
-    /// Of all questions, so that two of them differ.
+    /// When the newest of all questions was asked, so that no two have the same instant.
     last_asked_at: Option<Timestamp>,
 }
 
@@ -46,8 +46,8 @@ impl FenceInquiry {
     }
 }
 
-impl Elsewhere {
-    /// A roll call begins: what was answered before does not count.
+impl RelayedQuestions {
+    /// Begins a roll call: earlier answers do not count.
     pub(crate) fn call(&mut self, now: Timestamp) {
         self.called_at = Some(now);
         self.asked.clear();
@@ -58,7 +58,7 @@ impl Elsewhere {
         self.asked.get(&executor).is_some_and(|asked| asked.answer.is_some() && asked.covers(leases))
     }
 
-    /// What executors have in hand that are not connected here, by the answers that cover these leases.
+    /// The attempts of executors that are not connected here, from the answers that cover these leases.
     pub(crate) fn held<'a>(
         &'a self,
         leases: &'a BTreeMap<NodeId, i64>,
@@ -108,7 +108,7 @@ impl Elsewhere {
         due.into_iter().map(request).collect()
     }
 
-    /// Takes an answer; false where its question is not the last one.
+    /// Takes an answer; false if it is not to the newest question, or that has been answered.
     pub(crate) fn answered(&mut self, answer: RelayedAnswer) -> bool {
         let is_this = |asked: &&mut FenceInquiry| asked.at == answer.asked_at && asked.answer.is_none();
         let Some(asked) = self.asked.get_mut(&answer.executor).filter(is_this) else { return false };
@@ -117,7 +117,7 @@ impl Elsewhere {
     }
 }
 
-/// What other servers asked this one, and the executors have still to answer.
+/// The questions of other servers that executors connected here have still to answer.
 #[derive(Debug, Default)]
 pub(crate) struct Relays(Vec<Relayed>);
 
@@ -145,8 +145,8 @@ impl Relays {
         self.0.extract_if(.., is_complete).map(|relayed| relayed.request).collect()
     }
 
-    /// Takes over what other servers ask now of executors that are connected here, and forgets what none asks any more. Answers
-    /// to which executors which fences are to go.
+    /// Takes the questions that other servers now ask of executors that are connected here, and forgets those that no server asks any more.
+    /// Returns the fences to send, each with its executor.
     pub(crate) fn take(&mut self, requests: Vec<FenceRequest>) -> Vec<(ExecutorId, LeaseToken)> {
         let mut before = std::mem::take(&mut self.0);
         let mut fences = Vec::new();

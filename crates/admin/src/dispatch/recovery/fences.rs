@@ -1,5 +1,5 @@
-//! Leases that have ended, announced to executors: each fence goes out on every stream, and again to those that do not answer.
-//! An executor that connects later finds them in its welcome.
+//! Announces ended leases to executors: each fence goes out on every stream, and again to executors that do not answer. An executor that
+//! connects later finds the fences in its welcome.
 
 use rondel_core::ExecutorId;
 use rondel_proto::v1::server_message::Body;
@@ -20,7 +20,7 @@ pub(crate) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
     d.send_all(&Body::Fence(fence(lease)));
 }
 
-/// Asks those for whose answer the roll call waits. A question that got lost is asked again in the next round.
+/// Asks the executors for whose answers the roll call waits. A question that got lost is asked again in the next round.
 pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
     for (executor, leases) in d.state.recovery.rollcall.unanswered(&d.state.executors) {
         let Some(online) = d.state.executors.get(executor) else { continue };
@@ -33,7 +33,7 @@ pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
 pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
     let now = d.now;
     d.state.executors.heard(executor, now);
-    // Each answer is kept for its node: only questions that were asked have one.
+    // Answers are kept by node, so only answers to questions that were asked are taken.
     let is_announced =
         d.state.recovery.fences.get(&answer.lease.node).is_some_and(|epoch| answer.lease.epoch <= *epoch);
     let is_relayed = d.state.recovery.relays.asks(executor, answer.lease);

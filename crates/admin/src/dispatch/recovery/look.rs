@@ -1,5 +1,5 @@
-//! Looks at the rows where this node's memory may be behind: executors that only other nodes hear, and runs that ended
-//! on other nodes. Nodes do not talk to each other; rows do.
+//! Reads the rows where this node's memory may be out of date: executors that only other nodes hear, and runs that ended on other nodes.
+//! Nodes communicate only through rows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
 use crate::dispatch::{ends, flow};
 
-/// How often runs in executors' hands are looked at, and how long they must have been there.
+/// How often the rows of runs at executors are read, and how long ago such a run must have been sent.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// Runs that one look sees; the longest held first.
+/// How many runs one look reads; those that were not read for the longest time first.
 const LOOK_MAX: usize = 5_000;
 
-/// What a row means for a run that this node has in its memory.
+/// The state of a row, compared with this node's memory of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowState {
-    /// It is as it was.
+    /// As this node knows it.
     Same,
     /// It has its verdict.
     Over,
@@ -39,9 +39,10 @@ enum RowState {
     Moved,
 }
 
-/// Asks when other nodes last heard those who are silent here for too long. Where the database's clock stepped ahead
-/// since, or the database was away, that is not known: every executor gets that time anew. Nor is it known to a server that started since: the
-/// clock may have stepped before, and executors that it knows only from rows may have been silent for less than the rows show.
+/// Asks when other nodes last heard the executors that have been silent here for too long. The rows do not show that reliably if the
+/// database's clock has stepped ahead since, or the database was away: every executor gets the full time again. Nor do they to a server
+/// that started since: the clock may have stepped before, and executors that it knows only from rows may have been silent for less than the
+/// rows show.
 pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -62,7 +63,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
     for executor in suspects {
         match heard.get(executor) {
             Some(at) if *at + d.facts.settings.lost_after > now => d.state.executors.watch(*executor, *at),
-            // The rows may have been read before it showed that they are old.
+            // The rows may have been read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
             _ if d.state.executors.lose(*executor, now, silence::over_before(d)) => lost(d, *executor),
             _ => {}
@@ -71,8 +72,8 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
     roll::resolve(d);
 }
 
-/// One that has ended in order is not waited for. Where a result of it is missing, that may be in its journal, and its next
-/// start brings it.
+/// An executor that has shut down in order is not waited for. If the result of a run is missing, it may be in the executor's journal, and
+/// the next start brings it.
 pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.end(executor, now) {
@@ -81,7 +82,7 @@ pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// One whose process was seen to have died need not be silent for long first. It has no journal that would bring results.
+/// An executor whose process was seen to die is lost without being silent for long first. It has no journal that would bring results.
 pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if d.state.executors.end(executor, now) {
@@ -101,8 +102,8 @@ fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// A result may have been stored by another node: then nothing comes here any more. And a run that is not here at all,
-/// since its next attempt waits in the store, keeps its place in its job's order only while that is so.
+/// Reads the rows of runs that may have changed without an event here: another node may have stored a result. Also reads those of runs that
+/// are not in memory but hold up others: such a run keeps its place in its job's order only while its next attempt waits in the store.
 pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     let now = d.now;
     if now < d.state.recovery.next_look_at || mutant::on(Mutant::NoLook) {
@@ -163,14 +164,14 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
     }
 }
 
-/// What became of an attempt that was thought to be in an executor's hands.
+/// Applies the state of the row to an attempt that was believed to be at an executor.
 fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
     if known == RowState::Same {
         return;
     }
     forget_attempt(d, run, attempt);
     if known == RowState::Again && d.facts.in_memory.has_later(run, attempt) {
-        // Its next attempt is here by now, and has its place. Under a limit that counts from when it is on its way.
+        // Its next attempt is here by now, and has its place. Under a limit that attempt counts only from when it is on its way.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
             flow::work_off(d);
@@ -178,8 +179,8 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
         return;
     }
     if known == RowState::Moved {
-        // What may have been sent is never given away: another node has taken it over, for which this node's lease has ended.
-        // By this node's clock it may hold; nothing is sent under it any more, least of all what waits behind this run.
+        // A run that may have been sent is never handed over: another node has adopted it, so this node's lease has ended, even if it still
+        // holds by this node's clock. Nothing is sent under it any more, least of all the runs that wait behind this one.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }
@@ -194,8 +195,8 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
     }
 }
 
-/// A run in an executor's hands may have been another node's for a while, and have come back by a call whose answer was lost. What was
-/// noted under the lease before came too late then.
+/// A run at an executor may have been another node's for a while, and have come back by an adoption whose answer was lost. A note that was
+/// made under the earlier lease came too late then.
 fn is_of_this_lease(d: &mut Decision<'_>, row: &RunCheck) {
     if row.owner != d.facts.token {
         return;
@@ -209,7 +210,7 @@ fn is_of_this_lease(d: &mut Decision<'_>, row: &RunCheck) {
     }
 }
 
-/// This attempt, or one before it, is in no executor's hands any more.
+/// Forgets this attempt, or one before it, which no executor has any more.
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     let is_past = |ready: &Ready| ready.run.attempt <= attempt;
     if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
@@ -221,7 +222,7 @@ pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     }
 }
 
-/// Sends requests to executors that are connected here; the owners of their runs may have no stream to them.
+/// Sends cancel requests to executors that are connected here; the owners of their runs may have no stream to them.
 pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewhere>) {
     for asked in cancels {
         if let Some(online) = d.state.executors.get(asked.executor) {
@@ -241,18 +242,18 @@ fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> boo
     }
 }
 
-/// The place that a run has in its job's order which is not here.
+/// The place in its job's order of a run that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
-    /// It is under way: the standing queries find who has it.
+    /// It is under way: the standing queries find the executor that has it.
     Open,
     /// It waits for another attempt.
     Reserved,
-    /// It is over, or another node's.
+    /// It has ended, or is another node's.
     None,
 }
 
-/// By its row, where that is this node's.
+/// The place by the run's row, if that is this node's.
 fn place_of(row: Option<&RunCheck>) -> Place {
     match row.map(|row| row.status) {
         Some(RunStatus::Running) => Place::Open,

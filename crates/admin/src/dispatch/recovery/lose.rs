@@ -16,12 +16,12 @@ pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) 
     d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()
 }
 
-/// The executor was lost with this run, or never received it.
+/// Gives up a run whose executor was lost with it, or never received it.
 pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let now = d.now;
     let Some(active) = d.state.runs.active_mut(run) else { return };
     let executor = (active.executor, active.executor_name.clone());
-    // No executor had it: it has been queued since it came, also for its next attempt.
+    // If no executor received it, the run has been queued since it came, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
     let detail = Detail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
     let finish = AttemptEnd {

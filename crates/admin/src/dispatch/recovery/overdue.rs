@@ -1,5 +1,5 @@
-//! Runs that go on past their timeout. The executor stops a run at its deadline; this is the server's own watch over one
-//! that does not: it is asked to, and then the run is given up, so that its job goes on.
+//! Runs that continue past their timeout. The executor stops a run at its deadline; this is the server's own watch over executors that do
+//! not: the executor is asked to stop the run, and then the run is given up, so that its job can continue.
 
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
@@ -16,7 +16,7 @@ use crate::dispatch::messages::cancel;
 use crate::dispatch::ready::{finish_unsent, lost_detail};
 use crate::dispatch::recovery::deadlines::Overdue;
 
-/// Who asks.
+/// The requester in the cancel message.
 const WATCH: &str = "the server, for its timeout is over";
 
 pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
@@ -38,7 +38,8 @@ pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
     }
 }
 
-/// It is not known whether it still runs. A job that may run twice has its verdict; for one that may not, it is unknown.
+/// Ends a run of which it is not known whether it still runs. An at-least-once run has timed out; the end of an at-most-once run is
+/// unknown.
 fn give_up(d: &mut Decision<'_>, run: RunId) {
     let now = d.now;
     let Some(active) = d.state.runs.active(run) else { return };

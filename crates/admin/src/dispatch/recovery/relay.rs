@@ -1,5 +1,5 @@
-//! Fences by way of other servers. This server may have no stream to an executor that another one hears: then it asks that one by a
-//! row, which sends the fence on its own stream and stores the answer. Without that a run may wait for as long as the executor lives.
+//! Fences that other servers send. If this server has no stream to an executor that another server hears, it asks that server by a row; the
+//! other server sends the fence on its own stream and stores the answer. Otherwise a run could wait for as long as the executor lives.
 
 use rondel_core::{ExecutorId, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -12,7 +12,7 @@ use crate::dispatch::event::FenceAnswer;
 use crate::dispatch::messages::fence;
 use crate::dispatch::step::Step;
 
-/// Runs that one answer names at most: more than an executor has in hand.
+/// Maximum number of runs in one answer: more than an executor has.
 const HELD_MAX: usize = 100_000;
 
 /// Asks other servers for the answers of executors that are not connected here.
@@ -30,7 +30,7 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
     }
 }
 
-/// Sends fences to executors that other servers do not reach. What is asked once more is sent once more.
+/// Sends fences to executors that other servers do not reach. A question that is asked again is sent again.
 pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
     requests.retain(|request| d.state.executors.get(request.executor).is_some());
     for (executor, lease) in d.state.recovery.relays.take(requests) {
@@ -40,7 +40,7 @@ pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
     }
 }
 
-/// An executor answered a fence: where other servers wait for that, it is stored for them.
+/// Stores an executor's answer to a fence for the servers that wait for it.
 pub(crate) fn pass_on(d: &mut Decision<'_>, executor: ExecutorId, answer: &FenceAnswer) {
     let complete = d.state.recovery.relays.complete(executor, answer.lease);
     let count = answer.held.len() + answer.finished.len();

@@ -18,8 +18,8 @@ use crate::dispatch::step::Step;
 use crate::dispatch::waits::{explained, too_late};
 use crate::metrics::Counted;
 
-/// Runs that may have been sent under leases that are over: they have their places in their jobs' order, and the
-/// executors that may have them are asked.
+/// Takes in runs that may have been sent under ended leases: they get their places in their jobs' order, and the executors that may have
+/// them are asked.
 pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[Session], over: &[LeaseToken]) {
     let now = d.now;
     let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
@@ -37,9 +37,9 @@ pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
     fences::ask_witnesses(d);
 }
 
-/// What this node itself sent under its lease before, and still waits for, need not be asked about: it is this lease's now.
-/// What it had given up is called: that end stands under the lease before, and is refused. Of an attempt before nothing is
-/// in hand any more: the run has gone on elsewhere since.
+/// Leaves out a run that this node sent under its previous lease and still waits for: it belongs to the current lease now. A run that this
+/// node had given up is called, because that end was decided under the previous lease and is refused. No executor has an earlier attempt
+/// any more: the run has continued elsewhere since.
 fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> {
     let run = &called.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
@@ -51,7 +51,7 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
         Some(active) => {
             active.ready.run.node_epoch = run.node_epoch;
             if run.started_at.is_none() {
-                // What was noted under the lease before came too late.
+                // A note that was made under the previous lease came too late.
                 active.note_refused();
             }
             None
@@ -60,8 +60,8 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
     }
 }
 
-/// The end of one that was taken over may have been stored before it comes here: its next attempt is none to call for. Until
-/// it is known whether there is one, it keeps its place in its job's order.
+/// Leaves out runs whose end was stored before they came here: their next attempt is not one to call for. Until it is known whether there
+/// is one, such a run keeps its place in its job's order.
 fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> {
     let is_open = |called: &CalledRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
@@ -82,7 +82,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
         let Some(ready) = d.state.runs.take_called(run) else { continue };
         match found {
             Found::Held(executor) => hold(d, ready, executor),
-            // Every executor has answered that it never had it: it was not sent, and it is late.
+            // Every executor has answered that it never had the run: it was not sent, and it is late.
             Found::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
                 ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
             }
@@ -91,7 +91,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     }
 }
 
-/// Other servers stored answers.
+/// Takes answers that other servers stored.
 pub(crate) fn answered_elsewhere(d: &mut Decision<'_>, answers: Vec<RelayedAnswer>) {
     let mut is_new = false;
     for answer in answers {
@@ -119,7 +119,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
         let began_at = active.began_at.unwrap_or(at);
         d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
     } else if begin == Begin::Begun(None) {
-        // Since when is not known: about since it was due. No deadline counts from that.
+        // The start is not known: the due instant stands in for it. No deadline counts from that.
         active.began(active.ready.run.due_at, now);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {

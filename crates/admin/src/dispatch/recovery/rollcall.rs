@@ -1,8 +1,8 @@
-//! The roll call: runs of a lease that is over may be in an executor's hands. Each waits until every executor that may have
-//! got it has answered a fence for that lease, or is lost: *not yet reported* is never *not held*.
+//! The roll call: executors may have runs of an ended lease. Each such run waits until every executor that may have got it has answered a
+//! fence for that lease, or is lost: *not yet reported* is never *not held*.
 //!
-//! Only the answer to a fence counts. What an executor reported before, in a hello too, may be older than what the lease's
-//! node sent it last; after the fence it takes nothing more from there. The runs themselves are among the [open runs](OpenRuns).
+//! Only the answer to a fence counts. An earlier report, also that of a hello, may be older than the last trigger from the lease's node;
+//! after the fence the executor takes no more triggers of the lease. The runs themselves are among the [open runs](OpenRuns).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,30 +16,30 @@ use rondel_store::cluster::Session;
 use crate::dispatch::event::CalledRun;
 use crate::dispatch::executors::{Executors, Online};
 use crate::dispatch::ready::Ready;
-use crate::dispatch::recovery::elsewhere::Elsewhere;
+use crate::dispatch::recovery::elsewhere::RelayedQuestions;
 use crate::dispatch::runs::OpenRuns;
 
 #[derive(Debug)]
 struct Called {
     app: AppId,
     attempt: i32,
-    /// Whether an executor may run it on while no server answers it.
+    /// Whether an executor may continue it while no server answers.
     holds: bool,
-    /// Who may have it, in order: the same list for many runs.
+    /// The executors that may have it, in order: many runs share one list.
     witnesses: Arc<[ExecutorId]>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct RollCall {
     runs: BTreeMap<RunId, Called>,
-    /// All leases that are over. A run may have been sent under any of them: those who adopted it may have died before they
-    /// knew.
+    /// All ended leases, as the newest epoch of each node. A run may have been sent under any of them: nodes that adopted it may have died
+    /// before they found out which executor had it.
     over: BTreeMap<NodeId, i64>,
-    /// What other servers were asked about executors that are not connected here.
-    elsewhere: Elsewhere,
+    /// The questions through other servers to executors that are not connected here.
+    elsewhere: RelayedQuestions,
 }
 
-/// One list of witnesses, by its address, and whether they may run its runs on in silence.
+/// A list of witnesses, by its address, and whether their runs may continue in silence.
 type GroupKey = (*const ExecutorId, bool);
 
 /// Runs that the same executors may have.
@@ -55,7 +55,7 @@ impl Called {
     }
 }
 
-/// What the roll call found out about a run.
+/// The result of the roll call for a run.
 #[derive(Debug)]
 pub(crate) enum Found {
     /// This executor has it.
@@ -64,16 +64,16 @@ pub(crate) enum Found {
     NoExecutor(Reason),
 }
 
-/// Executors to be asked, each with the leases that it is to fence.
+/// Executors to be asked, each with the leases that it has to fence.
 type Unanswered = BTreeMap<ExecutorId, Vec<LeaseToken>>;
 
 impl RollCall {
-    /// How many runs wait for it.
+    /// How many runs wait for the roll call.
     pub(crate) fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// Begins to call for these runs. `over` are all leases that are over.
+    /// Begins to call for these runs. `over` are all ended leases.
     pub(crate) fn call(
         &mut self,
         runs: &[CalledRun],
@@ -86,7 +86,7 @@ impl RollCall {
             let epoch = self.over.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
-        // What was answered about a lease before it was known to be over does not count.
+        // An answer about a lease that came before the lease was known to have ended does not count.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         if !runs.is_empty() {
             self.elsewhere.call(now);
@@ -114,7 +114,7 @@ impl RollCall {
         }
     }
 
-    /// Who has still to answer what.
+    /// The connected executors that have still to answer, each with the leases to answer about.
     pub(crate) fn unanswered(&self, executors: &Executors) -> Unanswered {
         let mut unanswered = Unanswered::new();
         for Group { witnesses, .. } in self.groups() {
@@ -128,7 +128,7 @@ impl RollCall {
         unanswered
     }
 
-    /// Executors that may have some of the runs, live as far as is known, and are not connected here.
+    /// Executors that may have some of the runs, are alive as far as is known, and are not connected here.
     pub(crate) fn absent(&self, executors: &Executors) -> BTreeSet<ExecutorId> {
         let is_absent =
             |app, id| executors.get(id).is_none() && !executors.is_lost(id) && executors.successor(app, id).is_none();
@@ -139,8 +139,8 @@ impl RollCall {
         self.groups().flat_map(of_group).collect()
     }
 
-    /// What other servers are asked, and about which leases.
-    pub(crate) fn elsewhere(&mut self) -> (&mut Elsewhere, &BTreeMap<NodeId, i64>) {
+    /// The questions through other servers, and the leases that they are about.
+    pub(crate) fn elsewhere(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
         (&mut self.elsewhere, &self.over)
     }
 
@@ -154,8 +154,8 @@ impl RollCall {
         runs.take_called(run)
     }
 
-    /// Whether an executor of this app, with these processes before it, may have the run: the one that its row names, else one
-    /// that had a session with a node.
+    /// Whether an executor of this app, with these predecessors, may have the run: the executor that the row names, else any that had a
+    /// session with a node.
     pub(crate) fn may_be_claimed(
         &self,
         run: RunId,
@@ -178,7 +178,7 @@ impl RollCall {
         self.runs.is_empty()
     }
 
-    /// Calls for nothing any more.
+    /// Ends the call for all runs.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
     }
@@ -194,7 +194,7 @@ impl RollCall {
         for online in executors.all() {
             let id = online.session.executor;
             let held = online.held().filter(|_| self.has_answered(online));
-            // The process before it is dead: all that is left of that is what its journal holds.
+            // Its predecessor is dead: only the journal is left of it.
             let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
             let mut its: Vec<_> = held.chain(journaled).copied().collect();
             its.sort_unstable();
@@ -220,7 +220,7 @@ impl RollCall {
         found
     }
 
-    /// Runs that executors have which other servers asked.
+    /// Takes out the runs that executors have by the answers that other servers relayed.
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
         let mut found = Vec::new();
         for (id, held) in self.elsewhere.held(&self.over, executors) {
@@ -240,20 +240,20 @@ impl RollCall {
         self.leases().all(|lease| online.has_fenced(lease))
     }
 
-    /// Each list of witnesses once, for runs that go on in silence and for others.
+    /// Each list of witnesses once, separately for runs that continue in silence and for others.
     fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let mut seen = BTreeSet::new();
         let first = self.runs.values().filter(move |called| seen.insert(called.group()));
         first.map(move |called| Group { app: called.app, witnesses: &called.witnesses, key: called.group() })
     }
 
-    /// The witnesses of runs that one of them may run on in silence.
+    /// The witnesses of runs that may continue in silence.
     pub(crate) fn holding_witnesses(&self) -> BTreeSet<ExecutorId> {
         let groups = self.groups().filter(|group| group.key.1);
         groups.flat_map(|group| group.witnesses.iter().copied()).collect()
     }
 
-    /// Why a run that none of these has was not received; `None` while one has not answered.
+    /// Why no executor of the group has its runs; `None` while one has not answered.
     fn no_executor_has(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
         let Group { app, witnesses, key: (_, holds) } = *group;
         let is_lost = |id| if holds { executors.is_over(id) } else { executors.is_lost(id) };
@@ -274,12 +274,12 @@ impl RollCall {
     }
 }
 
-/// The executors of an app that had a stream to any node, the one whose last stream ended last first: a session's row is overwritten
-/// when its executor comes back to a later start of the node. Those whose streams had all ended before a run's instant cannot
+/// The executors of an app that had a stream to any node, sorted by the end of that stream, the latest first: a session's row is
+/// overwritten when its executor connects to a later start of the node. Executors whose streams had all ended before a run's instant cannot
 /// have received it.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// The executors of so many of the sessions: the same list for many runs.
+    /// The executors of the first sessions, by their number: many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 
@@ -290,7 +290,7 @@ impl<'a> Witnesses<'a> {
         Self { sessions, lists: BTreeMap::new() }
     }
 
-    /// Those that may have received a run which was due then.
+    /// The executors that may have received a run that was due then.
     fn of(&mut self, due_at: Timestamp, executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);
@@ -298,7 +298,7 @@ impl<'a> Witnesses<'a> {
             let mut seen = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
-                // It has reported that it has nothing in hand.
+                // It has reported that it has no runs.
                 if session.has_left {
                     executors.end(session.executor, now);
                 }

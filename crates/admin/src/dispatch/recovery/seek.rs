@@ -1,5 +1,5 @@
-//! Due runs for which no fit executor is connected here, while one is connected to another living node: they go there,
-//! and their jobs with them.
+//! Due runs for which no fit executor is connected here, but one is connected to another live node: they move there, and their jobs with
+//! them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -19,12 +19,12 @@ use crate::dispatch::runs::OpenRun;
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 
-/// How long a run waits for an executor here first: an executor that dials in all over comes to each node in turn.
+/// How long a run waits for an executor here first: an executor that reconnects everywhere comes to each node in turn.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often executors are looked for elsewhere.
+/// How often executors are sought at other nodes.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
 
-/// Has the jobs of runs for which no executor is here given to a node that has one.
+/// Hands over the jobs of runs without an executor here to a node that has one.
 pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let now = d.now;
     if d.facts.settings.is_single_server || now < d.state.recovery.next_seek_at || !d.knows_open_runs() {
@@ -54,8 +54,8 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     }
 }
 
-/// Of these jobs those that may go: they have no run in an executor's hands, or on the way there, and start none from
-/// now on.
+/// Closes those of these jobs that may move, and returns them: no executor has or is about to get one of their runs, and from now on they
+/// start none.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
     let may_go =
@@ -65,12 +65,12 @@ pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeS
     closed
 }
 
-/// It is known where these jobs are.
+/// Opens these jobs again: their handover has ended.
 pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending.handing.retain(|job| !jobs.contains(job));
 }
 
-/// These runs are another node's now.
+/// Forgets runs that are another node's now.
 pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
@@ -78,14 +78,14 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
         turns::leave_gate(d, *run);
         flow::work_off(d);
     }
-    // What stayed is tried again with the next round.
+    // Runs that stayed are tried again in the next round.
     if !runs.is_empty() {
         d.state.limits.ask_again();
     }
     d.forget(runs);
 }
 
-/// These runs may be another node's now. What of them has passed its gate keeps its place until that is known.
+/// Forgets runs that may be another node's now. Those that have passed their gates keep their places until that is known.
 pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
@@ -99,9 +99,9 @@ pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     d.step(Step::Look(runs));
 }
 
-/// What the store has about executors that are connected to other nodes.
+/// What the store records about executors that are connected to other nodes.
 #[derive(Debug)]
-pub(crate) struct Elsewhere {
+pub(crate) struct RemoteExecutors {
     /// Nodes that take jobs, other than this one, each with the executors that it hears.
     by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
     executors: BTreeMap<ExecutorId, Candidate>,
@@ -133,7 +133,7 @@ impl Candidate {
     }
 }
 
-impl Elsewhere {
+impl RemoteExecutors {
     pub(crate) fn new(
         this: NodeId,
         nodes: &[Node],
@@ -152,7 +152,7 @@ impl Elsewhere {
         Self { by_node, executors: records.iter().map(|record| (record.id, Candidate::of(record))).collect() }
     }
 
-    /// Where the jobs of these runs go: of each job with its first run for which there is a node, since a job has one home.
+    /// The new homes of the jobs of these runs. A job goes with the first of its runs that has a node, since a job has one home.
     pub(crate) fn homes_for(&self, stranded: &[Ready]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
         for ready in stranded {
@@ -169,7 +169,7 @@ impl Elsewhere {
         jobs
     }
 
-    /// The node that hears the most executors which are fit for this run; of those the first.
+    /// The node that hears the most executors that are fit for this run; of several, the one with the lowest id.
     fn node_for(&self, ready: &Ready) -> Option<NodeId> {
         let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
         let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
@@ -179,11 +179,11 @@ impl Elsewhere {
     }
 }
 
-/// Runs whose jobs go to another node in one transaction.
+/// How many runs go to another node, with their jobs, in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
-/// The nodes that count for these limits. Runs of another node's limits go to that node; where it is dead they wait until another
-/// one takes its place.
+/// Applies the homes of limits. Runs under another node's limit go to that node; if that node is dead, they wait until another one takes
+/// its place.
 pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
     let this = d.facts.token.node;
     for (name, home) in homes {
@@ -263,7 +263,7 @@ mod tests {
         let nodes = [node(1, 1, 1_005), node(2, 1, 1_005), node(3, 1, 1_005)];
         let records = [record(1, "[\"h\"]", "{}"), record(2, "[\"h\"]", "{}"), record(3, "[\"h\"]", "{}")];
         let sessions = [session(2, 1, 1), session(2, 1, 2), session(3, 1, 3)];
-        let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, &sessions, &records, NOW);
+        let elsewhere = RemoteExecutors::new(NodeId::new(1), &nodes, &sessions, &records, NOW);
         let target = |only: Option<&str>| {
             let mut ready = ready(1, &definition(&json!({})));
             ready.run.only_executor = only.map(str::to_owned);
@@ -276,7 +276,8 @@ mod tests {
     fn a_job_goes_with_the_first_of_its_runs_that_has_a_node() {
         let nodes = [node(1, 1, 1_005), node(2, 1, 1_005), node(3, 1, 1_005)];
         let records = [record(2, "[\"h\"]", "{}"), record(3, "[\"h\"]", "{}")];
-        let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, &[session(2, 1, 2), session(3, 1, 3)], &records, NOW);
+        let elsewhere =
+            RemoteExecutors::new(NodeId::new(1), &nodes, &[session(2, 1, 2), session(3, 1, 3)], &records, NOW);
         let stranded = [(1, "gone"), (1, "e3"), (1, "e2"), (2, "gone"), (3, "e2")].map(|(job, only)| {
             let mut ready = ready(1, &definition(&json!({})));
             (ready.run.job, ready.run.only_executor) = (JobId::new(job), Some(only.to_owned()));
@@ -299,7 +300,7 @@ mod tests {
         ];
         let closed = Session { ended_at: Some(Timestamp::EPOCH), ..session(3, 1, 1) };
         let target = |sessions: &[Session], overrides: serde_json::Value| {
-            let elsewhere = Elsewhere::new(NodeId::new(1), &nodes, sessions, &records, NOW);
+            let elsewhere = RemoteExecutors::new(NodeId::new(1), &nodes, sessions, &records, NOW);
             elsewhere.node_for(&ready(1, &definition(&overrides))).map(NodeId::get)
         };
         let any = || json!({});

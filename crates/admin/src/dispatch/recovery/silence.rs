@@ -1,8 +1,8 @@
-//! Runs that go on while no server answers their executors, and that no other run of their jobs may begin beside.
+//! Runs that continue while no server answers their executors, and during which no other run of their job may begin.
 //!
-//! Such a run keeps its place in its job's order when its executor is lost, until one of these: the executor comes back, or
-//! its process is known to have ended; the run's own timeout is over; or the executor has been silent for so long that it
-//! must have stopped the run ([`continue_max`](crate::EngineConfig::continue_max)).
+//! Such a run keeps its place in its job's order when its executor is lost, until one of these: the executor comes back, or its process is
+//! known to have ended; the run's own timeout has passed; or the executor has been silent for so long that it must have stopped the run
+//! ([`continue_max`](crate::EngineConfig::continue_max)).
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,13 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 
-/// Whether the run goes on although its executor is lost.
+/// Whether the run continues although its executor is lost.
 pub(super) fn holds(active: &Active) -> bool {
     active.ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence)
 }
 
-/// An executor that was heard last before this instant has stopped even what goes on in silence. Where rows may show less than nodes
-/// heard, that is not known of any.
+/// An executor that was last heard before this instant has stopped even the runs that continue in silence. If rows may be older than what
+/// nodes heard, no executor is known to have done so.
 pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
     match d.facts.rows_may_be_old_long {
         true => Timestamp::EPOCH,
@@ -26,7 +26,7 @@ pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
     }
 }
 
-/// Looks again at lost executors that runs wait for, once these must have stopped: some node may have heard them since.
+/// Looks again at lost executors that runs wait for, once these must have stopped their runs: a node may have heard them since.
 pub(crate) fn look_again(d: &mut Decision<'_>) {
     let before = over_before(d);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);

@@ -4,7 +4,7 @@
 //! Nothing is concluded from that here, for only the executor knows. Its stream is ended instead: the hello of the next one
 //! lists what it has in hand, and a run that is not on that list was not received.
 //!
-//! Such an executor is left alone for a while, where another one can take the run: for longer each time, until it answers a trigger.
+//! Routing avoids such an executor for a while, if another one can take the run: for longer each time, until it answers a trigger.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::dispatch::active::{Active, NOTE_AFTER};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 
-/// Heartbeats that must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and
-/// a server that reads late, because its database is slow, reads both late.
+/// How many heartbeats must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and a server
+/// that reads late, because its database is slow, reads both late.
 const BEAT_COUNT_MIN: u64 = 3;
-/// Unanswered runs that one round describes.
+/// How many unanswered runs one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
-/// What an unanswered run waits for, once that takes longer than a moment.
+/// The wait of an unanswered run, once it takes longer than a moment.
 pub(crate) fn waits_for_answer(active: &Active, now: Timestamp) -> Option<Detail> {
     let is_late = active.is_unanswered() && active.sent_at + NOTE_AFTER <= now;
     let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
@@ -37,7 +37,7 @@ pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// Ends the streams of executors that go on without answering. Not without a lease: then they could not come back.
+/// Ends the streams of executors that send heartbeats but no answers. Not without a lease: the executors could not come back then.
 pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.facts.lease_holds {
@@ -66,7 +66,7 @@ pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
     }
 }
 
-/// An executor has answered a trigger.
+/// Records that an executor has answered a trigger.
 pub(crate) fn answers(d: &mut Decision<'_>, executor: ExecutorId) {
     if d.state.executors.silences.end(executor) {
         d.effects.push(Effect::ShowUnanswered(executor, None));

@@ -1,5 +1,5 @@
-//! Results of runs that this node does not have in memory: runs of another node, or of an epoch before. Any node with a living
-//! lease may store them.
+//! Results of runs that this node does not have in memory: runs of another node, or of an earlier epoch. Any node with a living lease may
+//! store them.
 //!
 //! They have a queue of their own, bounded for each session and served in turns: results of runs that do not exist hold up
 //! neither the dispatcher's steps nor the results of other apps. A result that finds no room, or that cannot be judged yet, is
@@ -23,28 +23,28 @@ use crate::metrics::Counted;
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 
-/// What may wait: a result counts as one, and as one more for each KiB of its text.
+/// The bounds of the queue: a result counts as one, and as one more for each KiB of its text.
 const BOUNDS: Bounds = Bounds { session: 2_000, app: 20_000, all: 100_000 };
-/// What is judged together, as it counts there.
+/// How much is judged together, counted in the same way.
 const BATCH: usize = 500;
-/// Results of one message that are judged in one turn of its session.
+/// How many results of one message are judged in one turn of its session.
 const PART: usize = 100;
-/// Runs of one batch whose earlier attempts are read. Results of further ones come again.
+/// For how many runs of one batch the earlier attempts are read. Results of further runs come again.
 const EARLIER_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Whether this node takes the runs to be at other executors.
+/// Whether this node believes that other executors have the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Doubt {
     /// It does not know the runs.
     None,
-    /// It does, and only the rows may prove it wrong: what is not proved is refused at once.
+    /// It does, and only the rows may prove it wrong: a result without that proof is refused at once.
     ByHome,
 }
 
 type Reported = (Reporter, Doubt, Vec<IncomingResult>);
 
-/// The dispatcher's side.
+/// The queue, as the dispatcher uses it.
 #[derive(Debug)]
 pub(crate) struct ForeignQueue(TurnQueue<Reported>);
 
@@ -75,7 +75,7 @@ fn weight(result: &IncomingResult) -> usize {
     1 + bytes / 1024
 }
 
-/// Judges what waits in the queue.
+/// Judges the queued results.
 pub(crate) struct ForeignLoop {
     shared: Arc<Shared>,
 }

@@ -1,5 +1,5 @@
-//! Results become durable here, in batches and in lanes by job, together with what follows from them; then they are
-//! acknowledged. While the database does not answer they wait here, in bounded memory, and on the executors.
+//! Makes results durable, in batches and in lanes by job, together with what follows from them; then acknowledges them. While the database
+//! does not answer they wait here, in bounded memory, and on the executors.
 
 pub(crate) mod foreign;
 pub(crate) mod reporter;
@@ -27,16 +27,16 @@ use crate::metrics::Counted;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// Results that may wait in one lane.
+/// How many results may wait in one lane.
 const LANE_CAPACITY: usize = 20_000;
-/// What their texts may take together, in bytes.
+/// How many bytes their texts may take together.
 const LANE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
-/// How often it is looked whether the lease holds again.
+/// How often the lease is checked while it does not hold.
 const LEASE_DELAY: Duration = Duration::from_millis(100);
 
-/// The end of an attempt on its way into the store, and whom to answer.
+/// The end of an attempt on its way into the store, and the stream that gets the answer.
 #[derive(Debug)]
 pub(crate) struct Item {
     finish: AttemptEnd,
@@ -54,7 +54,7 @@ pub(crate) struct ResultLanes {
 #[derive(Debug)]
 struct Lane {
     items: mpsc::Sender<Item>,
-    /// What the texts of its results take together.
+    /// The total size of the texts of its results.
     bytes: Arc<AtomicUsize>,
 }
 
@@ -98,9 +98,9 @@ impl ResultLanes {
         !is_too_much && lane.items.try_send(Item { finish, counted, reply_to, texts }).is_ok()
     }
 
-    /// Waits for room. For callers that the lanes never wait for.
+    /// Puts a result into its lane, and waits for room. For callers that the lanes never wait for.
     pub(crate) async fn submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) {
-        // A closed lane means that the process ends: the row is still open in the store, and found there.
+        // A closed lane means that the process is ending: the row is still open in the store, and found there.
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
         drop(lane.items.send(Item { finish, counted, reply_to, texts }).await);
@@ -112,7 +112,7 @@ impl ResultLanes {
         }
     }
 
-    /// Answers a result that is not taken: `Duplicate` where the attempt has its end without it, else `NoSuchRun`.
+    /// Answers a result that is not taken: `Duplicate` if the attempt has its end without it, else `NoSuchRun`.
     pub(crate) fn refuse(&self, session: &SessionHandle, (run, attempt): (RunId, i32), answer: &Finished) {
         send_acks(session, vec![ack(run, attempt, answer)]);
     }
@@ -173,7 +173,7 @@ impl ResultLoop {
         self.shared.metrics.results_written.observe(began.elapsed());
         let Ends { answers: finished, released, due_at, awaiting, over } = ends;
         self.count(&finished);
-        Self::tell(&finishes, &finished);
+        Self::log_ends(&finishes, &finished);
         for ((finish, counted), finished) in finishes.iter().zip(&counted).zip(&finished) {
             self.shared.metrics.ended(finish, counted, finished);
             if let Some((namespace, job, fire_at)) = counted.expected_success(finished) {
@@ -188,7 +188,7 @@ impl ResultLoop {
         }
         self.shared.put_own(released).await;
         if !awaiting.is_empty() {
-            // Before they leave their gates: they keep their place there.
+            // Before the event that has them leave their gates: they keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
@@ -214,8 +214,8 @@ impl ResultLoop {
         }
     }
 
-    /// Logs at the debug level what became of attempts.
-    fn tell(finishes: &[AttemptEnd], finished: &[Finished]) {
+    /// Logs the ends of attempts at the debug level.
+    fn log_ends(finishes: &[AttemptEnd], finished: &[Finished]) {
         for (finish, finished) in finishes.iter().zip(finished) {
             let Finished::Stored(after, _) = finished else { continue };
             let (run_id, job_id, attempt) = (finish.run, finish.job, finish.attempt);
@@ -243,8 +243,8 @@ impl ResultLoop {
         }
     }
 
-    /// Tries until the database takes the batch; `None` where the process ends first. The store may answer for a first part of
-    /// it, and is asked for the rest then.
+    /// Tries until the database takes the batch; `None` if the process ends first. The store may answer for a first part of it only, and is
+    /// then asked for the rest.
     async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
         let mut all = Ends::default();
@@ -289,7 +289,7 @@ impl ResultLoop {
     }
 }
 
-/// What a mutant does.
+/// The behaviour of [`Mutant::AckBeforeCommit`].
 fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
     let stored = Finished::Stored(After::Verdict { status: RunStatus::Succeeded, reason: None }, None);
     for (finish, session) in finishes.iter().zip(replies) {

@@ -1,5 +1,4 @@
-//! Which results are taken from an executor: those of attempts that were sent to it, or to a process before it whose journal
-//! it carries.
+//! Which results are accepted from an executor: those of attempts that were sent to it, or to a process before it whose journal it carries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +24,7 @@ pub(crate) struct Reporter {
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
-/// What is known of the run of a result that this node does not have in memory.
+/// What is known of a result's run that this node does not have in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportedRun<'a> {
     pub(crate) run: &'a Run,
@@ -35,7 +34,7 @@ pub(crate) struct ReportedRun<'a> {
     pub(crate) sent_to: Option<ExecutorId>,
 }
 
-/// What becomes of a result.
+/// The decision about a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     Taken,
@@ -89,7 +88,7 @@ impl Reporter {
         if run.status.is_terminal() {
             return match is_unclaimed(run.status, run.reason) {
                 true => Claim::Taken,
-                // It was settled as it began. Its home takes the result.
+                // It was settled as it began. Its home can take the result.
                 false if !is_home && now < finished_at + NAMED_WITHIN => Claim::Deferred,
                 false => Claim::Refused,
             };

@@ -1,4 +1,4 @@
-//! What ends a run from outside: an executor's result, or a request to cancel it.
+//! Ends of runs that come from outside: an executor's result, or a request to cancel the run.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -48,19 +48,19 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
     flow::unpark(d, app);
 }
 
-/// Who judges a result.
+/// Where a result is judged.
 #[derive(Debug)]
 pub(crate) enum Taken {
     /// It was judged here.
     Here,
     /// Its run is not in memory.
     Foreign(IncomingResult),
-    /// Its run is at another executor, as far as the memory shows. The row may know better: of an executor that started
-    /// twice before a server answered, the later process may carry what was taken for the earlier one's.
+    /// Another executor has its run, as far as this node's memory shows. The row may know better: if an executor started twice before a
+    /// server answered, the later process may carry a result that is attributed to the earlier one.
     Doubted(IncomingResult),
 }
 
-/// Gives the result of a run that is known here to its lane; gives back any other.
+/// Puts the result of a run that is known here into its lane; returns any other.
 pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Taken {
     let now = d.now;
     let (session, executor) = (&reporter.session, reporter.as_executor());
@@ -92,7 +92,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         return Taken::Here;
     }
     if active.phase == Phase::Settling {
-        // Sent again because its answer takes long: the answer comes when the first one is durable.
+        // Sent again because the answer takes long: it comes when the first one is durable.
         return Taken::Here;
     }
     let ready = &active.ready;
@@ -108,7 +108,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     Taken::Here
 }
 
-/// The end of an attempt found no room: it is as it was. An executor reports it again, or it is given up again.
+/// Restores the phase of a run whose end found no room. The executor reports the end again, or the run is given up again.
 pub(crate) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
     let is_this = |active: &&mut Active| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
@@ -128,26 +128,26 @@ fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingRes
     d.effects.push(Effect::RefuseResult(reporter.clone(), result.run, result.attempt));
 }
 
-/// The end of an attempt is durable.
+/// Handles an end of an attempt that is durable now.
 pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
-    // An end that this server came to under a lease before does not concern what an executor has under the present one.
+    // An end that this server decided under an earlier lease does not concern an attempt that an executor has under the current one.
     let is_its_lease = |active: &Active| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
     let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
-        // One whose result was judged by its row still has its slot here.
+        // A run whose result was judged by its row still has its slot here.
         ends::free_active(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
-    // It was settled by another way than the roll call: what that finds of it is over.
+    // It was settled otherwise than by the roll call, which must not find it any more.
     if !is_newer && d.state.runs.called(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
         d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
     }
     let is_superseded = settled.finished == Finished::Superseded;
     let is_past = if is_superseded {
-        // Else it was an attempt that was given up: a later one may be anywhere by now.
+        // If not, the attempt had been given up, and a later one may be anywhere by now.
         d.facts.in_memory.has_through(settled.run, settled.attempt)
     } else {
-        // What is here by now was taken over since, or it is the next attempt, which has its own place.
+        // If not, the run here was taken over since, or it is the next attempt, which has its own place.
         !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)
     };
     if !is_past {
@@ -158,9 +158,9 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     let passed = match settled.finished {
         Finished::Stored(After::Retry { .. }, _) => d.state.gates.again(settled.run, &mut d.state.runs),
         Finished::Superseded => {
-            // It was stored before, and the answer was lost; or another node went on with it. Until that is known it has
-            // the place of one that waits for its next attempt: that is found here by the standing queries, perhaps
-            // together with others that were open at once, and then it must not pass before its turn.
+            // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
+            // `Look` shows which, the run keeps a reserved place at its gate: the standing queries may find it here together with others
+            // that were open at once, and then it must not pass before its turn.
             d.step(Step::Look(vec![settled.run]));
             d.state.gates.again(settled.run, &mut d.state.runs)
         }
@@ -171,7 +171,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     flow::work_off(d);
 }
 
-/// Runs are asked to end: executors are asked to stop theirs, those that wait end.
+/// Cancels runs: executors are asked to stop theirs, and waiting runs end.
 pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     let mut not_here: BTreeSet<RunId> = BTreeSet::new();
     for (run, by) in cancels {
@@ -184,7 +184,7 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
         } else if let Some(ready) = turns::take_waiting(d, run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else if d.state.runs.called(run).is_some() {
-            // It ends, or is cancelled, once it is known who has it.
+            // It ends, or is cancelled, once it is known which executor has it.
         } else if let Some((ready, _)) = d.state.runs.take_scheduled(run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else {
@@ -196,8 +196,8 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     }
 }
 
-/// The jobs of these runs were paused or deleted: what waits ends, for this reason. What an executor has, or may have, goes on. A fire
-/// of a schedule whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
+/// Ends the waiting runs of jobs that were paused or deleted, for this reason. Runs that an executor has, or may have, continue. A fire of
+/// a schedule whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
     let mut not_here = Vec::new();
     for (run, reason) in drops {
@@ -224,7 +224,7 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
     }
 }
 
-/// These runs were asked to make room, durably.
+/// Handles the answer to [`Step::Cover`]: these runs were durably asked to make room.
 pub(crate) fn covered(d: &mut Decision<'_>, asked: &[RunId], cancels: Vec<(RunId, String)>) {
     for run in asked {
         d.state.pending.covering.remove(run);

@@ -1,4 +1,4 @@
-//! The account of a user whom the provider vouches for: the one whose name is the user's address.
+//! The account of a user whom the provider has authenticated: the account whose name is the user's email address.
 
 use rondel_core::access::Grant;
 use rondel_core::{AccountId, Timestamp, name};
@@ -8,44 +8,47 @@ use rondel_store::access::{Account, AccountChange, AccountChanged, ProviderLink}
 use super::provider::Identity;
 use super::{OidcConfig, OidcError, Refusal, roles};
 
-/// The longest display name, in characters.
+/// Maximum length of a display name, in characters.
 const DISPLAY_NAME_LEN_MAX: usize = 100;
 
-/// An account as it is to be, and what is to be done for it: the caller writes the audit entry first.
+/// The account of a user who signs in, and the changes to store for it: the caller writes the audit entry first.
 #[derive(Clone, Debug)]
-pub struct Arrival {
-    /// As it will be.
+pub struct AccountUpdate {
+    /// The account, with the changes.
     pub account: Account,
-    /// Whether it is to be made.
+    /// Whether the account is to be created.
     pub is_new: bool,
-    /// Whether it is to be linked to the provider: it has no password, and signs in this way for the first time.
+    /// Whether the account is to be linked to the provider: it has no password, and signs in this way for the first time.
     pub is_first: bool,
-    /// Its roles before, where groups give others.
+    /// Its earlier roles, if its groups give it other roles.
     pub grants_before: Option<Vec<Grant>>,
 }
 
-pub(super) async fn of(
+pub(super) async fn resolve(
     store: &dyn Store,
     config: &OidcConfig,
     identity: &Identity,
     id: i64,
     now: Timestamp,
-) -> Result<Arrival, OidcError> {
+) -> Result<AccountUpdate, OidcError> {
     let email = &identity.email;
     name::check_account(email).map_err(|_| Refusal::NotAName(email.clone()))?;
     let mut arrival = match store.account_by_name(email).await? {
-        Some(account) => {
-            Arrival { is_first: account.provider_linked_at.is_none(), account, is_new: false, grants_before: None }
-        }
+        Some(account) => AccountUpdate {
+            is_first: account.provider_linked_at.is_none(),
+            account,
+            is_new: false,
+            grants_before: None,
+        },
         None if config.create_accounts => {
-            Arrival { account: fresh(identity, id, now), is_new: true, is_first: false, grants_before: None }
+            AccountUpdate { account: fresh(identity, id, now), is_new: true, is_first: false, grants_before: None }
         }
         None => return Err(Refusal::NoAccount(email.clone()).into()),
     };
     if arrival.account.disabled {
         return Err(Refusal::Disabled(email.clone()).into());
     }
-    // Its name alone, which others may have chosen, does not let in whom the provider knows by this address.
+    // Anyone may have chosen the account's name, so the name alone does not admit the user who has this address at the provider.
     if arrival.is_first && arrival.account.password.is_some() {
         return Err(Refusal::NotLinked(email.clone()).into());
     }
@@ -53,7 +56,7 @@ pub(super) async fn of(
         arrival.account.provider_linked_at = Some(now);
     }
     if !config.group_roles.is_empty() {
-        // The roles of the groups are all that there are.
+        // The groups decide all roles of the account.
         let wanted = roles::grants(store, &config.group_roles, &identity.groups).await?;
         if arrival.account.grants != wanted {
             let before = std::mem::replace(&mut arrival.account.grants, wanted);
@@ -63,7 +66,7 @@ pub(super) async fn of(
     Ok(arrival)
 }
 
-/// Without a role: roles are assigned here, or by groups.
+/// A new account has no role: roles are assigned here or by groups.
 fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
     let display_name = identity.display_name.as_deref().filter(|name| !name.contains(char::is_control));
     Account {
@@ -79,16 +82,16 @@ fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
     }
 }
 
-impl Arrival {
-    /// Does what is to be done; whose account it is then.
+impl AccountUpdate {
+    /// Stores the changes; returns the id of the account.
     ///
     /// # Errors
-    /// The account went, or the store fails.
+    /// The account was deleted, or the store fails.
     pub async fn settle(self, store: &dyn Store) -> Result<AccountId, OidcError> {
         let Self { account, is_new, is_first, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
-            // Another tab or another server was faster. The next sign-in looks at the roles again.
+            // Another tab or another server created it first. The next sign-in checks the roles again.
             return Ok(store.account_by_name(&account.name).await?.ok_or_else(gone)?.id);
         }
         if let Some(linked_at) = account.provider_linked_at.filter(|_| is_first) {
@@ -160,7 +163,7 @@ mod tests {
         assert_eq!(refused(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
         let made = of(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
         assert_eq!(made.clone().settle(&store).await.unwrap(), AccountId::new(7));
-        let late = Arrival { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
+        let late = AccountUpdate { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
         assert_eq!(late.settle(&store).await.unwrap(), AccountId::new(7), "another tab was faster");
         assert!(made.is_new && made.account.grants.is_empty() && made.account.password.is_none());
         assert_eq!(made.account.display_name, "Ann");

@@ -1,5 +1,5 @@
-//! How many codes the provider is asked about at the same time: in all, and from one address, so that one address cannot take
-//! all of them.
+//! Limits how many codes are exchanged with the provider at the same time: in total, and per address, so that one address cannot use up the
+//! total.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -7,16 +7,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::identity::sign_in::network;
 
-/// How many there are in all.
+/// Maximum in total.
 const COUNT_MAX: usize = 16;
-/// How many of them one address may have.
+/// Maximum per address.
 const COUNT_PER_ADDRESS_MAX: usize = 4;
 
-/// Those under way, by the network that they come from.
+/// Counts of exchanges in progress, by network of origin.
 #[derive(Debug, Default)]
 pub(super) struct Exchanges(Mutex<BTreeMap<String, usize>>);
 
-/// One that is under way until this is dropped.
+/// An exchange in progress, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
     all: &'a Exchanges,
@@ -24,7 +24,7 @@ pub(super) struct Exchange<'a> {
 }
 
 impl Exchanges {
-    /// Begins one, unless there are too many.
+    /// Begins an exchange, unless there are too many.
     pub(super) fn begin(&self, from: Option<IpAddr>) -> Option<Exchange<'_>> {
         let network = from.map(network).unwrap_or_default();
         let mut counts = self.counts();

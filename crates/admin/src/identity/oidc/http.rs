@@ -1,7 +1,7 @@
-//! Calls to the provider: no redirects, a time limit, and no more of an answer than such answers have.
+//! Calls to the provider: without redirects, with a time limit, and with a limit on the size of an answer.
 //!
-//! The address comes from the operator's settings and from the provider's own document, not from users: it may be any, but
-//! for the one at which clouds serve machines their secrets.
+//! The address comes from the operator's settings and from the provider's own document, not from users: any address is allowed, except the
+//! one at which clouds serve secrets to machines.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use rondel_outgoing::{Options, Outgoing, RequestError, Url};
 
 use rondel_core::error_chain::chain;
 
-/// How long one call takes at most; a sign-in makes three.
+/// Timeout of one call; a sign-in makes three.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer: documents have a few KiB, sets of keys some more.
+/// Maximum size of an answer, in bytes: documents have a few KiB, key sets somewhat more.
 const LEN_MAX: usize = 256 * 1024;
 
-/// What went wrong on the way.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct HttpError(String);

@@ -1,11 +1,10 @@
 //! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
 //!
-//! - `pending_sign_in` is a sign-in under way, kept in the browser alone; `http` the bounded client; `exchanges` its share per address; `provider` what the provider is
-//!   asked, and the check of the token that it answers with;
-//! - [`Identity`] is the user by the provider's token, `account` the account here; `roles` what their groups give.
+//! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` the bounded client; `exchanges` its limit per address;
+//!   `provider` sends the requests to the provider and checks its token;
+//! - [`Identity`] is the user as the provider's token describes them, `account` their account here; `roles` maps their groups to roles.
 //!
-//! The provider is asked at a sign-in, never at the start: one that is down stops neither the
-//! server nor passwords.
+//! The provider is called at a sign-in, never at the start: if it is down, the server and sign-ins by password still work.
 
 mod account;
 mod exchanges;
@@ -23,8 +22,8 @@ use rondel_core::Timestamp;
 use rondel_store::{Store, StoreError};
 use tokio::sync::OnceCell;
 
-pub use account::Arrival;
-pub use pending_sign_in::LIFETIME as FLIGHT_LIFETIME;
+pub use account::AccountUpdate;
+pub use pending_sign_in::LIFETIME as PENDING_SIGN_IN_LIFETIME;
 use pending_sign_in::{Key, PendingSignIn};
 pub use provider::Identity;
 use provider::Provider;
@@ -34,37 +33,37 @@ pub use roles::{GroupRole, RoleAt};
 use crate::identity::sign_in;
 use crate::identity::tokens::Token;
 
-/// The name of the key that the cookies of sign-ins under way are authenticated with.
+/// The name of the key that authenticates the cookies of sign-ins in progress.
 const KEY_NAME: &str = "oidc_sign_in";
-/// Where the provider sends browsers back to.
+/// The path to which the provider sends browsers back.
 pub const CALLBACK_PATH: &str = "/sign-in/oidc/callback";
 
-/// How a provider is reached, and what its word is worth here.
+/// How the provider is reached, and which accounts and roles its users get.
 #[derive(Clone, Debug)]
 pub struct OidcConfig {
-    /// The provider's URL, as it names itself.
+    /// The provider's URL, as the provider itself states it.
     pub issuer: String,
-    /// As what this server is known there.
+    /// The client id of this server at the provider.
     pub client_id: String,
-    /// The file with its secret there, read each time; `None` for a client without one.
+    /// The file with the client secret, read at each use; `None` for a client without a secret.
     pub client_secret_file: Option<PathBuf>,
-    /// Where browsers come back to, as it is registered there.
+    /// The URL to which browsers return, as it is registered at the provider.
     pub redirect_url: String,
-    /// What is asked for beside `openid`.
+    /// The scopes that are requested in addition to `openid`.
     pub scopes: Vec<String>,
     /// The claim of the token with the groups.
     pub groups_claim: String,
-    /// What groups give; without any, roles are given here.
+    /// The roles that groups give; if empty, roles are assigned here.
     pub group_roles: Vec<GroupRole>,
     /// Whether an unknown user gets an account.
     pub create_accounts: bool,
 }
 
 impl OidcConfig {
-    /// Checks whether this can work; `Err` has the name of what cannot, and a sentence.
+    /// Checks the configuration; `Err` has the name of the wrong field, and a sentence.
     ///
     /// # Errors
-    /// What is wrong, as the name of a field and a sentence.
+    /// The name of the field that is wrong, and a sentence.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         check_url(&self.issuer).map_err(|sentence| ("issuer", sentence))?;
         let redirect = check_url(&self.redirect_url).map_err(|sentence| ("redirect_url", sentence))?;
@@ -87,7 +86,7 @@ impl OidcConfig {
     }
 }
 
-/// Codes and tokens travel there: plain HTTP is for this machine alone.
+/// Checks a URL over which codes and tokens are sent: plain HTTP is allowed for this machine only.
 fn check_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
     let is_local = url.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]"));
@@ -104,7 +103,7 @@ fn check_url(text: &str) -> Result<Url, String> {
 /// Why a user is not signed in.
 #[derive(Debug, thiserror::Error)]
 pub enum OidcError {
-    /// The provider could not be asked; `0` is for the log, as it may describe the network.
+    /// The provider could not be reached; `0` is for the log, as it may describe the network.
     #[error("the provider of sign-ins does not answer: {0}")]
     Unavailable(String),
     /// The provider, or this server, refuses.
@@ -123,23 +122,23 @@ impl From<Refusal> for OidcError {
 
 /// The redirect of a browser to the provider, and the cookie that is set with it.
 #[derive(Clone, Debug)]
-pub struct Departure {
+pub struct ProviderRedirect {
     /// The provider's page.
     pub url: String,
     /// The value of the cookie.
     pub cookie: String,
 }
 
-/// What a browser comes back with, in the query.
+/// The query with which a browser returns from the provider.
 #[derive(Clone, Debug, Default)]
 pub struct Callback {
-    /// The state that it left with.
+    /// The state that the browser left with.
     pub state: Option<String>,
     /// The provider's code.
     pub code: Option<String>,
     /// The provider's refusal.
     pub error: Option<String>,
-    /// Which provider it comes from, if that is stated.
+    /// The issuer, if the provider states it.
     pub issuer: Option<String>,
 }
 
@@ -152,19 +151,19 @@ pub struct Oidc {
 }
 
 impl Oidc {
-    /// By this configuration; no call is made yet.
+    /// Uses this configuration; makes no call yet.
     #[must_use]
     pub fn new(config: OidcConfig) -> Self {
         Self { config, provider: Provider::default(), key: OnceCell::new() }
     }
 
-    /// How it is set up.
+    /// The configuration.
     #[must_use]
     pub const fn config(&self) -> &OidcConfig {
         &self.config
     }
 
-    /// The key that the servers of this database share; read once.
+    /// The key that the servers of this database share; read once per process.
     async fn key(&self, store: &dyn Store, now: Timestamp) -> Result<&Key, StoreError> {
         let read = async || {
             let fresh = Token::generate();
@@ -173,17 +172,17 @@ impl Oidc {
         self.key.get_or_try_init(read).await
     }
 
-    /// Begins a sign-in that goes on at `next`.
+    /// Begins a sign-in, after which the browser continues at `next`.
     ///
     /// # Errors
     /// The provider cannot be asked, or the store fails.
-    pub async fn begin(&self, store: &dyn Store, next: &str, now: Timestamp) -> Result<Departure, OidcError> {
+    pub async fn begin(&self, store: &dyn Store, next: &str, now: Timestamp) -> Result<ProviderRedirect, OidcError> {
         let pending = PendingSignIn::begin(self.key(store, now).await?, next, now);
         let url = self.provider.sign_in_url(&self.config, &pending).await?;
-        Ok(Departure { url, cookie: pending.cookie().to_owned() })
+        Ok(ProviderRedirect { url, cookie: pending.cookie().to_owned() })
     }
 
-    /// Ends a sign-in: who it is, by the provider's word, and where they go on. `from` is the address of the browser.
+    /// Finishes a sign-in: returns the user according to the provider, and where the browser continues. `from` is the browser's address.
     ///
     /// # Errors
     /// The provider cannot be asked, or the sign-in is refused.
@@ -208,25 +207,25 @@ impl Oidc {
         }
         let code = answer.code.as_deref().ok_or(Refusal::NotBegun)?;
         let identity = self.provider.identity(&self.config, (&pending, from), code, now).await?;
-        // Whatever the provider does with a code that comes twice, a sign-in ends once.
-        if !sign_in::use_once(store, &pending.state(), FLIGHT_LIFETIME * 2, now).await? {
+        // The provider may accept a code twice, but a sign-in finishes only once.
+        if !sign_in::use_once(store, &pending.state(), PENDING_SIGN_IN_LIFETIME * 2, now).await? {
             return Err(Refusal::Replayed(identity.email).into());
         }
         Ok((identity, pending.next().to_owned()))
     }
 
-    /// The account of a user whom the provider vouches for; `id` is for one that is made.
+    /// The account of a user whom the provider has authenticated; `id` is used if the account is created.
     ///
     /// # Errors
-    /// There is none, it is locked out, or the store fails.
+    /// There is no account, it is locked out, or the store fails.
     pub async fn account(
         &self,
         store: &dyn Store,
         identity: &Identity,
         id: i64,
         now: Timestamp,
-    ) -> Result<Arrival, OidcError> {
-        account::of(store, &self.config, identity, id, now).await
+    ) -> Result<AccountUpdate, OidcError> {
+        account::resolve(store, &self.config, identity, id, now).await
     }
 }
 

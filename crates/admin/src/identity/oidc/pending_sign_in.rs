@@ -1,6 +1,6 @@
-//! A sign-in that is under way at the provider. All of it is in the browser's cookie: a random number, when it began and
-//! where it goes on, authenticated with a key of the servers: a browser cannot make one up. State, nonce and the verifier of
-//! PKCE are made of the whole of it, so none of it can be changed.
+//! A sign-in in progress at the provider. The browser's cookie holds all of it: a random number, the time of its start and the page to
+//! continue at, authenticated with a key of the servers, so that a browser cannot forge it. State, nonce and PKCE verifier are derived from
+//! the whole cookie, so no part of it can be changed.
 
 use std::time::Duration;
 
@@ -12,11 +12,11 @@ use sha2::{Digest as _, Sha256};
 
 use crate::identity::tokens::{Token, hex};
 
-/// How long a user may take at the provider.
+/// Time limit for the user at the provider.
 pub const LIFETIME: Duration = Duration::from_secs(10 * 60);
-/// How far the clocks of two nodes may be apart: one may begin what another ends.
+/// Maximum difference between the clocks of two nodes: one may begin a sign-in that another finishes.
 const SKEW: Duration = Duration::from_secs(60);
-/// The longest cookie that is looked at.
+/// Maximum length of a cookie; longer ones are refused.
 const COOKIE_LEN_MAX: usize = 1_024;
 
 /// The key that all servers of a database share.
@@ -36,7 +36,7 @@ impl Key {
         hex(&mac.finalize().into_bytes())
     }
 
-    /// Whether this is the seal of that text, in a time that does not depend on how much of it is right.
+    /// Whether this is the seal of that text, compared in a time that does not depend on how much of it is right.
     fn has_sealed(&self, body: &str, seal: &str) -> bool {
         let made = self.seal(body);
         !made.is_empty() && Sha256::digest(made) == Sha256::digest(seal)
@@ -62,7 +62,7 @@ impl PendingSignIn {
         Self { cookie: format!("{body}.{}", key.seal(&body)), next: next.to_owned() }
     }
 
-    /// The sign-in of a cookie, if a server with this key made it and it is not too old.
+    /// Reads the sign-in from a cookie; `None` unless a server with this key created it and it is not too old.
     pub(super) fn from_cookie(key: &Key, cookie: &str, now: Timestamp) -> Option<Self> {
         if cookie.len() > COOKIE_LEN_MAX {
             return None;
@@ -89,7 +89,7 @@ impl PendingSignIn {
         &self.next
     }
 
-    /// Whether this is its state, in a time that does not depend on how much of it is right.
+    /// Whether this is its state, compared in a time that does not depend on how much of it is right.
     pub(super) fn has_state(&self, state: &str) -> bool {
         Sha256::digest(self.state()) == Sha256::digest(state)
     }

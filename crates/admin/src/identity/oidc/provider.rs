@@ -31,20 +31,20 @@ use super::pending_sign_in::PendingSignIn;
 use super::{OidcConfig, OidcError, Refusal};
 use rondel_core::error_chain::chain;
 
-/// How long the provider's document and keys are taken for the present ones.
+/// How long the provider's document and keys are used before they are read again.
 const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
-/// The same when a token has a key that is not among them: they are asked for anew. Only a browser that the provider gave a code
-/// comes so far.
+/// Maximum age when a token is signed with an unknown key: the keys are always read again. This is reached only with a code from the
+/// provider.
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
-/// How long asking for both may take.
+/// Timeout for reading both.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long no call is made after one failed: many sign-ins that wait share one call.
+/// How long no call is made after a failed one, so that many waiting sign-ins share one call.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
-/// How far the provider's clock may be off.
+/// Maximum error of the provider's clock.
 const SKEW: Duration = Duration::from_secs(60);
-/// The longest secret of a client, in bytes.
+/// Maximum length of a client secret, in bytes.
 const SECRET_LEN_MAX: usize = 4_096;
-/// What a token may be signed with: keys of which only the provider has the secret half.
+/// Allowed signature algorithms: those with keys of which only the provider has the private half.
 const ALGORITHMS: [Alg; 9] = [
     Alg::RsaSsaPkcs1V15Sha256,
     Alg::RsaSsaPkcs1V15Sha384,
@@ -57,18 +57,18 @@ const ALGORITHMS: [Alg; 9] = [
     Alg::EdDsa,
 ];
 
-/// Who a user is, by the provider's token.
+/// A user, as the provider's token describes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// The address that the provider has verified, in small letters.
+    /// The email address that the provider has verified, in lower case.
     pub email: String,
-    /// The name that is shown.
+    /// The display name.
     pub display_name: Option<String>,
-    /// Their groups there.
+    /// Their groups at the provider.
     pub groups: Vec<String>,
 }
 
-/// The claims of a token beside the usual ones.
+/// The claims of a token in addition to the standard ones.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct OtherClaims {
     #[serde(flatten)]
@@ -93,7 +93,7 @@ struct CachedProvider {
 }
 
 impl Provider {
-    /// Where a browser signs in.
+    /// The URL at which a browser signs in.
     pub(super) async fn sign_in_url(&self, config: &OidcConfig, pending: &PendingSignIn) -> Result<String, OidcError> {
         let (metadata, _) = self.known(config, KNOWN_AGE_MAX).await?;
         let redirect = redirect_url(config)?;
@@ -108,7 +108,7 @@ impl Provider {
         Ok(url.into())
     }
 
-    /// Whom a code stands for.
+    /// Exchanges a code for a token, and returns the user that it describes.
     pub(super) async fn identity(
         &self,
         config: &OidcConfig,
@@ -124,7 +124,7 @@ impl Provider {
         drop(exchange);
         let nonce = Nonce::new(pending.nonce());
         let claims = match verified(config, &metadata, &token, &nonce, now) {
-            // The provider has new keys, it may be.
+            // The provider may have new keys.
             Err(ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) => {
                 let (metadata, _) = self.known(config, KEYS_AGE_MAX).await?;
                 verified(config, &metadata, &token, &nonce, now)
@@ -172,8 +172,8 @@ impl Provider {
         token.to_string().parse().map_err(|_| Refusal::Token("it cannot be read".to_owned()).into())
     }
 
-    /// The provider's document and keys, no older than this, and the client to ask it with. Where the provider does not
-    /// answer, its last answer holds.
+    /// The provider's document and keys, not older than `age_max`, and the client to call it with. If the provider does not answer, its
+    /// last answer is used.
     async fn known(
         &self,
         config: &OidcConfig,
@@ -227,7 +227,7 @@ fn redirect_url(config: &OidcConfig) -> Result<RedirectUrl, OidcError> {
     RedirectUrl::new(config.redirect_url.clone()).map_err(|error| OidcError::Unavailable(chain(&error)))
 }
 
-/// In the header, unless the provider takes the secret in the body alone.
+/// The secret is sent in the header, unless the provider accepts it only in the body.
 fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
     let methods = metadata.token_endpoint_auth_methods_supported();
     let takes = |method| methods.is_some_and(|methods| methods.contains(&method));
@@ -235,7 +235,7 @@ fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
     if only_body { AuthType::RequestBody } else { AuthType::BasicAuth }
 }
 
-/// The claims of a token, once all about it is as it must be.
+/// Returns the claims of a token after all its checks have passed.
 fn verified(
     config: &OidcConfig,
     metadata: &CoreProviderMetadata,
@@ -246,7 +246,7 @@ fn verified(
     let at = |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
     let (earliest, latest) = (at(now.saturating_sub(SKEW)), at(now + SKEW));
     let client_id = ClientId::new(config.client_id.clone());
-    // As for a client without a secret: what is signed with the secret proves nothing.
+    // As for a client without a secret: a signature made with the client secret is not accepted as proof.
     let verifier =
         CoreIdTokenVerifier::new_public_client(client_id, metadata.issuer().clone(), metadata.jwks().clone())
             .set_allowed_algs(ALGORITHMS)
@@ -257,7 +257,7 @@ fn verified(
     token.claims(&verifier, nonce).cloned()
 }
 
-/// What is wrong with a token, for the person who wants in.
+/// The user-facing reason why a token was refused.
 fn sentence(error: &ClaimsVerificationError) -> &'static str {
     use SignatureVerificationError::{DisallowedAlg, NoSignature, UnsupportedAlg};
     match error {
@@ -273,8 +273,8 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
     }
 }
 
-/// The name that an address stands for here: in small letters. Beyond ASCII there are letters whose small ones are of ASCII,
-/// such as the Kelvin sign: by these one address would become another one.
+/// The account name for an address: in lower case. Outside ASCII some letters, such as the Kelvin sign, have a lower-case form in ASCII, by
+/// which one address would become another.
 fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     match email {
         None => Err(Refusal::NoEmail),
@@ -283,15 +283,15 @@ fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     }
 }
 
-/// Whether a text has exactly one `@`, with text on both sides: without it a text would be taken for the name of a user who
-/// signs in by password.
+/// Whether a text has exactly one `@`, with text on both sides: without it, the text could match the name of a user who signs in by
+/// password.
 fn is_address(email: &str) -> bool {
     email
         .split_once('@')
         .is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty() && !domain.contains('@'))
 }
 
-/// A list of words, or one.
+/// Reads the claim: a list of strings, or a single string.
 fn groups(claim: Option<&Value>) -> Vec<String> {
     match claim {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
@@ -300,7 +300,7 @@ fn groups(claim: Option<&Value>) -> Vec<String> {
     }
 }
 
-/// The secret in a file.
+/// Reads the secret from a file.
 pub(super) fn read_secret(file: &Path) -> Result<String, String> {
     let place = file.display();
     let read = || {

@@ -1,24 +1,24 @@
-//! Why a sign-in by the provider is refused: each a sentence with its remedy.
+//! Why a sign-in through the provider is refused: each reason is a sentence with a remedy.
 
-/// What was refused. The e-mail address, where there is one, is what the provider vouches for.
+/// The reason of a refusal. The email address, if there is one, is the one that the provider reports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The state is none of this browser's.
+    /// The state does not belong to this browser.
     #[error("this sign-in did not begin in this browser, or more than 10 minutes ago; begin again on the sign-in page")]
     NotBegun,
-    /// It ended before.
+    /// The sign-in was already finished.
     #[error("this sign-in was used already; begin again on the sign-in page")]
     Replayed(String),
-    /// The provider's own word.
+    /// The provider reported an error.
     #[error("the provider answered {0:?}; begin again, and if it stays so ask the operator of the provider")]
     Provider(String),
-    /// The provider does not know the code, or this server.
+    /// The provider does not accept the code, or this server.
     #[error(
         "the provider did not take the code ({0:?}); begin again, and if it stays so ask the operator of Rondel to compare \
          its client id, secret and redirect URL with the provider's"
     )]
     Code(String),
-    /// The token is not one for this sign-in.
+    /// The token is not valid for this sign-in.
     #[error("the provider's token is not valid: {0}; begin again, and if it stays so ask the operator of Rondel")]
     Token(String),
     /// The token has no e-mail address.
@@ -42,13 +42,13 @@ pub enum Refusal {
          administrator to link it: rondel user change {0} --provider-sign-in true"
     )]
     NotLinked(String),
-    /// It is locked out.
+    /// The account is locked out.
     #[error("the user {0} is locked out here; ask an administrator")]
     Disabled(String),
 }
 
 impl Refusal {
-    /// Of whom it is known that they tried.
+    /// The email address of the user who tried to sign in, if known.
     #[must_use]
     pub fn who(&self) -> Option<&str> {
         match self {

@@ -1,4 +1,4 @@
-//! Which roles the groups in a provider's token give here: `ops=operator:default/billing`.
+//! Maps the groups in a provider's token to roles here: `ops=operator:default/billing`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -51,7 +51,7 @@ impl fmt::Display for RoleAt {
     }
 }
 
-/// A group, and a role that it gives.
+/// A group, and the role that it gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRole {
     group: String,
@@ -61,7 +61,7 @@ pub struct GroupRole {
 impl FromStr for GroupRole {
     type Err = String;
 
-    /// The last `=` counts: names of groups may have some, such as those of LDAP.
+    /// Splits at the last `=`: group names may contain it, such as those of LDAP.
     fn from_str(text: &str) -> Result<Self, String> {
         let (group, role) = text.rsplit_once('=').filter(|(group, _)| !group.is_empty()).ok_or_else(|| {
             format!("{text:?} is not of the form GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP")
@@ -77,7 +77,7 @@ impl fmt::Display for GroupRole {
     }
 }
 
-/// What these groups give. A place that does not exist gives nothing, and is logged.
+/// The roles that these groups give. A place that does not exist gives no role, and is logged.
 pub(super) async fn grants(
     store: &dyn Store,
     given: &[GroupRole],

@@ -1,6 +1,6 @@
-//! The counters of attempts: of strangers a bounded number of rows is kept, so names and addresses are hashed into buckets. The
-//! hash has a key that the servers of a database share: without it, no client can choose names or addresses that fall into the
-//! bucket of another client and block it.
+//! Counters of attempts. Names and addresses are hashed into buckets, so that unknown clients occupy only a bounded number of rows. The
+//! hash has a key that the servers of a database share: without it, no client can choose names or addresses that fall into the bucket of
+//! another client and block it.
 
 use std::net::IpAddr;
 
@@ -13,51 +13,51 @@ use crate::identity::tokens::Token;
 
 /// The name of the key in the store.
 const KEY_NAME: &str = "sign_in_buckets";
-/// Into how many buckets unknown names and addresses are thrown: so much is kept of strangers, and no more.
+/// Number of buckets for unknown names and for addresses: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
-/// Between the buckets of refusals and those of arrivals: those of accounts at their addresses are in the middle.
+/// Distance from the buckets of refusals to those of arrivals: between them are those of accounts at known addresses.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
-/// The same for what may be used once. Two that share one by chance are taken for the same: the second begins anew.
+/// Number of buckets for one-time values. Two values that share one by chance count as the same: the user of the second must begin again.
 const ONCE_BUCKETS: u64 = 1 << 20;
 
 /// The key of the hash.
 pub(crate) struct Buckets(String);
 
 impl Buckets {
-    /// With the key that all servers of the database share.
+    /// Reads the key that all servers of the database share.
     pub(crate) async fn of(store: &dyn Store, now: Timestamp) -> Result<Self, StoreError> {
         let fresh = Token::generate();
         store.server_key(KEY_NAME, fresh.reveal(), now).await.map(Self)
     }
 
-    /// Of a name that no account has.
+    /// The bucket of a name that no account has.
     pub(super) fn unknown(&self, name: &str) -> i64 {
         -1 - self.bucket(&name.to_lowercase(), UNKNOWN_BUCKETS)
     }
 
-    /// Of refusals from an address.
+    /// The bucket of refusals from an address.
     pub(super) fn address(&self, from: Option<IpAddr>) -> i64 {
         -1_000_000 - self.bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
     }
 
-    /// Of an account at an address that it has signed in from.
+    /// The bucket of an account at an address from which it has signed in.
     pub(super) fn known(&self, account: AccountId, from: Option<IpAddr>) -> i64 {
         let network = from.map(network).unwrap_or_default();
         -2_000_000 - self.bucket(&format!("{account} {network}"), ADDRESS_BUCKETS)
     }
 
-    /// Of browsers that come back from the provider, from an address.
+    /// The bucket of browsers that return from the provider, by address.
     pub(super) fn arrival(&self, from: Option<IpAddr>) -> i64 {
         self.address(from) - ADDRESS_BUCKETS_SPAN
     }
 
-    /// Of what may be used once.
+    /// The bucket of a one-time value.
     pub(super) fn once(&self, text: &str) -> i64 {
         -10_000_000 - self.bucket(text, ONCE_BUCKETS)
     }
 
-    /// One of so many buckets.
+    /// Hashes a text into one of `count` buckets.
     pub(crate) fn bucket(&self, text: &str, count: u64) -> i64 {
         // A key may have any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return 0 };
@@ -76,7 +76,7 @@ impl std::fmt::Debug for Buckets {
     }
 }
 
-/// Of an IPv6 address the network: a client with one address there has all of them.
+/// The network of an IPv6 address, since a client with one address has its whole network; an IPv4 address as it is.
 pub(crate) fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),

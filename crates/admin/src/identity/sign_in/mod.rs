@@ -1,5 +1,5 @@
-//! Signing in: whether a name and a password go together, tried a bounded number of times; and the sign-ins that follow,
-//! kept in the store, so that every node knows them and each can be ended.
+//! Signing in: checks a name and a password, with a bounded number of attempts; and the resulting sign-ins, which are stored so that every
+//! node knows them and each can be ended.
 
 mod buckets;
 
@@ -8,46 +8,46 @@ use std::time::Duration;
 
 use rondel_core::access::Rights;
 use rondel_core::{AccountId, Timestamp, TokenId};
-use rondel_store::access::{Account, Attempt, LinkPurpose, SignInLink, TokenRecord, WebSession};
+use rondel_store::access::{Account, AttemptDecision, LinkPurpose, SignInLink, TokenRecord, WebSession};
 use rondel_store::{Store, StoreError};
 
 pub(crate) use self::buckets::{Buckets, network};
 use crate::identity::passwords::{PasswordError, Passwords};
 use crate::identity::tokens::{Principal, Token, principal_of, signature};
 
-/// How long a link signs in.
+/// How long a link for signing in is valid.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(15 * 60);
-/// How long the link that makes the first account works.
+/// How long the link for creating the first account is valid.
 pub const SETUP_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// How long an unused sign-in lasts.
 pub const IDLE_MAX: Duration = Duration::from_secs(12 * 3600);
-/// How long a sign-in lasts at most.
+/// Maximum lifetime of a sign-in.
 pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How many sign-ins of one account there are at the same time; the oldest makes room.
+/// Maximum number of concurrent sign-ins of one account; a new one replaces the oldest.
 const SESSION_COUNT_MAX: u32 = 50;
 /// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
-/// How many attempts there are within [`ATTEMPT_WINDOW`]: for one account, and from one address.
+/// Maximum number of attempts within [`ATTEMPT_WINDOW`]: for one account, and from one address.
 const ACCOUNT_ATTEMPTS: u32 = 10;
 const ADDRESS_ATTEMPTS: u32 = 60;
-/// How many browsers may come back from the provider of sign-ins, from one address within [`ATTEMPT_WINDOW`]: each makes the
-/// server call the provider. More than of refusals, since a whole office may sign in from one address.
+/// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]: each makes the server call the
+/// provider. Higher than for refusals, since a whole office may sign in from one address.
 const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
-/// How many addresses are remembered that an account signed in from.
+/// Maximum number of addresses that are remembered per account, because it has signed in from them.
 const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
-/// What became of an attempt to sign in.
+/// Result of an attempt to sign in.
 #[derive(Clone, Debug)]
 pub enum SignIn {
-    /// This is who it is.
+    /// The name and the password belong to this account.
     Welcome(Box<Account>),
-    /// No account has this name and this password; the answer does not distinguish which of both is wrong.
+    /// No account has this name and this password; the answer does not reveal which of them is wrong.
     Wrong,
-    /// There were too many attempts; from then on there may be another.
+    /// There were too many attempts; the next is allowed at this instant.
     Blocked(Timestamp),
 }
 
-/// The question could not be asked.
+/// Why a sign-in could not be checked.
 #[derive(Debug, thiserror::Error)]
 pub enum SignInError {
     /// The store failed.
@@ -58,11 +58,10 @@ pub enum SignInError {
     Password(#[from] PasswordError),
 }
 
-/// Whether a name and a password go together. Each attempt is counted before it is looked at, so that many at once are no
-/// more than so many one after the other.
+/// Checks a name and a password. Each attempt is counted before it is checked, so that concurrent attempts count like consecutive ones.
 ///
 /// # Errors
-/// The store's, or no randomness for the password's sake.
+/// The store's, or the system has no randomness to hash the password.
 pub async fn by_password(
     store: &dyn Store,
     passwords: &Passwords,
@@ -71,7 +70,7 @@ pub async fn by_password(
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
     let account = store.account_by_name(name).await?;
-    // Also asked for an unknown name, so that it takes as long.
+    // This is also queried for an unknown name, so that it takes as long.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
     let is_known = match from {
         Some(address) => store.is_known_address(id, &network(address)).await?,
@@ -79,14 +78,14 @@ pub async fn by_password(
     };
     let buckets = Buckets::of(store, now).await?;
     let by_account = account.as_ref().map_or_else(|| buckets.unknown(name), |account| account.id.get());
-    // Who has signed in from here before is counted apart: neither guesses from elsewhere nor those of neighbours behind
-    // the same address lock them out.
+    // A user who has signed in from here before has a separate counter: neither guesses from elsewhere nor those of neighbours behind the
+    // same address lock them out.
     let counts = match account.as_ref().filter(|_| is_known) {
         Some(account) => vec![(buckets.known(account.id, from), ACCOUNT_ATTEMPTS)],
         None => vec![(buckets.address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
     };
     for (bucket, max) in &counts {
-        if let Attempt::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
+        if let AttemptDecision::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
             return Ok(SignIn::Blocked(until));
         }
     }
@@ -94,7 +93,7 @@ pub async fn by_password(
     let is_right = passwords.verify(password, kept).await?;
     match account.filter(|_| is_right) {
         Some(account) => {
-            // What others did to the account, or from the address, is not forgotten for it.
+            // Only the last counter is reset: attempts by others on the account, or from the address, still count.
             if let Some((own, _)) = counts.last() {
                 store.forget_attempts(*own).await?;
             }
@@ -108,16 +107,24 @@ pub async fn by_password(
 ///
 /// # Errors
 /// The store's.
-pub async fn count_from(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
+pub async fn count_from(
+    store: &dyn Store,
+    from: Option<IpAddr>,
+    now: Timestamp,
+) -> Result<AttemptDecision, StoreError> {
     let bucket = Buckets::of(store, now).await?.address(from);
     store.count_attempt(bucket, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
 }
 
-/// Counts a browser that comes back from the provider of sign-ins, before anything else is done for it.
+/// Counts a browser that returns from the provider, before it is handled any further.
 ///
 /// # Errors
 /// The store's.
-pub async fn count_arrival(store: &dyn Store, from: Option<IpAddr>, now: Timestamp) -> Result<Attempt, StoreError> {
+pub async fn count_arrival(
+    store: &dyn Store,
+    from: Option<IpAddr>,
+    now: Timestamp,
+) -> Result<AttemptDecision, StoreError> {
     let bucket = Buckets::of(store, now).await?.arrival(from);
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
@@ -128,22 +135,22 @@ pub async fn count_arrival(store: &dyn Store, from: Option<IpAddr>, now: Timesta
 /// The store's.
 pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Timestamp) -> Result<bool, StoreError> {
     let bucket = Buckets::of(store, now).await?.once(text);
-    Ok(store.count_attempt(bucket, 1, window, now).await? == Attempt::Allowed)
+    Ok(store.count_attempt(bucket, 1, window, now).await? == AttemptDecision::Allowed)
 }
 
 /// The owner of a sign-in.
 #[derive(Clone, Copy, Debug)]
 pub enum SignInOwner {
-    /// An account's.
+    /// An account.
     Account(AccountId),
-    /// An account's, by a link that this token made; it ends with the token.
+    /// An account, by a link that this token created; the sign-in ends with the token.
     AccountBy(AccountId, TokenId),
-    /// A token's.
+    /// A token.
     Token(TokenId),
 }
 
 impl SignInOwner {
-    /// The account, the token with whose rights it goes on, and the token that it ends with beside that.
+    /// The account, the token whose rights the sign-in has, and the token with which it ends.
     const fn parts(self) -> (Option<AccountId>, Option<TokenId>, Option<TokenId>) {
         match self {
             Self::Account(account) => (Some(account), None, None),
@@ -164,12 +171,12 @@ impl SignInOwner {
     }
 }
 
-/// Where a sign-in begins.
+/// The client from which a sign-in begins.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// The address.
     pub address: Option<IpAddr>,
-    /// The browser, by its own header.
+    /// The browser, according to its own header.
     pub user_agent: String,
 }
 
@@ -212,13 +219,13 @@ pub struct SignedIn {
     pub session: WebSession,
     /// The account.
     pub account: Option<Account>,
-    /// The token with whose rights it goes on.
+    /// The token whose rights the sign-in has.
     pub token: Option<TokenRecord>,
-    /// What they may do now: a change of roles holds at once.
+    /// Their current rights: a change of roles takes effect at once.
     pub rights: Rights,
 }
 
-/// Who signed in with this cookie; none where the sign-in, the account or the token behind it is over.
+/// Finds the sign-in with this cookie; `None` if the sign-in, its account or its token has ended.
 ///
 /// # Errors
 /// The store's.
@@ -252,7 +259,7 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
     Ok(signed_in)
 }
 
-/// The name for changes by a user who signed in so; `None` where the account or the token is gone.
+/// The name under which changes by this sign-in are recorded; `None` if its account or token was deleted.
 ///
 /// # Errors
 /// The store's.
@@ -271,7 +278,7 @@ pub async fn name_of(store: &dyn Store, whose: SignInOwner) -> Result<Option<Str
     }
 }
 
-/// Whether the token that made something works; what no token made does without.
+/// Whether the token that created a sign-in or link is still valid; true if no token created it.
 async fn works(store: &dyn Store, maker: Option<TokenId>, now: Timestamp) -> Result<bool, StoreError> {
     let Some(maker) = maker else { return Ok(true) };
     match store.token_by_id(maker).await? {
@@ -291,7 +298,7 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// The secret of a new link that signs in, once.
+/// Creates a link that signs in once; returns its secret.
 ///
 /// # Errors
 /// The store's.
@@ -304,7 +311,7 @@ pub async fn link(store: &dyn Store, whose: SignInOwner, now: Timestamp) -> Resu
     Ok(secret)
 }
 
-/// The secret of a link that makes the first account that may do everything; `None` where there is one.
+/// Creates a link for creating the first admin account; returns its secret, or `None` if there is an admin account.
 ///
 /// # Errors
 /// The store's.
@@ -319,7 +326,7 @@ pub async fn setup_link(store: &dyn Store, now: Timestamp) -> Result<Option<Toke
     Ok(Some(secret))
 }
 
-/// Whether a link with this secret could be used now for this.
+/// Whether a link with this secret is currently valid for this purpose.
 ///
 /// # Errors
 /// The store's.
@@ -336,7 +343,7 @@ pub async fn is_open(
     }
 }
 
-/// Uses a link up.
+/// Redeems a link: it cannot be used again. Returns `None` if it is not valid.
 ///
 /// # Errors
 /// The store's.

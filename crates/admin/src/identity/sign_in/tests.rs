@@ -96,13 +96,13 @@ async fn arrivals_from_one_address_are_counted() {
     let (store, _, _) = store().await;
     let count = async |from: [u8; 4], at| count_arrival(&store, Some(IpAddr::from(from)), at).await.unwrap();
     for _ in 0..ARRIVAL_COUNT_MAX {
-        assert_eq!(count([192, 0, 2, 1], START).await, Attempt::Allowed);
+        assert_eq!(count([192, 0, 2, 1], START).await, AttemptDecision::Allowed);
     }
-    assert_eq!(count([192, 0, 2, 1], START).await, Attempt::Blocked(START + ATTEMPT_WINDOW));
-    assert_eq!(count([192, 0, 2, 2], START).await, Attempt::Allowed);
-    assert_eq!(count([192, 0, 2, 1], START + ATTEMPT_WINDOW).await, Attempt::Allowed);
+    assert_eq!(count([192, 0, 2, 1], START).await, AttemptDecision::Blocked(START + ATTEMPT_WINDOW));
+    assert_eq!(count([192, 0, 2, 2], START).await, AttemptDecision::Allowed);
+    assert_eq!(count([192, 0, 2, 1], START + ATTEMPT_WINDOW).await, AttemptDecision::Allowed);
     let refusals = count_from(&store, Some(IpAddr::from([192, 0, 2, 1])), START).await.unwrap();
-    assert_eq!(refusals, Attempt::Allowed, "refusals are counted by themselves");
+    assert_eq!(refusals, AttemptDecision::Allowed, "refusals are counted by themselves");
 }
 
 #[tokio::test]

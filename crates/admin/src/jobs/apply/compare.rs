@@ -1,5 +1,5 @@
-//! The comparison of a list with what is there, some jobs at a time: of a long list with large definitions only the list
-//! itself is in memory, and what the caller keeps of what was found.
+//! Compares a list of definitions with the existing jobs, in batches: only the list itself and the results that the caller keeps are in
+//! memory as a whole, even if the list is long and the definitions are large.
 
 use crate::jobs::apply::graph;
 use crate::jobs::{self, checks};
@@ -24,61 +24,61 @@ use crate::node::Node;
 
 /// How far ahead fires are compared.
 const AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
-/// The most fires that one comparison reads, over all jobs of a list.
+/// Maximum number of fires that one comparison reads, over all jobs of a list.
 const STEPS_MAX: u32 = 200_000;
-/// Jobs that are read and compared at once.
+/// Jobs read and compared per batch.
 const BATCH: usize = 200;
-/// Jobs of an app that are read at once.
+/// Jobs of an app read per page.
 const PAGE: u32 = 200;
 
 /// The calendars that a list names; `None` for one that does not exist.
 type Calendars = HashMap<String, Option<FoundCalendar>>;
 
-/// A comparison under way.
+/// A comparison in progress.
 struct Comparison {
     node: Node,
     namespace: NamespaceId,
     now: Timestamp,
     calendars: Arc<Calendars>,
-    /// The channels of the namespace, where the list names any.
+    /// The channels of the namespace, if the list names any.
     channels: Arc<BTreeSet<String>>,
     /// The scripts that the list names.
     scripts: Arc<FoundScripts>,
-    /// The jobs of the list that exist.
+    /// The ids of the jobs in the list that exist.
     ids: HashMap<String, JobId>,
     errors: Vec<FieldError>,
     steps: u32,
 }
 
-/// What a batch is compared with.
+/// The existing jobs that a batch is compared with.
 struct Present {
     now: Timestamp,
     named: HashMap<String, JobRecord>,
     compiled: HashMap<Key, Arc<Compiled>>,
 }
 
-/// What is found for a batch.
+/// The result for a batch.
 struct Found {
     jobs: Vec<(PlannedJob, Work)>,
     errors: Vec<FieldError>,
     steps: u32,
 }
 
-/// Compares a list with what is there: `report` gets the jobs in the order of the list, and after them those that are to be
-/// removed. What it got stands for nothing where there is an error. Answers the names of the list, parents first.
+/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed; if an error
+/// is returned, they must be discarded. Returns the names of the list, parents first.
 pub(super) async fn compare(
     node: &Node,
     mut wanted: Application,
     mut report: impl FnMut(PlannedJob, Work) + Send,
 ) -> Result<Vec<String>, ApplyError> {
     let namespace = wanted.namespace;
-    let families = families(&mut wanted.specs);
+    let graph_specs = graph_specs(&mut wanted.specs);
     let mut comparison = Comparison {
         node: node.clone(),
         namespace,
         now: node.now(),
-        calendars: Arc::new(calendars_named(node, namespace, &families).await?),
-        channels: Arc::new(checks::channels_named(node, namespace, &families).await?),
+        calendars: Arc::new(calendars_named(node, namespace, &graph_specs).await?),
+        channels: Arc::new(checks::channels_named(node, namespace, &graph_specs).await?),
         scripts: Arc::new(scripts::named(node, namespace, &wanted.specs).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
@@ -96,7 +96,7 @@ pub(super) async fn compare(
     }
     let mut removed = BTreeSet::new();
     if let Some(app) = wanted.prune {
-        let names: BTreeSet<&str> = families.iter().map(|spec| spec.name.as_str()).collect();
+        let names: BTreeSet<&str> = graph_specs.iter().map(|spec| spec.name.as_str()).collect();
         let mut query = JobQuery { app: Some(app), limit: PAGE, ..JobQuery::default() };
         while let Some(page) = unlisted(node, namespace, &mut query, &names).await? {
             removed.extend(page.iter().map(|record| record.id));
@@ -105,7 +105,7 @@ pub(super) async fn compare(
             }
         }
     }
-    comparison.end(families, removed).await
+    comparison.end(graph_specs, removed).await
 }
 
 async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
@@ -118,7 +118,7 @@ async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec])
     Ok(calendars)
 }
 
-/// The next jobs of an app that no list names and no code declares; `None` at the end.
+/// The next page of jobs of an app that are not in the list and that no code declares; `None` at the end.
 async fn unlisted(
     node: &Node,
     namespace: NamespaceId,
@@ -175,9 +175,9 @@ fn plan_job(
 }
 
 impl Comparison {
-    /// Reads the jobs with the names of a batch, and plans it. Nothing is found once there is an error.
+    /// Reads the jobs with the names of a batch, and plans it. Returns no jobs once there is an error.
     async fn batch(&mut self, batch: Vec<(usize, JobSpec)>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
-        // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+        // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
         let records = self.node.store().jobs_named(self.namespace, &names).await?;
@@ -218,14 +218,14 @@ impl Comparison {
         Ok(jobs)
     }
 
-    /// Everything that is wrong, or the names with parents first. The graph of a long list is work for a thread of its own.
-    async fn end(self, families: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
+    /// Returns all errors, or the names with parents first. The graph of a long list is checked on a thread of its own.
+    async fn end(self, graph_specs: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
         let Self { node, namespace, ids, errors, .. } = self;
-        let neighbours = graph::neighbours(&node, namespace, &families, (ids, removed)).await?;
+        let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
         let check = move || {
-            let mut found = doubles(&families);
-            let ordered = parents_first(families.clone());
-            found.extend(neighbours.map(|neighbours| neighbours.check(&families, &ordered)).unwrap_or_default());
+            let mut found = doubles(&graph_specs);
+            let ordered = parents_first(graph_specs.clone());
+            found.extend(neighbours.map(|neighbours| neighbours.check(&graph_specs, &ordered)).unwrap_or_default());
             found.extend(errors);
             match found.is_empty() {
                 true => Ok(ordered.into_iter().map(|spec| spec.name).collect()),
@@ -239,7 +239,7 @@ impl Comparison {
     }
 }
 
-/// The plan of a batch from what was read: nothing waits here.
+/// Plans a batch from the data that was read; does not wait for anything.
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
@@ -267,7 +267,7 @@ fn plan(
 }
 
 impl Present {
-    /// What a piece of work does to the fires of the next week.
+    /// The changes that the work makes to the fires of the next week.
     fn fires(&self, work: &Work, steps: &mut u32) -> Option<FireChanges> {
         let before = |record: &JobRecord| {
             let compiled = self.compiled.get(&(record.id, record.version))?;
@@ -301,8 +301,8 @@ fn removal(mut record: JobRecord) -> (PlannedJob, Work) {
     (job, Work::Remove(Box::new(record)))
 }
 
-/// The definitions without what takes memory and has no part in which job follows from which.
-fn families(specs: &mut [JobSpec]) -> Vec<JobSpec> {
+/// Copies of the definitions without the large parts that do not matter for which job follows from which.
+fn graph_specs(specs: &mut [JobSpec]) -> Vec<JobSpec> {
     let family = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));
         let family = spec.clone();

@@ -1,4 +1,4 @@
-//! Whether the parents that a list names exist when it is applied, and make no circle with those that are there.
+//! Checks that the parents named in a list will exist, and that they form no cycle together with the existing jobs.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -60,7 +60,7 @@ async fn orphans(node: &Node, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<
 }
 
 impl Neighbours {
-    /// What is wrong with the parents of a list. For a long list this is work for a thread of its own.
+    /// Returns the errors of the parents in a list. For a long list this runs on a thread of its own.
     pub(super) fn check(self, specs: &[JobSpec], order: &[JobSpec]) -> Vec<FieldError> {
         let mut errors = self.missing(specs);
         if errors.is_empty() {
@@ -81,7 +81,7 @@ impl Neighbours {
         errors
     }
 
-    /// The job of the list that would follow from itself, or make too long a chain. `order` has parents first.
+    /// The error for a job of the list that would follow from itself, or would make a chain too long. `order` has parents first.
     fn bad(&self, specs: &[JobSpec], order: &[JobSpec]) -> Option<FieldError> {
         let mut graph = Graph::new(self.edges.iter().copied());
         let mut jobs = Vec::with_capacity(order.len());

@@ -1,5 +1,5 @@
-//! A list of definitions against what is there: which jobs it creates, changes, leaves and removes, and what that does
-//! to the fires ahead. Everything is checked before anything is saved.
+//! Applies a list of definitions: which jobs it creates, changes, keeps and removes, and how that affects the coming fires. Everything is
+//! checked before anything is saved.
 
 mod compare;
 mod graph;
@@ -20,10 +20,10 @@ use super::checks::Checked;
 use super::params::JobWarning;
 use crate::node::Node;
 
-/// A list of definitions that is to be what is there.
+/// A list of definitions to apply.
 #[derive(Clone, Debug)]
 pub struct Application {
-    /// Where.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The definitions.
     pub specs: Vec<JobSpec>,
@@ -34,7 +34,7 @@ pub struct Application {
 /// Why nothing of a list was saved.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Some definitions are wrong: pointers begin with the position in the list.
+    /// Some definitions are invalid: pointers begin with the position in the list.
     #[error("{} in the list, the first is {}", counted(.0.len(), "error"), .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// The store failed.
@@ -42,37 +42,37 @@ pub enum ApplyError {
     Store(#[from] StoreError),
 }
 
-/// What becomes of a job.
+/// What applying the list does to a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// It comes into being.
+    /// The job is created.
     Create,
-    /// It gets another definition.
+    /// The job gets another definition.
     Change,
-    /// It is as in the list.
+    /// The job already has the definition in the list.
     Keep,
-    /// It is not in the list and goes.
+    /// The job is not in the list and is removed.
     Remove,
 }
 
-/// What is planned for a job.
+/// The plan for one job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlannedJob {
-    /// Its place in the list; none for one that is not in it.
+    /// Its position in the list; `None` if it is not in the list.
     pub index: Option<usize>,
     /// Its name.
     pub name: String,
-    /// What becomes of it.
+    /// What is done to it.
     pub action: Action,
-    /// The version that it has now.
+    /// Its current version.
     pub version: Option<i64>,
-    /// The app that it belongs to now.
+    /// The app that it currently belongs to.
     pub app: Option<AppId>,
-    /// What changes in its definition, field by field.
+    /// The changes of its definition, field by field.
     pub changes: Vec<Change>,
-    /// What that does to its fires of the next week; none where the schedule stays as it is.
+    /// The changes of its fires in the next week; `None` if its schedule stays the same.
     pub fires: Option<FireChanges>,
-    /// What its author should know.
+    /// Warnings for its author.
     pub warnings: Vec<JobWarning>,
 }
 
@@ -85,7 +85,7 @@ pub struct ApplyPlan {
     order: Vec<String>,
 }
 
-/// What there is to do. Records are without their parameters.
+/// The work that a plan has for one job. Records are without their parameters.
 #[derive(Debug)]
 enum Work {
     Create(Box<Checked>),
@@ -95,16 +95,16 @@ enum Work {
 }
 
 impl ApplyPlan {
-    /// The jobs, in the order of the list, and after them those that are removed.
+    /// The jobs, in the order of the list, then those that are removed.
     pub fn jobs(&self) -> impl ExactSizeIterator<Item = &PlannedJob> {
         self.jobs.iter().map(|(job, _)| job)
     }
 }
 
-/// Compares a list of definitions with what is there. Nothing is saved.
+/// Compares a list of definitions with the existing jobs. Saves nothing.
 ///
 /// # Errors
-/// [`ApplyError::Invalid`] with everything that is wrong with the list; the store's.
+/// [`ApplyError::Invalid`] with all errors of the list; the store's.
 pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyError> {
     let namespace = wanted.namespace;
     let mut jobs = Vec::with_capacity(wanted.specs.len());
@@ -112,11 +112,11 @@ pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyEr
     Ok(ApplyPlan { namespace, jobs, order })
 }
 
-/// The same for a look alone: `report` gets each job that would be planned, in the order of [`ApplyPlan::jobs`], and
-/// nothing is kept. What it got stands for nothing where there is an error.
+/// Like [`plan`], but keeps nothing: `report` gets each job that would be planned, in the order of [`ApplyPlan::jobs`]. If an error is
+/// returned, the reported jobs must be discarded.
 ///
 /// # Errors
-/// As of [`plan_jobs`](plan_jobs).
+/// As of [`plan`].
 pub async fn try_out(
     node: &Node,
     wanted: Application,
@@ -125,7 +125,7 @@ pub async fn try_out(
     compare::compare(node, wanted, |job, _| report(job)).await.map(drop)
 }
 
-/// Names that are in the list twice.
+/// An error for each name that is in the list twice.
 fn doubles(specs: &[JobSpec]) -> Vec<FieldError> {
     let mut first: HashMap<&str, usize> = HashMap::new();
     let mut errors = Vec::new();
@@ -145,7 +145,7 @@ fn located(index: usize, error: FieldError) -> FieldError {
     FieldError { pointer: format!("/{index}{}", error.pointer), ..error }
 }
 
-/// The place in the list that a pointer begins with.
+/// The position in the list with which a pointer begins.
 fn position(pointer: &str) -> usize {
     let first = pointer.split('/').nth(1).and_then(|index| index.parse().ok());
     first.unwrap_or(usize::MAX)

@@ -1,5 +1,5 @@
-//! Carrying out a plan: jobs that are new come into being many to a transaction, every change and removal is a
-//! transaction of its own. A job that another caller changed since the plan was made fails alone, and is named.
+//! Carries out a plan: one transaction creates many new jobs, while every change and removal has a transaction of its own. A job that
+//! another caller changed after the plan was made fails alone, and is reported.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -14,21 +14,21 @@ use crate::jobs::{self, JobError, no_calendar};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// New jobs that are saved between two looks at the progress.
+/// New jobs saved per step of progress.
 const CHUNK: usize = 512;
-/// Edits that are saved at the same time: databases write the ends of several transactions to disk at once.
+/// Edits saved at the same time: databases write the ends of several transactions to disk together.
 const AT_ONCE: usize = 8;
 
-/// What became of a planned job.
+/// Result for a planned job.
 #[derive(Debug)]
 pub struct SavedJob {
-    /// What was planned.
+    /// The plan for the job.
     pub planned: PlannedJob,
-    /// The job as it is now; none where it was removed or left alone.
+    /// The job as it is now; `None` if it was removed or kept.
     pub result: Result<Option<JobRecord>, JobError>,
 }
 
-/// A plan that is being carried out. It goes on only while [`next`](Self::next) is called.
+/// A plan being carried out. It advances only while [`next`](Self::next) is called.
 #[derive(Debug)]
 pub struct Saving {
     node: Node,
@@ -38,12 +38,12 @@ pub struct Saving {
     kept: Vec<PlannedJob>,
     creates: VecDeque<(PlannedJob, Checked)>,
     others: VecDeque<(PlannedJob, Work)>,
-    /// Whether the store failed: then nothing more is tried.
+    /// Whether the store has failed: then nothing more is tried.
     is_broken: bool,
 }
 
 impl ApplyPlan {
-    /// Carries it out in the name of `author`.
+    /// Carries out the plan as `author`.
     #[must_use]
     pub fn save(self, node: Node, author: &str) -> Saving {
         let rank: HashMap<&str, usize> =
@@ -66,7 +66,7 @@ impl ApplyPlan {
             rondel_core::declared::parents_first(removed.iter().map(|(_, record)| record.spec.clone()).collect());
         let rank: HashMap<String, usize> =
             order.into_iter().enumerate().map(|(rank, spec)| (spec.name, rank)).collect();
-        // Those that follow from others go first.
+        // Jobs are removed before their parents.
         removed.sort_by_key(|(job, _)| std::cmp::Reverse(rank.get(&job.name).copied()));
         others.extend(removed.into_iter().map(|(job, record)| (job, Work::Remove(record))));
         Saving {
@@ -83,7 +83,7 @@ impl ApplyPlan {
 }
 
 impl Saving {
-    /// Saves some more; none at the end.
+    /// Saves the next jobs; `None` at the end.
     pub async fn next(&mut self) -> Option<Vec<SavedJob>> {
         if !self.kept.is_empty() {
             let kept = std::mem::take(&mut self.kept);
@@ -112,7 +112,7 @@ impl Saving {
         Some(planned.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
     }
 
-    /// What can be saved at the same time: changes of jobs that follow from nothing, else one piece of work.
+    /// The next edits that can be saved at the same time: changes of jobs without parents, otherwise a single edit.
     fn next_batch(&mut self) -> Vec<(PlannedJob, Work)> {
         let mut batch = Vec::new();
         while let Some((_, work)) = self.others.front() {
@@ -165,7 +165,7 @@ impl Saving {
         saved
     }
 
-    /// Nothing where the store fails.
+    /// `None` if the store fails.
     async fn create_all(&mut self, chunk: Vec<Checked>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
         if let Err(error) = &created {
@@ -218,7 +218,7 @@ impl Saving {
     }
 }
 
-/// Whether an edit needs no order: it touches nothing of who follows from whom.
+/// Whether an edit can be saved in any order: it does not affect which job follows from which.
 fn is_free(work: &Work) -> bool {
     match work {
         Work::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),

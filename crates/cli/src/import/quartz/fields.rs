@@ -1,4 +1,4 @@
-//! A trigger and its job as a definition; each of their fields is accounted for.
+//! Turns a trigger and its job into a definition, and records the outcome for each of their fields.
 
 use rondel_core::Timestamp;
 use rondel_core::labels::check_value;
@@ -11,7 +11,7 @@ use crate::import::found::{Entry, Found, Outcome};
 
 const PRIORITY_MAX: i64 = 9;
 
-/// Where a definition comes from.
+/// The rows that a definition is made from, and its app and zone.
 pub(super) struct Source<'a> {
     pub(super) job: &'a Row,
     pub(super) trigger: Option<&'a Row>,
@@ -21,7 +21,7 @@ pub(super) struct Source<'a> {
     pub(super) zone: &'a str,
 }
 
-/// A definition that grows, and the report on it.
+/// A definition under construction, and the report on it.
 struct Draft<'a> {
     source: &'a Source<'a>,
     entry: Entry,
@@ -138,7 +138,7 @@ impl Draft<'_> {
         }
     }
 
-    /// The schedule, or why there is none.
+    /// Sets the schedule, or returns why there is none.
     fn schedule(&mut self) -> Result<(), String> {
         let (kind, trigger, timing) = (self.trigger_text("trigger_type"), self.source.trigger, self.source.timing);
         if trigger.is_none() {
@@ -280,7 +280,7 @@ impl Draft<'_> {
         };
         if self.source.trigger.is_some() {
             let here = format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance");
-            // A simple trigger that fires now is planned anew from now on.
+            // Quartz plans a simple trigger that fires late from that moment on.
             match is_simple && count != 0 && (matches!(instruction, 1..=3) || (instruction == 0 && count > 0)) {
                 true => self.of_trigger(
                     "misfire_instr",

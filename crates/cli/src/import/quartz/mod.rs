@@ -1,4 +1,4 @@
-//! The tables of Quartz 2: each trigger becomes a definition, with the class of its job as the handler.
+//! The tables of Quartz 2: each trigger becomes a definition, whose handler is the class of its job.
 
 mod fields;
 mod properties;
@@ -13,7 +13,7 @@ use crate::exit::Failure;
 use crate::import::dump::Row;
 use crate::import::found::{Entry, Found};
 
-/// Java objects that are not read as text, and so as hexadecimal digits.
+/// Columns with Java objects, which are read as hexadecimal digits and not as text.
 const BYTES: [&str; 2] = ["job_data", "blob_data"];
 
 /// The rows of the tables.
@@ -50,7 +50,7 @@ fn key(row: &Row, what: &str) -> Key {
     (of("sched_name"), of(&format!("{what}_group")), of(&format!("{what}_name")))
 }
 
-/// The definitions, in an app; cron expressions without a zone of their own are read in that one.
+/// The definitions, in an app; cron expressions without their own zone are read in `zone`.
 pub(super) fn convert(tables: &Tables, app: &str, zone: &str) -> Found {
     let mut found = Found::default();
     let crons: BTreeMap<Key, &Row> = tables.crons.iter().map(|row| (key(row, "trigger"), row)).collect();

@@ -1,8 +1,8 @@
-//! Properties of Java as text, which Quartz stores with `useProperties`.
+//! Java properties as text, which Quartz stores with `useProperties`.
 
 use serde_json::{Map, Value};
 
-/// What job data is.
+/// The kinds of job data.
 #[derive(Debug, PartialEq)]
 pub(super) enum Data {
     Nothing,
@@ -12,7 +12,7 @@ pub(super) enum Data {
     Other,
 }
 
-/// Reads hexadecimal digits, which PostgreSQL writes with `\x` before them.
+/// Reads hexadecimal digits, before which PostgreSQL writes `\x`.
 pub(super) fn read(hex: &str) -> Data {
     let digits = hex.strip_prefix("\\x").unwrap_or(hex);
     let pairs = digits.as_bytes().chunks(2);
@@ -47,7 +47,7 @@ fn properties(text: &str) -> Map<String, Value> {
     found
 }
 
-/// At the first `=`, `:` or blank that no backslash stands before.
+/// Splits at the first `=`, `:` or blank without a backslash before it.
 fn split(line: &str) -> (&str, &str) {
     let mut is_escaped = false;
     for (at, c) in line.char_indices() {

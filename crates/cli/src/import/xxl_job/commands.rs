@@ -1,4 +1,4 @@
-//! What no definition can hold: alarm mail, executors with fixed addresses, users. Lines for a shell make them.
+//! Shell commands for what no definition can hold: alarm mail, executors with fixed addresses, users.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -11,21 +11,21 @@ use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 use crate::import::found::{Entry, Found, Subject, hash, quoted, slug};
 
-/// The most recipients of one channel.
+/// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;
-/// The longest name of a channel that shows its recipients.
+/// Maximum length of a channel's name that shows its recipients.
 const ALARM_NAME_LEN_MAX: usize = 60;
-/// The most rules of a namespace.
+/// Maximum number of rules of a namespace.
 const RULE_COUNT_MAX: usize = 100;
 
-/// Who hears of a failure.
+/// The recipients of mail about failures.
 pub(super) struct Alarm {
-    /// Of its channel, its rule, and the value of the jobs' label.
+    /// The name of its channel and its rule, and the value of the jobs' label.
     pub(super) name: String,
     recipients: Vec<String>,
 }
 
-/// The alarm of a list of addresses; `None` where there is none in it.
+/// The alarm for a list of addresses; `None` if it has no address.
 pub(super) fn alarm(given: &str) -> Option<Alarm> {
     let mut recipients: Vec<String> =
         given.split([',', ';']).map(|one| one.trim().to_owned()).filter(|one| one.contains('@')).collect();
@@ -43,11 +43,12 @@ pub(super) fn alarm(given: &str) -> Option<Alarm> {
     Some(Alarm { name, recipients })
 }
 
-/// What the mail server may need beside its name, as parameters of a shell that are left out where they are not set.
+/// Settings that the mail server may need in addition to its name, as shell parameters that are left out if they are
+/// not set.
 const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
      --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
 
-/// A channel and a rule for each list of recipients.
+/// Adds a channel and a rule for each list of recipients.
 pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut Found) {
     found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
     let all: BTreeMap<String, Vec<String>> = parts
@@ -68,7 +69,7 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
             left_out.join(", ")
         ));
     }
-    // Before anything is made.
+    // Checked before anything is created.
     found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
     for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
@@ -130,7 +131,7 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
         let addresses = text(row, "address_list").unwrap_or_default();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
             let failed = quoted(&format!("not added: the address {address} of app {app}"));
-            // One that the server refuses stops none of the others, nor what follows.
+            // An address that the server refuses stops neither the others nor the later commands.
             entry.commands.push(format!(
                 "rondel app address add {} {} --executor-token-file {file} || {{ echo {failed} >&2; failed=1; }}",
                 quoted(&app),
@@ -141,7 +142,7 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     entry
 }
 
-/// A user, with what the groups permit.
+/// A user, with the roles for its groups.
 pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
     let mut entry = Entry::of(Subject::User, format!("user {id}"), given);
@@ -181,13 +182,13 @@ pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
     entry
 }
 
-/// What becomes of an account of the same name.
+/// What happens to an existing account of the same name.
 const EXISTING: &str = "an account of this name that is there already stays as it is, with its own rights";
 
-/// What a column is that no version of XXL-JOB has.
+/// The remark on a column that no version of XXL-JOB has.
 const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
 
-/// Accounts for columns that only this database has.
+/// Records the columns that only this database has.
 pub(super) fn unknown(row: &Row, entry: &mut Entry) {
     let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
     for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {

@@ -1,4 +1,4 @@
-//! Child jobs: there a parent names its children, here a child names its parents.
+//! Child jobs: in XXL-JOB a parent names its children, here a child names its parents.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,14 +11,14 @@ use crate::import::dump::Row;
 use crate::import::found::Outcome::{self, Changed, Kept, NotNeeded, NotSupported};
 use crate::import::found::wrong;
 
-/// Makes followers of children, and accounts for `child_jobid` and `trigger_status`.
+/// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
 pub(super) fn tie(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
     let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
     let is_taken: Vec<bool> = parts
         .iter()
         .map(|part| part.job.as_ref().is_ok_and(|job| wrong(&Value::Object(job.clone())).is_empty()))
         .collect();
-    // Parents by the index of the child.
+    // Parents by the index of their child.
     let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for parent in 0..parts.len() {
         let Some(given) = parts[parent].row.get("child_jobid").cloned() else { continue };
@@ -62,8 +62,8 @@ pub(super) fn tie(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
     leave_promoted(parts, &parents);
 }
 
-/// Leaves out the jobs that `rondel shadow promote` has switched over, and those that follow from them: they are stopped in XXL-JOB because
-/// they run here, and a definition made from that would stop them here, too.
+/// Leaves out the jobs that `rondel shadow promote` has switched over, and those that follow them. They are stopped in
+/// XXL-JOB because they run here, and a definition made from that would stop them here too.
 fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
     let mut promoted: BTreeSet<usize> = (0..parts.len()).filter(|index| is_promoted(parts[*index].row)).collect();
     loop {
@@ -84,7 +84,7 @@ fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usiz
     }
 }
 
-/// XXL-JOB itself sets the next instant of a job that it stops to 0: another one is the mark of a promotion.
+/// XXL-JOB sets the next instant of a job that it stops to 0, so any other value is the mark of a promotion.
 fn is_promoted(row: &Row) -> bool {
     let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
     number("trigger_status") == 0 && number("trigger_next_time") > 0
@@ -97,15 +97,15 @@ fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
     (Kept, format!("{name} has it in schedule.after"))
 }
 
-/// Sets the parents of a job, and whether it fires.
+/// Sets the parents of a job, and whether it is enabled.
 fn settle(part: &mut JobDraft<'_>, after: &[&str]) {
     let given = part.row.get("trigger_status").cloned();
     let is_on = given.as_deref().map(str::trim) == Some("1");
-    // XXL-JOB cannot start a job without a schedule, and triggers it by hand all the same.
+    // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
     let has_clock = part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
     let (outcome, here) = match (is_on, after.is_empty()) {
         (true, _) => (Kept, "enabled"),
-        // XXL-JOB does not look at the status of a child.
+        // XXL-JOB ignores the status of a child.
         (false, false) => (Changed, "enabled: a stopped child runs after its parents there, too"),
         (false, true) if !has_clock => {
             (Kept, "enabled: without a schedule it only runs when it is triggered, as there")
@@ -129,7 +129,7 @@ fn settle(part: &mut JobDraft<'_>, after: &[&str]) {
     }
 }
 
-/// Whether `job` follows from `other`, over however many jobs between them.
+/// Whether `job` follows `other`, directly or through other jobs.
 fn follows(parents: &BTreeMap<usize, Vec<usize>>, job: usize, other: usize) -> bool {
     let (mut open, mut seen) = (vec![job], std::collections::HashSet::new());
     while let Some(next) = open.pop() {

@@ -1,4 +1,4 @@
-//! A row of `xxl_job_info` as a definition; each of its fields is accounted for.
+//! Turns a row of `xxl_job_info` into a definition, and records the outcome for each of its fields.
 
 use rondel_core::Timestamp;
 use rondel_core::labels::{LABEL_VALUE_LEN_MAX, check_value};
@@ -11,9 +11,9 @@ use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 use crate::import::found::{Entry, Outcome, slug};
 
-/// The most retries that a definition has.
+/// Maximum number of retries of a definition.
 const RETRY_MAX: u64 = 100;
-/// 2020-01-01T00:00:00Z, from which the phase of a fixed rate is written.
+/// 2020-01-01T00:00:00Z, the origin of the phase of a fixed rate.
 const PHASE_FROM: u64 = 1_577_836_800;
 
 pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> JobDraft<'a> {
@@ -51,7 +51,7 @@ pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> JobDraft<'a> {
     JobDraft { id, row, entry: draft.entry, job }
 }
 
-/// A definition that grows, and the report on it.
+/// A definition under construction, and the report on it.
 struct Draft<'a> {
     row: &'a Row,
     entry: Entry,
@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
         self.job.insert(field.to_owned(), value.into());
     }
 
-    /// Accounts for a column, where the row has it.
+    /// Records the outcome for a column, if the row has it.
     fn account(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
         if let Some(value) = self.row.get(column) {
             self.entry.field(column, value, outcome, here);
@@ -86,13 +86,13 @@ fn app(draft: &mut Draft<'_>, place: &Place<'_>) -> Result<(), String> {
         return Err(format!("its group {group} is not there"));
     };
     let here = slug(app);
-    // That it is called otherwise here stands at the group, once.
+    // The entry of the group reports, once, that the app has another name here.
     draft.account("job_group", Kept, format!("app {here}"));
     draft.set("app", here);
     Ok(())
 }
 
-/// The handler and its parameters.
+/// Sets the handler and its parameters.
 fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String> {
     let kind = draft.text("glue_type").unwrap_or("BEAN");
     let param = draft.text("executor_param").unwrap_or_default();
@@ -230,7 +230,7 @@ fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
     }
 }
 
-/// A fixed rate, with the phase that its next instant in XXL-JOB has.
+/// Sets a fixed rate, with the phase of its next instant in XXL-JOB.
 fn rate(draft: &mut Draft<'_>, seconds: &str) {
     let mut schedule = json!({"every": format!("{seconds}s")});
     match phase(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
@@ -248,7 +248,7 @@ fn rate(draft: &mut Draft<'_>, seconds: &str) {
     draft.set("schedule", schedule);
 }
 
-/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires. It does not depend on when the job is imported.
+/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires, whenever the job is imported.
 fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
     let after = (next_ms / 1_000).checked_sub(PHASE_FROM)?.checked_rem(every)?;
@@ -321,7 +321,7 @@ fn policies(draft: &mut Draft<'_>) {
         );
         draft.set("retry", json!({"max": retries.min(RETRY_MAX), "backoff": "10s"}));
     } else {
-        // A run whose executor is lost fails there, and is tried again only where retries are asked for.
+        // In XXL-JOB a run whose executor is lost fails, and is tried again only if retries are set.
         draft.account("executor_fail_retry_count", Kept, "no retry, and delivery at_most_once");
         draft.set("delivery", "at_most_once");
     }

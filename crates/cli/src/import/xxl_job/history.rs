@@ -1,4 +1,4 @@
-//! The versions of scripts that XXL-JOB keeps, as files: a folder for each job, and in it a file for each version and a list.
+//! Writes the versions of scripts that XXL-JOB keeps: a folder for each job, with a file for each version and a list.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub(super) fn write(tables: &Tables, names: &HashMap<&str, String>, folder: &Pat
         std::fs::create_dir_all(&folder)?;
         let mut list = String::from("file\tsaved\tremark\n");
         for row in rows {
-            // The id is a number: nothing else becomes a part of a path.
+            // The id is a number, so no other text becomes a part of a path.
             let Some(id) = text(row, "id").and_then(|id| id.parse::<i64>().ok()) else { continue };
             let file = format!("{id}.{}", ending(text(row, "glue_type").unwrap_or_default()));
             std::fs::write(folder.join(&file), row.get("glue_source").map_or("", String::as_str))?;

@@ -1,4 +1,5 @@
-//! XXL-JOB's own database, versions 2.x and 3.x: groups become apps, jobs definitions, and lines for a shell do the rest.
+//! XXL-JOB's own database, versions 2.x and 3.x: groups become apps, jobs become definitions, and shell commands do the
+//! rest.
 
 mod commands;
 mod family;
@@ -18,7 +19,7 @@ use self::tables::text;
 use super::dump::Row;
 use super::found::Found;
 
-/// The definitions and the rest.
+/// Converts the tables into definitions and commands.
 pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
     let mut found = Found::default();
     let place = place(tables, options, &mut found);
@@ -38,7 +39,7 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
     found
 }
 
-/// Writes the earlier scripts, each to a file of its own; returns how many.
+/// Writes each earlier script to a file of its own; returns their number.
 pub(super) fn write_history(tables: &Tables, options: ImportOptions<'_>) -> std::io::Result<usize> {
     let Some(folder) = options.history else { return Ok(0) };
     history::write(tables, &place(tables, options, &mut Found::default()).names, folder)

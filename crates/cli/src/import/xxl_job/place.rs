@@ -1,4 +1,4 @@
-//! What the caller wants, what is known of all jobs, and a job on its way.
+//! The options of an import, the facts about all jobs, and a job under conversion.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -18,29 +18,29 @@ pub(in crate::import) enum Scripts {
     Agent,
 }
 
-/// What the caller wants.
+/// The options of an import.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::import) struct ImportOptions<'a> {
-    /// Where XXL-JOB reads cron expressions.
+    /// The zone in which XXL-JOB reads cron expressions.
     pub(in crate::import) zone: &'a str,
     pub(in crate::import) namespace: &'a str,
     pub(in crate::import) scripts: Scripts,
-    /// Where earlier scripts go.
+    /// The folder for earlier scripts.
     pub(in crate::import) history: Option<&'a std::path::Path>,
 }
 
-/// What is known of all jobs.
+/// The facts about all jobs.
 pub(super) struct Place<'a> {
     pub(super) options: ImportOptions<'a>,
-    /// The names of apps there by the ids of their groups.
+    /// The names of apps in XXL-JOB, by the ids of their groups.
     pub(super) apps: HashMap<&'a str, &'a str>,
-    /// The names of jobs here by their ids.
+    /// The names of jobs here, by their ids.
     pub(super) names: HashMap<&'a str, String>,
     /// How many earlier scripts a job has.
     pub(super) versions: BTreeMap<&'a str, usize>,
 }
 
-/// A job on its way.
+/// A job under conversion.
 pub(super) struct JobDraft<'a> {
     pub(super) id: &'a str,
     pub(super) row: &'a Row,

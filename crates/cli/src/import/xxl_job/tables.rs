@@ -1,4 +1,4 @@
-//! What XXL-JOB stores, from its database or a dump of it.
+//! The tables of XXL-JOB, from its database or a dump of it.
 
 use std::io::BufRead;
 
@@ -11,10 +11,10 @@ const GROUPS: &str = "xxl_job_group";
 const JOBS: &str = "xxl_job_info";
 const VERSIONS: &str = "xxl_job_logglue";
 const USERS: &str = "xxl_job_user";
-/// What an import has no use for, and does not read.
+/// Columns that an import has no use for, and does not read.
 const SECRETS: [&str; 3] = ["password", "token", "access_token"];
 
-/// The rows. What is NULL, or a column that this version has not, is not in them.
+/// The rows, without NULL values and without the columns that this version lacks.
 #[derive(Debug, Default)]
 pub(in crate::import) struct Tables {
     pub(super) groups: Vec<Row>,
@@ -22,7 +22,7 @@ pub(in crate::import) struct Tables {
     /// Earlier scripts.
     pub(super) versions: Vec<Row>,
     pub(super) users: Vec<Row>,
-    /// Tables that are not there, or may not be read.
+    /// Tables that do not exist, or may not be read.
     pub(super) missing: Vec<&'static str>,
 }
 

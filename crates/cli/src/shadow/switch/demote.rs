@@ -1,7 +1,7 @@
-//! From Rondel to XXL-JOB.
+//! Switches jobs from Rondel to XXL-JOB.
 //!
-//! Jobs with a schedule are given up here from an instant on, and started there with their first fire after it. Children follow last: once
-//! their parents are in shadow mode here, they fire nothing.
+//! Jobs with a schedule are given up here from an instant on, the seam, and start in XXL-JOB with their first fire
+//! after it. Children follow last: once their parents are in shadow mode here, they fire nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -21,23 +21,24 @@ use super::save::{Pace, Saved, save};
 use crate::clock;
 use crate::exit::Failure;
 
-/// How far ahead jobs are given up here, beside what saving may take: XXL-JOB may sleep for five seconds before it looks at a job.
+/// How far ahead the seam is, in addition to the time for saving: XXL-JOB may sleep for five seconds before it looks at
+/// a job.
 const AHEAD: Duration = Duration::from_secs(7);
-/// XXL-JOB finds a fire in time that is this far ahead.
+/// XXL-JOB finds a fire in time if it is this far ahead.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
-/// How far ahead a job is started that runs on neither side.
+/// How far ahead a job that runs on neither side is started.
 const SOON: Duration = Duration::from_secs(2);
-/// How often a job is started whose first fire was over by then.
+/// How often a start is tried if the first fire has passed each time.
 const START_COUNT: usize = 5;
-/// How often the first fire is asked for.
+/// How often the first fire is requested.
 const READ_COUNT: usize = 3;
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// A job that runs here no more from its seam on.
+/// A job that no longer runs here from its seam on.
 struct GivenUp<'a> {
     job: &'a Job,
     seam: Timestamp,
-    /// The first fire that XXL-JOB is to have.
+    /// The first fire that XXL-JOB is to run.
     first: Timestamp,
     gap: Option<String>,
 }
@@ -89,7 +90,7 @@ pub(super) async fn demote(
     outcomes
 }
 
-/// Why XXL-JOB's database could not be changed afterwards: then nothing is given up here.
+/// Why XXL-JOB's database could not be changed; if there is a reason, nothing is given up here.
 async fn may_write(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
     if numbers.is_empty() {
         return None;
@@ -97,14 +98,14 @@ async fn may_write(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String
     database.xxl_may_write(numbers).await.err().map(|error| chain_in_one_line(&error))
 }
 
-/// From an instant on the job runs no more here.
+/// Gives a job up here: from the seam on it does not run here.
 async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<GivenUp<'a>, Outcome> {
     let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
         return Err(Outcome::done(Runs::There, job.from, "was switched before"));
     }
     if job.is_shadow {
-        // It was given up before: the first fire that XXL-JOB can still have.
+        // It was given up before: the first fire is the earliest that XXL-JOB can still run.
         let soon = clock::now() + SOON;
         let seam = job.from.unwrap_or(soon);
         let gap = (seam < soon).then(|| neither_side(job, seam, soon));
@@ -131,7 +132,7 @@ async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Resu
     }
 }
 
-/// The fire with which XXL-JOB is to begin.
+/// Finds the fire with which XXL-JOB is to begin.
 async fn first<'a>(
     switch: &Switch<'_>,
     job: &'a Job,
@@ -159,7 +160,7 @@ fn not_started(seam: Timestamp, why: &str) -> Outcome {
     Outcome::half_done(Runs::Nowhere, seam, result)
 }
 
-/// Starts jobs in XXL-JOB. Answers why its database cannot be used.
+/// Starts jobs in XXL-JOB. Returns why its database cannot be used, if that is so.
 async fn start<'a>(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
@@ -216,7 +217,7 @@ async fn start<'a>(
     None
 }
 
-/// The first fire was over when XXL-JOB's lock was free.
+/// Finds a later first fire, as the first one had passed when XXL-JOB's lock was free.
 async fn later<'a>(switch: &Switch<'_>, one: GivenUp<'a>) -> Result<GivenUp<'a>, Outcome> {
     let soon = clock::now() + SOON;
     let gap =
@@ -224,7 +225,7 @@ async fn later<'a>(switch: &Switch<'_>, one: GivenUp<'a>) -> Result<GivenUp<'a>,
     first(switch, one.job, (one.seam, soon), Some(gap)).await
 }
 
-/// XXL-JOB has the job again.
+/// The outcome for a job that XXL-JOB runs again.
 fn running(switch: &Switch<'_>, one: &GivenUp<'_>, committed_at: Timestamp) -> Outcome {
     let first = one.first;
     let is_near = first < committed_at + FOUND_WITHIN;
@@ -240,13 +241,13 @@ fn running(switch: &Switch<'_>, one: &GivenUp<'_>, committed_at: Timestamp) -> O
     Outcome::done(Runs::There, Some(one.seam), result).with_gap(gap.as_deref())
 }
 
-/// Puts the jobs in shadow mode that only follow from others: from the last seam of their parents on.
+/// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
 async fn give_up_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
     let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
-    // Not before the last edit of a parent holds.
+    // Not before the last edit of a parent takes effect.
     let holds_from = clock::now() + HOLDS_AFTER;
     let seam = clocked.max().map_or(holds_from, |seam| seam.max(holds_from));
-    // Parents of children may be children.
+    // A child may be a parent of other children.
     while !open.is_empty() {
         let names: Vec<String> = open.iter().map(|job| job.name.clone()).collect();
         let (mut step, rest): (Vec<&Job>, Vec<&Job>) =
@@ -267,14 +268,14 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
     if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
         let result = format!("is unchanged, and runs where its parent {name} does, which was not switched");
         let outcome = Outcome::unchanged(parent.runs, result);
-        return if parent.helps_to_repeat { outcome.repeat() } else { outcome };
+        return if parent.is_repeatable { outcome.repeat() } else { outcome };
     }
     if job.is_shadow {
         return Outcome::done(Runs::There, job.from, "was switched before");
     }
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(_) => Outcome::done(Runs::There, Some(seam), "runs in XXL-JOB after its parents"),
-        // Its parents are in shadow mode here, so that it fires nothing.
+        // Its parents are in shadow mode here, so it fires nothing.
         Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
             Runs::There,
             format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),
@@ -307,7 +308,7 @@ async fn first_fire(switch: &Switch<'_>, job: &Job, mut from: Timestamp) -> Resu
         if found.first.is_some() || missed.is_none() {
             break;
         }
-        // So many are over that no other one was listed.
+        // So many fires have passed that no later one was listed.
         from = clock::now();
     }
     Ok(found)

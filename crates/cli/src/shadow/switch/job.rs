@@ -1,4 +1,4 @@
-//! The jobs that a command switches, as they were when it began.
+//! The jobs that a command switches, in their state when it began.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,9 +11,9 @@ use super::outcome::Runs;
 use crate::client::Client;
 use crate::shadow::jobs;
 
-/// A definition holds for all fires that are due this much later than it was saved.
+/// A saved definition applies to all fires due at least this much later.
 pub(super) const HOLDS_AFTER: Duration = Duration::from_secs(1);
-/// Calls of the API that are under way at once.
+/// How many calls of the API are in progress at once.
 pub(super) const CALL_COUNT: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(in crate::shadow) enum Direction {
     Demote,
 }
 
-/// A job on both sides.
+/// A job that exists on both sides.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
     pub(super) name: String,
@@ -63,29 +63,29 @@ impl Job {
         })
     }
 
-    /// Whether a schedule fires it as it stands.
+    /// Whether a schedule fires it at present.
     pub(super) const fn is_firing(&self) -> bool {
         self.has_clock && self.is_enabled
     }
 
-    /// Whether other jobs alone fire it.
+    /// Whether only other jobs fire it.
     pub(super) fn is_follower(&self) -> bool {
         !self.has_clock && !self.parents.is_empty()
     }
 }
 
-/// What is to be switched, as it was when the command began.
+/// The jobs to switch and their relatives, in their state when the command began.
 pub(super) struct Switch<'a> {
     pub(super) client: &'a Client,
     pub(super) jobs: Vec<Job>,
     /// Parents and children that the command does not name.
     pub(super) others: BTreeMap<String, Relative>,
-    /// The jobs in XXL-JOB.
+    /// The status of the jobs in XXL-JOB, by their numbers.
     pub(super) there: BTreeMap<i64, JobStatus>,
 }
 
 impl Switch<'_> {
-    /// Where a job runs as long as nothing is changed.
+    /// Where a job runs until something is changed.
     pub(super) fn runs(&self, job: &Job) -> Runs {
         let is_running = self.there.get(&job.number).is_some_and(|status| status.is_running);
         let fires_there = is_running || !job.has_clock;

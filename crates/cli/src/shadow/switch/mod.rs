@@ -1,7 +1,8 @@
 //! Switches jobs over at a seam: the fires before it belong to one scheduler, those from it on to the other.
 //!
-//! The side that gives a job up does so first, durably, and then the other side takes it: between the two steps the job fires on neither
-//! side, never on both, and the same command finishes what it began. Whatever happens, each job has an outcome that names where it runs.
+//! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps
+//! the job fires on neither side, never on both, and the same command finishes what it began. In every case each job
+//! has an outcome that names where it runs.
 
 mod demote;
 mod job;
@@ -134,7 +135,7 @@ fn row(one: &Value, _: Timestamp) -> Vec<String> {
     ["job", "seam", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
 }
 
-/// What the command would do.
+/// Describes what the command would do.
 fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {

@@ -1,4 +1,4 @@
-//! What became of each job, and how the command ends by it.
+//! The outcome for each job, and the exit of the command that follows from them.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use rondel_core::Timestamp;
 
 use crate::exit::Failure;
 
-/// By the name of the job.
+/// Outcomes by the name of the job.
 pub(super) type Outcomes = BTreeMap<String, Outcome>;
 
 /// Where a job runs.
@@ -34,40 +34,40 @@ impl Runs {
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
-    /// From the seam on where there is one.
+    /// Where it runs: from the seam on, if there is one.
     pub(super) runs: Runs,
     pub(super) result: String,
     pub(super) is_done: bool,
     /// Whether fires ran on neither side, or may have.
     pub(super) has_gap: bool,
     /// Whether the same command may switch it, if it is not switched.
-    pub(super) helps_to_repeat: bool,
+    pub(super) is_repeatable: bool,
 }
 
 impl Outcome {
-    /// It runs where it was to run.
+    /// The job runs where it was to run.
     pub(super) fn done(runs: Runs, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
-        Self { seam, runs, result: result.into(), is_done: true, has_gap: false, helps_to_repeat: false }
+        Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
-    /// It runs where it ran before.
+    /// The job runs where it ran before.
     pub(super) fn unchanged(runs: Runs, result: impl Into<String>) -> Self {
         Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
     }
 
-    /// It was changed on one side, or may have been.
+    /// The job was changed on one side, or may have been.
     pub(super) fn half_done(runs: Runs, seam: Timestamp, result: impl Into<String>) -> Self {
         Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
     }
 
-    /// The same, and the command is to be repeated.
+    /// Adds that the command must be repeated.
     pub(super) fn repeat(mut self) -> Self {
         self.result.push_str(": run the command again");
-        self.helps_to_repeat = true;
+        self.is_repeatable = true;
         self
     }
 
-    /// The same with a stretch whose fires are not certain.
+    /// Adds a gap, a time whose fires are not certain.
     pub(super) fn with_gap(mut self, gap: Option<&str>) -> Self {
         if let Some(gap) = gap {
             self.result.push_str("; ");
@@ -78,7 +78,7 @@ impl Outcome {
     }
 }
 
-/// How the command ends.
+/// The exit of the command.
 pub(super) fn verdict(outcomes: &Outcomes) -> Result<(), Failure> {
     let open = outcomes.values().filter(|one| !one.is_done).count();
     let gaps = outcomes.values().filter(|one| one.is_done && one.has_gap).count();
@@ -100,7 +100,7 @@ pub(super) fn verdict(outcomes: &Outcomes) -> Result<(), Failure> {
 
 /// What to do about the jobs that were not switched.
 fn advice(outcomes: &Outcomes, open: usize) -> String {
-    let again = outcomes.values().filter(|one| !one.is_done && one.helps_to_repeat).count();
+    let again = outcomes.values().filter(|one| !one.is_done && one.is_repeatable).count();
     match again {
         0 => "see RESULT of each".to_owned(),
         _ if again == open => "run the command again".to_owned(),

@@ -1,7 +1,7 @@
-//! From XXL-JOB to Rondel.
+//! Switches jobs from XXL-JOB to Rondel.
 //!
-//! Children go first: as long as their parents are in shadow mode here, they fire nothing. Then the jobs with a schedule are stopped in
-//! XXL-JOB, some at a time, and saved here.
+//! Children are saved first: as long as their parents are in shadow mode here, they fire nothing. Then the jobs with a
+//! schedule are stopped in XXL-JOB, some at a time, and saved here.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -20,11 +20,11 @@ use super::save::{Pace, Saved, save};
 use crate::clock;
 use crate::exit::Failure;
 
-/// How often a job is looked at whose next fire in XXL-JOB is too near.
+/// How long to wait before checking again a job whose next fire in XXL-JOB is too near.
 const AGAIN: Duration = Duration::from_millis(300);
-/// An edit so soon after the seam belongs to it.
+/// An edit this soon after the seam belongs to the same switch.
 const SAME_SWITCH: Duration = Duration::from_secs(600);
-/// Of a job that is paused here and stopped there.
+/// The result for a job that is paused here and stopped there.
 const STAYS_PAUSED: &str = "is switched, and stays paused here: resume it if it is to run";
 
 pub(super) async fn promote(
@@ -88,7 +88,7 @@ pub(super) async fn promote(
     with_children(switch, outcomes, &refused)
 }
 
-/// Saves the jobs that only follow from others. Where that fails, their parents stay as they are.
+/// Saves the jobs that only follow others. If that fails, their parents stay unchanged.
 async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, String>) {
     let open: Vec<&Job> = switch
         .jobs
@@ -108,11 +108,11 @@ async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, Strin
     relatives::spread(Direction::Promote, &switch.jobs, refused);
 }
 
-/// Where the children run, now that it is known where their parents do.
+/// Adds where the children run, once that is known for their parents.
 fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut open: Vec<&Job> =
         switch.jobs.iter().filter(|job| job.is_follower() && !refused.contains_key(&job.name)).collect();
-    // Parents of children may be children.
+    // A child may be a parent of other children.
     while let Some(place) =
         open.iter().position(|job| !job.parents.iter().any(|name| open.iter().any(|one| one.name == *name)))
     {
@@ -125,7 +125,7 @@ fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap
             Some((name, parent)) => {
                 let result = format!("is active here, and runs where its parent {name} does, which was not switched");
                 let outcome = Outcome::unchanged(parent.runs, result);
-                if parent.helps_to_repeat { outcome.repeat() } else { outcome }
+                if parent.is_repeatable { outcome.repeat() } else { outcome }
             }
         };
         outcomes.insert(job.name.clone(), outcome);
@@ -138,7 +138,7 @@ fn database_is_away<'a>(
     batch: &[&'a Job],
     not_tried: impl Iterator<Item = &'a Job>,
     why: &str,
-    helps_to_repeat: bool,
+    is_repeatable: bool,
 ) -> Outcomes {
     let unclear = |job: &&Job| {
         let result = format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here");
@@ -147,7 +147,7 @@ fn database_is_away<'a>(
     let unchanged = |job: &Job| {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
         let outcome = Outcome::unchanged(switch.runs(job), result);
-        (job.name.clone(), if helps_to_repeat { outcome.repeat() } else { outcome })
+        (job.name.clone(), if is_repeatable { outcome.repeat() } else { outcome })
     };
     batch.iter().map(unclear).chain(not_tried.map(unchanged)).collect()
 }
@@ -168,7 +168,7 @@ async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowanc
     }
 }
 
-/// Marks the switched jobs in XXL-JOB that were stopped there before, so that an import finds out that they were promoted.
+/// Marks switched jobs that had already been stopped in XXL-JOB, so that an import recognises them as promoted.
 async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64, Stopped>, outcomes: &mut Outcomes) {
     let is_unmarked =
         |job: &&Job| matches!(stopped.get(&job.number), Some(Stopped::Before(status)) if status.next_ms == 0);
@@ -189,7 +189,7 @@ async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64
     }
 }
 
-/// XXL-JOB has stopped the job at the seam: it runs here from there on.
+/// Runs a job here from the seam on, at which XXL-JOB has stopped it.
 async fn take_over(switch: &Switch<'_>, job: &Job, seam: Timestamp) -> End {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
@@ -213,7 +213,7 @@ fn unclear(seam: Timestamp, failure: &Failure) -> Outcome {
     .repeat()
 }
 
-/// Rondel has refused the edit: XXL-JOB goes on.
+/// Starts a job in XXL-JOB again, after Rondel has refused the edit.
 async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, failure: &Failure) -> Outcome {
     let message = failure.message();
     let started = database.xxl_start(&[(job.number, seam.as_millis())], || i64::MIN).await;
@@ -234,7 +234,8 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
     }
 }
 
-/// The job was stopped in XXL-JOB before: by this command, which then leaves the instant there, or by a user.
+/// Switches a job that was stopped in XXL-JOB before: by this command, which then leaves the instant there, or by a
+/// user.
 async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
     let soon = clock::now() + HOLDS_AFTER + allowance;
     let stopped_at = (status.next_ms > 0).then(|| millis(status.next_ms));
@@ -263,7 +264,8 @@ async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Du
     }
 }
 
-/// It runs here already. Where the definition came too late for the seam, the answer to that edit may have been lost.
+/// The outcome for a job that runs here already. If its definition was too late for the seam, the answer to that edit
+/// may have been lost.
 fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
         return Outcome::done(Runs::Nowhere, job.from, "was switched before, and is paused here");

@@ -1,4 +1,5 @@
-//! Jobs that no schedule fires as they stand, on their way back: without a schedule, or paused. Nothing of them is to be started in XXL-JOB.
+//! Demotes jobs that no schedule fires at present, because they have none or are paused. Nothing is started in XXL-JOB
+//! for them.
 
 use std::collections::VecDeque;
 
@@ -11,7 +12,8 @@ use super::outcome::{Outcome, Outcomes, Runs};
 use super::save::{Saved, save};
 use crate::clock;
 
-/// Puts them in shadow mode, and takes the mark of their promotion from their rows. Answers why XXL-JOB's database cannot be used.
+/// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows. Returns why XXL-JOB's
+/// database cannot be used, if that is so.
 pub(super) async fn give_up(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,

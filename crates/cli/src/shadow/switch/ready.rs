@@ -1,4 +1,4 @@
-//! Whether jobs can run here once they are switched over: else a promotion would stop them where they run.
+//! Checks that jobs can run here once they are switched over: otherwise a promotion would stop them where they run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::list;
 use crate::shadow::jobs;
 use crate::terminal::harmless;
 
-/// The kind of jobs of XXL-JOB whose handler is a name.
+/// The kind of XXL-JOB's jobs whose handler is a name.
 const BEAN: &str = "BEAN";
 
-/// Adds the jobs that would not run here, or are others than those of XXL-JOB, to those that are not promoted.
+/// Refuses to promote jobs that would not run here, or that are not the same as those of XXL-JOB.
 pub(super) async fn refuse(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
@@ -34,7 +34,7 @@ pub(super) async fn refuse(
     Ok(())
 }
 
-/// The number may be one of another database, or the job was edited there.
+/// Why the handlers differ: the number may belong to another database, or the job was edited there.
 fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     let there = there.filter(|there| there.kind == BEAN && !there.name.trim().is_empty())?;
     (there.name.trim() != job.handler).then(|| {
@@ -46,7 +46,7 @@ fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     })
 }
 
-/// The handlers of the executors that are online, by app.
+/// The handlers of the online executors, by app.
 struct Online(BTreeMap<String, BTreeSet<String>>);
 
 impl Online {
@@ -65,7 +65,7 @@ impl Online {
         Ok(Self(apps))
     }
 
-    /// Why nothing would run the job here.
+    /// Why no executor would run the job here; `None` if one would.
     fn obstacle(&self, job: &Job) -> Option<String> {
         let app = &job.app;
         let Some(handlers) = self.0.get(app) else {

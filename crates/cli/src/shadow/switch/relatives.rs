@@ -1,7 +1,7 @@
-//! Jobs that follow from others: a child fires on the side on which its parents do.
+//! Jobs that follow others: a child fires on the side on which its parents do.
 //!
-//! In XXL-JOB a parent triggers its children whatever their status is; here a run in shadow mode triggers none, and a child in shadow mode
-//! sends nothing. So parents and children are switched by one command, or not at all.
+//! In XXL-JOB a parent triggers its children whatever their status. Here a run in shadow mode triggers none, and a
+//! child in shadow mode sends nothing. So one command switches parents and children together, or not at all.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,10 +14,10 @@ use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::shadow::jobs::{self, LABEL};
 
-/// Names that a sentence lists.
+/// How many names a sentence lists.
 const NAMED_MAX: usize = 10;
 
-/// The parents and children of jobs, other than these jobs themselves.
+/// The parents and children of these jobs, without the jobs themselves.
 pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<String, Relative>, Failure> {
     let named: BTreeSet<&String> = found.iter().map(|job| &job.name).collect();
     let related = found.iter().flat_map(|job| job.parents.iter().chain(&job.children));
@@ -41,7 +41,7 @@ async fn relative(client: &Client, name: &str) -> Result<Option<Relative>, Failu
     Ok(Some(Relative { is_shadow: job["mode"] == "shadow", is_there: jobs::number(&job).is_some() }))
 }
 
-/// The jobs that are not switched, and why.
+/// The jobs that are not switched, with the reason.
 pub(super) fn refusals(direction: Direction, switch: &Switch<'_>) -> BTreeMap<String, String> {
     let mut refused = BTreeMap::new();
     for job in &switch.jobs {
@@ -52,7 +52,7 @@ pub(super) fn refusals(direction: Direction, switch: &Switch<'_>) -> BTreeMap<St
     refused
 }
 
-/// Why a job is not switched, whatever its relatives are.
+/// Why a job is not switched, regardless of its relatives.
 fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<String> {
     let Some(status) = switch.there.get(&job.number) else {
         return Some(format!("XXL-JOB has no job {}; nothing was changed", job.number));
@@ -82,7 +82,8 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
     needs_its_schedule(direction, job, *status)
 }
 
-/// A job that is paused here is switched as it is, but for one that fires in XXL-JOB: whether it is to fire is not clear.
+/// A job that is paused here is switched as it is, unless it fires in XXL-JOB: then it is not clear whether it should
+/// fire.
 fn pause_is_in_the_way(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     match direction {
         _ if job.is_enabled => None,
@@ -96,7 +97,7 @@ fn pause_is_in_the_way(direction: Direction, job: &Job, status: JobStatus) -> Op
     }
 }
 
-/// A child that XXL-JOB fires by a schedule too would lose those fires.
+/// Refuses a child that XXL-JOB also fires by a schedule: it would lose those fires.
 fn needs_its_schedule(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     (direction == Direction::Promote && job.is_follower() && status.is_running).then(|| {
         "XXL-JOB fires it by a schedule too, and here it only follows from others: give it that schedule, or stop it there first".to_owned()
@@ -142,7 +143,7 @@ fn relatives_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Opt
     }
 }
 
-/// A job whose parent is not switched stays as well, and on the way here also one whose child is not.
+/// Refuses also the jobs whose parent is not switched and, in a promotion, those whose child is not.
 pub(super) fn spread(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
     loop {
         let mut more = BTreeMap::new();
@@ -164,7 +165,7 @@ pub(super) fn spread(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<
     }
 }
 
-/// The children of a job that only Rondel has: XXL-JOB cannot run them.
+/// The children of a job that only Rondel has, so that XXL-JOB cannot run them.
 pub(super) fn left_behind(switch: &Switch<'_>, job: &Job) -> Option<String> {
     let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_there);
     let own: Vec<&String> = job.children.iter().filter(is_own).collect();

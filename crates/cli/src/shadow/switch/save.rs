@@ -1,4 +1,4 @@
-//! Saves a job's mode, and finds out whether that was done where no answer is certain.
+//! Saves a job's mode, and finds out whether that succeeded if no answer is certain.
 
 use std::time::Duration;
 
@@ -11,19 +11,19 @@ use crate::client::Client;
 use crate::clock;
 use crate::exit::{Exit, Failure};
 
-/// For so long an edit without a certain answer is tried again.
+/// How long an edit without a certain answer is tried again.
 const TRY_FOR: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(300);
-/// The least time that saving is given.
+/// Minimum time allowed for saving.
 const SAVE_WITHIN: Duration = Duration::from_secs(3);
-/// Jobs that are switched in one step.
+/// Maximum number of jobs switched in one step.
 const BATCH_MAX: usize = 20;
-/// Where saving a batch takes longer, the next one is smaller.
+/// If saving a batch takes longer than this, the next one is smaller.
 const SLOW: Duration = Duration::from_secs(1);
 
-/// How an edit ended.
+/// The result of an edit.
 pub(super) enum Saved {
-    /// It holds for every fire that is due at this instant or later.
+    /// It applies to every fire that is due at this instant or later.
     HoldsFrom(Timestamp),
     /// It was not saved.
     Refused(Failure),
@@ -45,7 +45,7 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
             return Saved::Refused(failure);
         }
         was_unclear = true;
-        // An answer of a proxy, or an error, may come after the edit was saved.
+        // The edit may have been saved although a proxy has answered, or an error has come back.
         if holds(client, job, mode, seam).await {
             return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
         }
@@ -56,14 +56,14 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
     }
 }
 
-/// Whether the job is found to have this mode from the seam on.
+/// Whether the stored job has this mode from the seam on.
 async fn holds(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bool {
     let Ok(found) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else { return false };
     let found_from = found["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     (found["mode"] == "shadow") == (mode == "shadow") && found_from == Some(seam)
 }
 
-/// How fast the server saves: how far ahead a seam must be, and how many jobs are switched in one step.
+/// How fast the server saves. This decides how far ahead a seam must be, and how many jobs are switched in one step.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     batch: usize,
@@ -77,17 +77,17 @@ impl Default for Pace {
 }
 
 impl Pace {
-    /// How many jobs to switch in the next step: one at first, so that the server is measured with it.
+    /// How many jobs to switch in the next step: one at first, to measure the server.
     pub(super) const fn batch(self) -> usize {
         self.batch
     }
 
-    /// Saving is expected to take this long, until a batch has shown more.
+    /// Expects saving to take this long, until a batch has shown more.
     pub(super) fn expect(&mut self, took: Duration) {
         self.slowest = self.slowest.max(took);
     }
 
-    /// A batch took so long.
+    /// Takes the measured time of a batch.
     pub(super) fn measured(&mut self, took: Duration) {
         self.batch = if took > SLOW { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
         self.slowest = took;

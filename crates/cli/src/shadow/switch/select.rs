@@ -13,7 +13,7 @@ use crate::list::{self, BoundArgs};
 use crate::shadow::jobs::{self, LABEL};
 use crate::terminal::harmless;
 
-/// Reads the jobs. With an app their parents and children come along, as far as they are from XXL-JOB.
+/// Reads the jobs. For an app, their parents and children are included if they are from XXL-JOB.
 pub(super) async fn jobs(
     client: &Client,
     named: &[String],
@@ -76,7 +76,7 @@ async fn job(client: &Client, name: &str) -> Result<Job, Failure> {
     })
 }
 
-/// A parent or child; `None` for one that is gone, or that XXL-JOB does not have.
+/// A parent or child; `None` if it does not exist, or XXL-JOB does not have it.
 async fn relative(client: &Client, name: &str) -> Result<Option<Job>, Failure> {
     let job: Value = match client.get(&["jobs", name], &[]).await {
         Ok(body) => body.value()?,

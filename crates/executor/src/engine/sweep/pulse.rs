@@ -1,4 +1,4 @@
-//! Whether the runtime of the handlers still gets round to anything.
+//! Watches whether the handlers' runtime still polls tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 /// How often a task is sent to the handlers' runtime.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// After so long without its answer every thread of that runtime is held.
+/// If the task has not run after this long, every thread of that runtime is held.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! One item as a group has it.
+//! One item held by a group.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ pub const CHECKPOINT_BYTES_MAX: usize = 4 * 1024;
 /// Why a checkpoint was not stored.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// It is too long.
+    /// The checkpoint is too long.
     #[error("a checkpoint of {bytes} bytes; at most {CHECKPOINT_BYTES_MAX} are kept")]
     TooLong {
-        /// Its length.
+        /// Its length in bytes.
         bytes: usize,
     },
-    /// The group does not have the item any more at the epoch of this call.
+    /// The group no longer holds the item at the epoch of this call.
     #[error("item {item:?} is no longer held at the epoch of this call; its checkpoint is not stored")]
     NotHeld {
         /// The item.
@@ -24,7 +24,7 @@ pub enum CheckpointError {
     },
 }
 
-/// What was done with rows.
+/// Counts of the work on one item, or on all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Selects that asked for the item.
@@ -40,11 +40,11 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Held,
-    /// It is asked back. At the instant, if there is one, what is left of it is aborted.
+    /// The server has asked for the item. Work left at this instant, if there is one, is aborted.
     Releasing {
         abort_at: Option<std::time::Instant>,
     },
-    /// It is given back, and reported as such until an order does not name it.
+    /// The item is released, and reported as such until an order no longer names it.
     Released,
 }
 
@@ -55,10 +55,10 @@ pub(super) struct Holding {
     pub(super) checkpoint: String,
     pub(super) phase: Phase,
     pub(super) counts: Counts,
-    /// The last select returned no rows for it.
+    /// The last select returned no rows of the item.
     pub(super) is_empty: bool,
     pub(super) rate: Rate,
-    /// As it was last reported.
+    /// The progress that was last reported.
     pub(super) reported: PumpProgress,
 }
 
@@ -89,7 +89,7 @@ const SLOT_COUNT: u64 = 12;
 const SLOTS: usize = 12;
 const SLOT: Duration = Duration::from_secs(5);
 
-/// How many rows were done in the last minute, to within five seconds. Times count from the group's beginning.
+/// How many rows were done in the last minute, to within five seconds. Times count from the start of the group.
 #[derive(Debug, Default)]
 pub(super) struct Rate {
     slots: [u64; SLOTS],

@@ -1,16 +1,16 @@
-//! How a group works, as its trigger has it.
+//! The settings of a group, from its trigger.
 
 use std::time::Duration;
 
 use rondel_core::backoff::doubled;
 use rondel_proto::v1;
 
-/// The longest wait after a select that failed.
+/// The longest wait after a failed select.
 const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// The shortest, so that a database that is away is not asked all the time.
+/// The shortest wait, so that a database that is down is not asked all the time.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
-/// How a group works.
+/// The settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many executions run at the same time.
@@ -19,24 +19,25 @@ pub struct Limits {
     pub fetch: usize,
     /// How many rows one execution gets.
     pub batch: usize,
-    /// A worker that runs dry fetches at once; else only the last one does.
+    /// Whether a worker that runs out of rows fetches at once; otherwise only the last one does.
     pub not_sleep: bool,
-    /// The wait after a select that brought nothing to execute.
+    /// The wait after a select that returned nothing to execute.
     pub idle: Duration,
-    /// The wait after one that did.
+    /// The wait after a select that returned rows to execute.
     pub pause: Duration,
-    /// How long an item that is asked back may take to be released.
+    /// How long the release of an item may take.
     pub hand_over: Duration,
-    /// How often a row that failed is tried again.
+    /// How often a failed row is retried.
     pub row_retry_max: u32,
-    /// The wait before the first further try of a row, doubled for each one after it.
+    /// The wait before the first retry of a row, doubled for each further one.
     pub row_backoff: Duration,
     /// The longest of these waits.
     pub row_backoff_max: Duration,
 }
 
 impl Limits {
-    /// When what is left of an item is aborted after it was asked back: early enough for the release to arrive in time.
+    /// How long after the request to release an item its remaining work is aborted: early enough for the release to
+    /// arrive in time.
     #[must_use]
     pub fn abort_after(&self) -> Duration {
         without_a_tenth(self.hand_over)
@@ -51,7 +52,7 @@ impl Limits {
     }
 }
 
-/// The length less its tenth.
+/// The length minus a tenth of it.
 pub(crate) fn without_a_tenth(length: Duration) -> Duration {
     length.saturating_sub(length / 10)
 }

@@ -1,8 +1,8 @@
-//! The state of one group of a pump job: its items, the rows that it has fetched, and what it does next.
+//! The state of one group of a pump job: its items, the rows that it has fetched, and its next step.
 //!
-//! Each method is one event. It reads no clock and needs no runtime; the simulation of the cluster runs the same group.
-//! [`Group::next`] answers what is to be done, until it answers [`Step::Wait`]. Rows of an item are executed under the epoch
-//! under which they were fetched, and one execution has rows of one item only.
+//! Each method handles one event. The group reads no clock and needs no runtime; the simulation of the cluster runs it
+//! too. [`Group::next`] returns the steps to take, until it returns [`Step::Wait`]. Rows of an item are executed under
+//! the epoch at which they were fetched, and one execution has rows of one item only.
 
 mod holding;
 mod limits;
@@ -24,27 +24,27 @@ use self::holding::{Holding, Phase};
 pub use self::limits::Limits;
 pub(crate) use self::limits::without_a_tenth;
 pub use self::report::split;
-use self::rows::Rows;
+use self::rows::RowTracker;
 pub use self::rows::{Failure, Row};
 use super::Item;
 use crate::table::RunKey;
 
-/// What is to be done next.
+/// The next step of a group.
 #[derive(Debug)]
 pub enum Step<R> {
-    /// One select for these items. Its end is reported by [`Group::fetched`], [`Group::fetch_failed`] or
-    /// [`Group::fetch_aborted`].
+    /// Select rows of these items. [`Group::fetched`], [`Group::fetch_failed`] or [`Group::fetch_aborted`] takes the
+    /// end.
     Fetch {
-        /// What to ask for.
+        /// The items to select for.
         items: Vec<Item>,
-        /// How many rows it may return.
+        /// How many rows the select may return.
         limit: usize,
     },
-    /// One execution. Its end is reported by [`Group::executed`].
+    /// Execute rows. [`Group::executed`] takes the end.
     Execute(Execution<R>),
-    /// Stop this. Its end is reported all the same.
+    /// Abort this task. Its end must still be reported.
     Abort(Task),
-    /// Nothing before this instant, or before the next event.
+    /// Nothing to do before this instant or the next event.
     Wait(Option<Instant>),
     /// The group has released every item, and ends.
     Over,
@@ -53,17 +53,17 @@ pub enum Step<R> {
 /// Rows of one item, to be executed by one call.
 #[derive(Debug)]
 pub struct Execution<R> {
-    /// Identifies it.
+    /// Identifies the execution.
     pub number: u64,
     /// The item that the rows belong to.
     pub item: String,
-    /// The epoch under which they were fetched.
+    /// The epoch at which they were fetched.
     pub epoch: i64,
     /// The rows.
     pub rows: Vec<R>,
 }
 
-/// Something that a group has under way.
+/// A task of a group that is in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// The select.
@@ -83,7 +83,7 @@ pub enum Executed {
     Aborted,
 }
 
-/// What became of the rows of a select.
+/// Counts of what became of the rows of a select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fetched {
     /// Rows that will be executed.
@@ -92,18 +92,18 @@ pub struct Fetched {
     pub surplus: usize,
     /// Rows of items that were not asked for, or are no longer held.
     pub strangers: usize,
-    /// Rows that are in work already, or came twice.
+    /// Rows that are already in work, or were returned twice.
     pub in_work: usize,
-    /// Rows that failed a short while ago.
+    /// Rows that failed for good a short while ago.
     pub resting: usize,
 }
 
-/// The select that is under way.
+/// The select in progress.
 #[derive(Debug)]
 struct Fetch {
-    /// The epochs of the items.
+    /// The items asked for, with their epochs.
     asked: BTreeMap<String, i64>,
-    /// Rows that ended meanwhile: the select may have read them before.
+    /// Rows that ended since the select began: it may have read them before that.
     ended: BTreeSet<(String, String)>,
     is_aborting: bool,
 }
@@ -114,26 +114,26 @@ pub struct Group<R> {
     key: RunKey,
     job_id: i64,
     limits: Limits,
-    /// The last order that was taken.
+    /// Term and number of the last order that was taken.
     number: Option<(i64, i64)>,
     items: BTreeMap<String, Holding>,
     /// The items that are being released.
     releasing: BTreeSet<String>,
     /// The highest epoch of each item that was released or dropped.
     gone: BTreeMap<String, i64>,
-    rows: Rows<R>,
+    rows: RowTracker<R>,
     fetch: Option<Fetch>,
     fetch_after: Option<Instant>,
-    /// Selects that failed since the last one that did not.
+    /// Failed selects since the last one that succeeded.
     failed_fetches: u32,
     aborts: VecDeque<Task>,
-    /// It gives everything back and ends.
+    /// The group releases all items and ends.
     ending: bool,
     total: Counts,
     origin: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
-    /// Nothing but the number of selects has changed.
+    /// Only the number of selects has changed since the last report.
     is_counted: bool,
     /// An item was released since the last report.
     is_urgent: bool,
@@ -151,7 +151,7 @@ impl<R: Clone> Group<R> {
             items: BTreeMap::new(),
             releasing: BTreeSet::new(),
             gone: BTreeMap::new(),
-            rows: Rows::new(),
+            rows: RowTracker::new(),
             fetch: None,
             fetch_after: None,
             failed_fetches: 0,
@@ -167,9 +167,9 @@ impl<R: Clone> Group<R> {
     }
 }
 
-/// Work.
+/// Selects, executions and checkpoints.
 impl<R: Clone> Group<R> {
-    /// What is to be done next.
+    /// The next step.
     pub fn next(&mut self, now: Instant) -> Step<R> {
         self.expire(now);
         if let Some(task) = self.aborts.pop_front() {
@@ -190,7 +190,7 @@ impl<R: Clone> Group<R> {
         Step::Wait(self.wake_at())
     }
 
-    /// Whether a select is due but for the wait before it.
+    /// Whether a select is due except for the wait before it.
     fn could_fetch(&self) -> bool {
         let executing = self.rows.executing();
         let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
@@ -221,7 +221,7 @@ impl<R: Clone> Group<R> {
         abort_at.chain(fetch_at).chain(self.rows.waits_until()).min()
     }
 
-    /// A select returned these rows. `fetched_at` is the present by the server's clock.
+    /// Takes the rows that a select returned. `fetched_at` is the current time of the server's clock.
     pub fn fetched(&mut self, rows: Vec<Row<R>>, now: Instant, fetched_at: Timestamp) -> Fetched {
         let Some(fetch) = self.fetch.take() else { return Fetched::default() };
         if fetch.is_aborting {
@@ -246,7 +246,7 @@ impl<R: Clone> Group<R> {
         found
     }
 
-    /// Forgets the rows that failed for good and that a select did not return which had room for all.
+    /// Forgets rows that failed for good, if a select that had room for all rows no longer returned them.
     fn keep_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
         if is_full || self.rows.failed().is_empty() {
             return;
@@ -256,7 +256,7 @@ impl<R: Clone> Group<R> {
         self.rows.keep_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
-    /// Queues a row, and returns its item unless the row does not count as one that the item has.
+    /// Queues a row. Returns its item, unless the row does not count as one that the item has.
     fn accept(
         &mut self,
         row: Row<R>,
@@ -285,7 +285,7 @@ impl<R: Clone> Group<R> {
         Some(place.0)
     }
 
-    /// A select failed. Returns how long it takes until the next one.
+    /// Takes the failure of a select. Returns the wait before the next one.
     pub fn fetch_failed(&mut self, now: Instant) -> Duration {
         let Some(fetch) = self.fetch.take() else { return Duration::ZERO };
         self.mark_empty(&fetch, |_| false);
@@ -296,7 +296,7 @@ impl<R: Clone> Group<R> {
         wait
     }
 
-    /// A select was aborted.
+    /// Takes the end of an aborted select.
     pub fn fetch_aborted(&mut self) {
         self.fetch = None;
         self.settle();
@@ -311,7 +311,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// An execution ended. Returns the rows that failed.
+    /// Takes the end of an execution. Returns the rows that failed.
     pub fn executed(&mut self, number: u64, how: Executed, now: Instant) -> Vec<Failure> {
         let Some(ended) = self.rows.take_execution(number) else { return Vec::new() };
         let count = u64::try_from(ended.entries.len()).unwrap_or(u64::MAX);
@@ -359,10 +359,10 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// Stores a new checkpoint of an item that is held at this epoch.
+    /// Stores a new checkpoint of an item that the group holds at this epoch.
     ///
     /// # Errors
-    /// One that is too long, and one of an item that is not held.
+    /// The checkpoint is too long, or the item is not held.
     pub fn checkpoint(&mut self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
         let holding = self.items.get_mut(item).filter(|holding| holding.epoch == epoch);
         let holding = holding.filter(|holding| holding.phase != Phase::Released);
@@ -373,15 +373,15 @@ impl<R: Clone> Group<R> {
     }
 }
 
-/// What it has.
+/// Counts and conditions.
 impl<R: Clone> Group<R> {
-    /// What was done with rows of all items.
+    /// The counts over all items.
     #[must_use]
     pub fn total(&self) -> Counts {
         self.total
     }
 
-    /// The keys of rows that failed for good and were still there when they were last looked for, as far as they are remembered.
+    /// The keys of rows that failed for good and were still there at the last look, as far as they are remembered.
     pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
         self.rows.failed().iter().map(|(_, key)| key.as_str())
     }
@@ -392,13 +392,13 @@ impl<R: Clone> Group<R> {
         self.failed_fetches > 0
     }
 
-    /// Whether rows that failed for good were still there when they were last looked for, or the last select failed.
+    /// Whether rows that failed for good were still there at the last look, or the last select failed.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
         !self.rows.failed().is_empty() || self.has_failed_select()
     }
 
-    /// Whether it has items, and the last select returned no rows for any of them, and none is in work.
+    /// Whether the group has items, the last select returned no rows for any of them, and none is in work.
     #[must_use]
     pub fn is_dry(&self) -> bool {
         let is_dry = |(name, item): (&String, &Holding)| item.is_empty && !self.rows.has(name);

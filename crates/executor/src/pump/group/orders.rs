@@ -1,4 +1,4 @@
-//! Orders, stopping, and how items are given back.
+//! Orders, stopping, and the release of items.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -11,10 +11,11 @@ use super::{Fetch, Group, Task};
 
 /// Orders and stopping.
 impl<R: Clone> Group<R> {
-    /// Takes an order, and returns whether it is a new one. One that comes again, or is older, is answered by a report.
+    /// Takes an order, and returns whether it is new. A repeated or older one is only answered by a report.
     pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {
         let number = Some((order.term, order.number));
-        // Also the answer to an older one: a server whose clock stepped back learns from it what number to go on from.
+        // An older order is answered too: a server whose clock stepped back learns from it which number to continue
+        // from.
         self.is_changed = true;
         if number < self.number && !mutant::on(Mutant::OlderOrderIsTaken) {
             return false;
@@ -37,7 +38,7 @@ impl<R: Clone> Group<R> {
         true
     }
 
-    /// Gives every item back: what was fetched is worked off, and the group ends.
+    /// Releases every item once its fetched rows are executed, and then ends the group.
     pub fn yield_items(&mut self, now: Instant) {
         self.ending = true;
         let names: Vec<String> = self.items.keys().cloned().collect();
@@ -45,7 +46,7 @@ impl<R: Clone> Group<R> {
         self.settle();
     }
 
-    /// Gives every item back: what is in execution goes on until `abort_at`, and rows that wait are dropped.
+    /// Releases every item: rows in execution continue until `abort_at`, and waiting ones are dropped.
     pub fn stop(&mut self, abort_at: Option<Instant>) {
         self.ending = true;
         self.abort_fetch();
@@ -80,7 +81,7 @@ impl<R: Clone> Group<R> {
             self.drop_item(&name);
             self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
             if self.failed_fetches == 0 {
-                // It need not wait for what other items have left.
+                // The new item need not wait because the other items had no rows.
                 self.fetch_after = None;
             }
         }
@@ -89,7 +90,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// Drops what the group has of an item.
+    /// Drops an item with all its rows.
     fn drop_item(&mut self, name: &str) {
         let Some(holding) = self.items.remove(name) else { return };
         let gone = self.gone.entry(name.to_owned()).or_insert(holding.epoch);
@@ -98,7 +99,7 @@ impl<R: Clone> Group<R> {
         self.rows.discard(name);
         self.rows.wake_resting(name);
         if !self.ending {
-            // Its next owner will come upon them.
+            // The item's next owner will find these rows.
             self.rows.keep_failed(|(item, _)| item != name);
         }
         self.abort_executions(name);
@@ -115,7 +116,7 @@ impl<R: Clone> Group<R> {
         self.is_changed = true;
     }
 
-    /// Aborts what has not been worked off in time.
+    /// Aborts the work on items whose release has taken too long.
     pub(super) fn expire(&mut self, now: Instant) {
         let late = |name: &&String| {
             let phase = self.items.get(*name).map(|holding| holding.phase);
@@ -149,7 +150,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// A select of which no item is held any more is of no use.
+    /// Aborts a select if none of its items is held any more.
     fn abort_useless_fetch(&mut self) {
         let Some(fetch) = &self.fetch else { return };
         let is_held = |(name, epoch): (&String, &i64)| self.items.get(name).is_some_and(|item| item.epoch == *epoch);
@@ -158,7 +159,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// Releases the items of which nothing is left.
+    /// Releases the items that have no work left.
     pub(super) fn settle(&mut self) {
         let is_asked = |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.asked.get(name) == Some(&epoch));
         let is_free = |name: &&String| {

@@ -1,4 +1,4 @@
-//! What a group reports of its items, and when.
+//! The reports of a group on its items, and their times.
 
 use std::time::{Duration, Instant};
 
@@ -9,20 +9,20 @@ use rondel_proto::{ITEM_COUNT_MAX, encoded_len};
 use super::holding::Phase;
 use super::{Group, Holding};
 
-/// Changes are reported this often at most.
+/// Changes are reported at most this often.
 const PERIOD: Duration = Duration::from_secs(1);
-/// What only counts selects that find nothing is reported this often: an idle pump costs nearly nothing.
+/// Selects that find nothing only raise a count, which is reported this often: an idle pump costs nearly nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
-/// A released item is reported again after this, until an order answers; a rate that falls without any event, too.
+/// A released item is reported again after this, until an order answers. So is a rate, which falls without any event.
 const REPEAT: Duration = Duration::from_secs(5);
 
-/// The largest report that goes into one message.
+/// The largest size of a report in one message, in bytes.
 const REPORT_BYTES_MAX: usize = 500 * 1000;
-/// What an item takes in a report beside itself.
+/// Bytes that an item takes in a report in addition to its own.
 const ITEM_OVERHEAD: usize = 8;
 
 impl<R: Clone> Group<R> {
-    /// When the next report is due, as far as is known.
+    /// When the next report is due, as far as known.
     #[must_use]
     pub fn report_at(&self) -> Option<Instant> {
         let Some(reported_at) = self.reported_at else { return self.is_changed.then_some(self.origin) };
@@ -41,7 +41,7 @@ impl<R: Clone> Group<R> {
         after.map(|after| reported_at + after)
     }
 
-    /// The state of all items, if it is time to report it.
+    /// The state of all items, if a report is due.
     pub fn report(&mut self, now: Instant) -> Option<PumpReport> {
         self.report_at().is_some_and(|at| at <= now).then(|| self.full_report(now))
     }
@@ -81,7 +81,7 @@ impl<R: Clone> Group<R> {
     }
 }
 
-/// The same in reports of which each fits into one message.
+/// Splits a report into parts that each fit into one message.
 #[must_use]
 pub fn split(report: PumpReport) -> Vec<PumpReport> {
     let PumpReport { items, .. } = &report;

@@ -1,4 +1,4 @@
-//! The rows of a group: queued, in execution, waiting for another try, or resting after they failed for good.
+//! The rows of a group: queued, in execution, waiting for a retry, or resting after they failed for good.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -13,9 +13,9 @@ const RESTING_MAX: usize = 10_000;
 /// A row that a select returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row<R> {
-    /// The item that it belongs to.
+    /// The item that the row belongs to.
     pub item: String,
-    /// Identifies it within the item.
+    /// Identifies the row within the item.
     pub key: String,
     /// The row.
     pub value: R,
@@ -26,13 +26,13 @@ pub struct Row<R> {
 pub struct Failure {
     /// The row's key.
     pub key: String,
-    /// How long until it is tried again; `None` where it failed for good.
+    /// The wait before its next try; `None` if it failed for good.
     pub retry_after: Option<Duration>,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry<R> {
-    /// Counts the rows of the group.
+    /// Numbers the rows of the group in the order in which they were fetched.
     number: u64,
     pub(super) key: String,
     value: R,
@@ -50,23 +50,23 @@ pub(super) struct Ended<R> {
 }
 
 #[derive(Debug)]
-pub(super) struct Rows<R> {
+pub(super) struct RowTracker<R> {
     next_number: u64,
     /// By number, with the name of the item.
     queue: BTreeMap<u64, (String, Entry<R>)>,
-    /// The numbers in the queue.
+    /// The numbers of the queued rows of each item.
     by_item: BTreeMap<String, BTreeSet<u64>>,
-    /// Those that are tried again at that instant.
+    /// Rows that are retried at that instant.
     waiting: BTreeMap<(Instant, u64), (String, Entry<R>)>,
     executions: BTreeMap<u64, Ended<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
     keys: BTreeSet<(String, String)>,
     resting: BTreeMap<(String, String), Instant>,
-    /// Those that failed for good and were neither executed since nor missing in a whole select.
+    /// Rows that failed for good, and since then were neither executed nor missing in a complete select.
     failed: BTreeSet<(String, String)>,
 }
 
-impl<R: Clone> Rows<R> {
+impl<R: Clone> RowTracker<R> {
     pub(super) fn new() -> Self {
         Self {
             next_number: 0,
@@ -102,7 +102,7 @@ impl<R: Clone> Rows<R> {
         self.keys.range(first..).next().is_some_and(|(name, _)| name == item)
     }
 
-    /// Adds a row, unless it is here.
+    /// Queues a row; `false` if it is already in work.
     pub(super) fn queue(&mut self, row: Row<R>, epoch: i64, fetched_at: Timestamp) -> bool {
         let Row { item, key, value } = row;
         if !self.keys.insert((item.clone(), key.clone())) {
@@ -123,7 +123,7 @@ impl<R: Clone> Rows<R> {
         self.queue.insert(entry.number, (item, entry));
     }
 
-    /// Begins to execute the oldest row, and with it the next rows of its item.
+    /// Begins to execute the oldest row, together with the next rows of its item.
     pub(super) fn execute(&mut self, batch: usize) -> Option<Execution<R>> {
         let (_, (item, first)) = self.queue.first_key_value()?;
         let (item, epoch) = (item.clone(), first.epoch);
@@ -143,7 +143,7 @@ impl<R: Clone> Rows<R> {
         self.executions.remove(&number)
     }
 
-    /// Marks the executions of an item, and returns those that were not marked before.
+    /// Marks the executions of an item as aborting, and returns those that were not marked before.
     pub(super) fn abort(&mut self, item: &str) -> Vec<u64> {
         let of_item = self.executions.iter_mut().filter(|(_, one)| one.item == item && !one.is_aborting);
         of_item
@@ -154,7 +154,7 @@ impl<R: Clone> Rows<R> {
             .collect()
     }
 
-    /// Drops what is queued or waits.
+    /// Drops the rows of the item that are queued or waiting.
     pub(super) fn discard(&mut self, item: &str) {
         for number in self.by_item.remove(item).unwrap_or_default() {
             if let Some((item, entry)) = self.queue.remove(&number) {
@@ -170,7 +170,7 @@ impl<R: Clone> Rows<R> {
         }
     }
 
-    /// A row that failed is queued again at that instant.
+    /// Queues a failed row again at `until`.
     pub(super) fn wait(&mut self, item: &str, entry: Entry<R>, until: Instant) {
         self.waiting.insert((until, entry.number), (item.to_owned(), entry));
     }
@@ -194,7 +194,7 @@ impl<R: Clone> Rows<R> {
         }
     }
 
-    /// A row failed for good. A store that goes on returning it must not keep the group busy.
+    /// Remembers a row that failed for good. A store that keeps returning it must not keep the group busy.
     pub(super) fn rest(&mut self, place: (String, String), now: Instant, wait: Duration) {
         if self.failed.len() < RESTING_MAX {
             self.failed.insert(place.clone());
@@ -219,7 +219,7 @@ impl<R: Clone> Rows<R> {
         self.resting.retain(|(name, _), _| name != item);
     }
 
-    /// A row that may have failed for good is done.
+    /// Forgets that a row failed for good: it is done now.
     pub(super) fn mend(&mut self, place: &(String, String)) {
         self.failed.remove(place);
     }

@@ -1,4 +1,4 @@
-//! The log of what was done.
+//! The audit log.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! What tokens have made: other tokens, sign-ins and links.
+//! The things that tokens created: other tokens, sign-ins and links.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ impl Access {
         self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
     }
 
-    /// These tokens with their series and all tokens that those made; the sign-ins and links that any of them made end.
+    /// These tokens with their series and all tokens that those created; the sign-ins and links that any of them created end.
     pub(super) fn end_family(&mut self, mut family: BTreeSet<TokenId>) -> BTreeSet<TokenId> {
         loop {
             let members = self.tokens.values().filter(|token| family.contains(&token.id));
@@ -41,7 +41,7 @@ impl Access {
         }
     }
 
-    pub(super) fn move_begun(&mut self, old: TokenId, new: TokenId) {
+    pub(super) fn move_access(&mut self, old: TokenId, new: TokenId) {
         let tokens = self.tokens.values_mut().filter(|token| token.id != new).map(|token| &mut token.minted_by);
         let sessions = self.sessions.values_mut().flat_map(|session| [&mut session.token, &mut session.minted_by]);
         let links = self.links.values_mut().flat_map(|link| [&mut link.token, &mut link.minted_by]);

@@ -1,4 +1,4 @@
-//! What the access tables hold.
+//! The rows of the access tables.
 
 mod accounts;
 mod audit;
@@ -13,22 +13,22 @@ use rondel_core::{AccountId, AuditId, NamespaceId, SessionId, Timestamp, TokenId
 
 use crate::access::{Account, AuditEntry, SignInLink, TokenRecord, WebSession};
 
-/// What the access tables hold.
+/// The rows of the access tables.
 #[derive(Default)]
 pub(super) struct Access {
     accounts: BTreeMap<AccountId, Account>,
     sessions: BTreeMap<SessionId, WebSession>,
     links: HashMap<String, SignInLink>,
-    /// How many, and since when.
+    /// The count of attempts, and when it began.
     attempts: HashMap<i64, (u32, Timestamp)>,
-    /// Where accounts signed in from, and when they last did.
+    /// The networks that accounts signed in from, and when they last did.
     addresses: BTreeMap<(AccountId, String), Timestamp>,
     server_keys: HashMap<String, String>,
     tokens: BTreeMap<TokenId, TokenRecord>,
     audit: BTreeMap<AuditId, AuditEntry>,
 }
 
-/// As a key that is unique and in order keeps them.
+/// Grants without duplicates and in order, as a unique key keeps them.
 fn sorted(grants: &[Grant]) -> Vec<Grant> {
     let mut grants = grants.to_vec();
     grants.sort_unstable();
@@ -37,7 +37,7 @@ fn sorted(grants: &[Grant]) -> Vec<Grant> {
 }
 
 impl Access {
-    /// Takes every role there away.
+    /// Removes every role in a namespace.
     pub(super) fn leave(&mut self, namespace: NamespaceId) {
         let grants = self.accounts.values_mut().map(|account| &mut account.grants);
         for grants in grants.chain(self.tokens.values_mut().map(|token| &mut token.grants)) {

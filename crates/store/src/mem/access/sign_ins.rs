@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{AccountId, SessionId, Timestamp};
 
 use crate::Result;
-use crate::access::{Attempt, SignInLink, SignIns, WebSession};
+use crate::access::{AttemptDecision, SignInLink, SignIns, WebSession};
 use crate::mem::access::Access;
 use crate::mem::{MemStore, size};
 
@@ -71,17 +71,17 @@ impl SignIns for MemStore {
         Ok(self.state().access.links.remove(hash))
     }
 
-    async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<Attempt> {
+    async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision> {
         let mut state = self.state();
         let (count, since) = state.access.attempts.entry(bucket).or_insert((0, now));
         if *since <= now.saturating_sub(window) {
             (*count, *since) = (0, now);
         }
         if *count >= max {
-            return Ok(Attempt::Blocked(*since + window));
+            return Ok(AttemptDecision::Blocked(*since + window));
         }
         *count += 1;
-        Ok(Attempt::Allowed)
+        Ok(AttemptDecision::Allowed)
     }
 
     async fn server_key(&self, name: &str, fresh: &str, _now: Timestamp) -> Result<String> {

@@ -98,7 +98,7 @@ impl Tokens for MemStore {
         if let Some(token) = access.tokens.get_mut(&old) {
             token.expires_at = earlier(ends_at, Some(old_ends_at));
         }
-        access.move_begun(old, new.id);
+        access.move_access(old, new.id);
         Ok(true)
     }
 }

@@ -7,7 +7,7 @@ use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
 use crate::mem::{MemStore, State, StoredNode, StoredVersion, key};
-use crate::settle::{clean_name, passed_row, shard_of};
+use crate::settle::{clean_name, shard_of, skipped_row};
 use crate::{ChangeJobs, Result};
 
 #[async_trait]
@@ -59,7 +59,7 @@ impl ChangeJobs for MemStore {
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);
-        state.skip_row(passed_row(&record, before, &plan, spare, now));
+        state.skip_row(skipped_row(&record, before, &plan, spare, now));
         state.due.remove(&id);
         state.alert_rows.write_expects((record.namespace, id), None, (now, false));
         if let Some(stored) = state.jobs.get_mut(&id) {
@@ -71,8 +71,8 @@ impl ChangeJobs for MemStore {
 }
 
 impl State {
-    /// Plans an edit; `jobs` are the definitions after and before, the instants the present and when the new definition was
-    /// checked, as the caller saw them, and the store's present.
+    /// Plans an edit. The first pair are the definitions after and before; the instants are the caller's current time, when the new
+    /// definition was validated, and the store's current time.
     pub(in crate::mem) fn plan(
         &self,
         record: &JobRecord,
@@ -103,7 +103,7 @@ impl State {
         self.runs.get(&run).is_some_and(|run| !run.status.is_terminal())
     }
 
-    /// The rows that an edit is about; a marked one may have been sent, a later attempt shows that it was.
+    /// The rows that an edit concerns. Rows that are marked or have a later attempt are left out, since they may have been sent.
     fn future(&self, job: JobId, from: Timestamp, now: Timestamp) -> Vec<FutureRow> {
         let is_unsent = |run: &&Run| match run.status {
             RunStatus::Pending | RunStatus::Waiting => run.marked_at.is_none(),
@@ -128,7 +128,7 @@ impl State {
         }
     }
 
-    /// Writes the row of fires that are over and do not happen any more.
+    /// Writes the row of past fires that the edit skips.
     fn skip_row(&mut self, row: Option<Run>) {
         let Some(row) = row.filter(|row| !self.keys.contains_key(&key(row))) else { return };
         self.keys.insert(key(&row), row.id);
@@ -143,7 +143,7 @@ impl State {
         }
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
         self.settle(&plan.settle, plan.reason, change.now);
-        self.skip_row(passed_row(record, Some(change.before), &plan, change.spare, change.now));
+        self.skip_row(skipped_row(record, Some(change.before), &plan, change.spare, change.now));
         for row in plan.keep.iter().chain(&plan.reopen) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));
@@ -182,7 +182,7 @@ impl State {
         Changed::Saved(Box::new(saved), reopened)
     }
 
-    /// Opens settled rows again; the job's home has them now.
+    /// Opens settled rows again, and makes the job's home their owner.
     fn reopen(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
         let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(StoredNode::lease_of_home);
         let mut reopened = Vec::new();

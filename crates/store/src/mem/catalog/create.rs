@@ -1,4 +1,4 @@
-//! Jobs that are created, one at a time or many at once.
+//! Creates jobs, one at a time or many at once.
 
 use std::collections::BTreeMap;
 

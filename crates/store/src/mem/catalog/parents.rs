@@ -1,4 +1,4 @@
-//! Which jobs follow from which, by the newest definitions.
+//! The edges between jobs, by the newest definitions.
 
 use rondel_core::graph::Edge;
 use rondel_core::{FieldError, JobId, JobSpec, NamespaceId};
@@ -22,7 +22,7 @@ impl State {
         })
     }
 
-    /// Which jobs of a namespace follow from which.
+    /// The edges between the jobs of a namespace.
     pub(super) fn edges(&self, namespace: NamespaceId) -> Vec<Edge> {
         let living = |edge: &&Edge| self.living_jobs().any(|job| job.id == edge.child && job.namespace == namespace);
         let mut edges: Vec<Edge> = self.parents.iter().filter(living).copied().collect();
@@ -30,13 +30,13 @@ impl State {
         edges
     }
 
-    /// Gives a job these parents in the place of those that it had.
+    /// Replaces the parents of a job.
     pub(super) fn write_parents(&mut self, job: JobId, edges: Vec<Edge>) {
         self.parents.retain(|edge| edge.child != job);
         self.parents.extend(edges);
     }
 
-    /// No job follows from this one any more.
+    /// Removes the edges to all jobs that follow from this one.
     pub(super) fn leave_followers(&mut self, job: JobId) {
         self.parents.retain(|edge| edge.parent != job);
     }

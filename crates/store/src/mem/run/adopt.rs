@@ -9,7 +9,7 @@ use crate::mem::{MemStore, State};
 use crate::streams::LastStreams;
 use crate::{Adopt, LeaseToken, Result};
 
-/// A lease that has ended: its node, below which epoch, and when.
+/// A lease that has ended: its node, the epoch below which all have ended, and when.
 type Ended = (NodeId, i64, Timestamp);
 
 #[async_trait]
@@ -49,7 +49,7 @@ impl Adopt for MemStore {
 }
 
 impl State {
-    /// Which epochs of which nodes have ended: this node's earlier ones, and all of the dead nodes, which are fenced here.
+    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all of the dead nodes.
     fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<Ended> {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {

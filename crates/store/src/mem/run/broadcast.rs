@@ -1,4 +1,4 @@
-//! Broadcasts: a shard that ends is counted, and the last one gives the verdict.
+//! Broadcasts: a shard that ends is counted, and the last one completes the verdict.
 
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, Timestamp};
@@ -9,7 +9,7 @@ use crate::mem::State;
 use crate::settle;
 
 impl State {
-    /// Counts the broadcast of a shard down, and gives it a verdict if this was its last one.
+    /// Counts down the open shards of a shard's broadcast, and gives it a verdict if this was its last one.
     pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
             return;

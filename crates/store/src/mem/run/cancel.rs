@@ -97,7 +97,7 @@ fn may_be_dropped(run: &Run) -> bool {
     !run.status.is_terminal() && run.cancel_by.is_none()
 }
 
-/// Who asks first gives the reason.
+/// The first request counts, with its caller and its reason.
 pub(super) fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
     if run.cancel_by.is_none() {
         (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));

@@ -58,7 +58,7 @@ impl Claim for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            // A node whose lease ran out may renew it until it is fenced; runs that are open in its name are adopted first.
+            // A node whose lease ran out may renew it until it is fenced; open runs of a fenced home are adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
                 run.job == job.seen.job && run.node == home.node && run.node_epoch <= home.epoch
             };

@@ -1,4 +1,4 @@
-//! The end of a run gives the next fire of a job with a fixed delay.
+//! Sets the next fire of a job with a fixed delay when a run ends.
 
 use rondel_core::{JobId, Timestamp};
 
@@ -6,7 +6,7 @@ use crate::mem::State;
 use crate::settle;
 
 impl State {
-    /// Moves a job whose next fire follows from a run that is over; answers when it fires again.
+    /// Moves a job whose next fire follows from a run that has ended; returns its next fire.
     pub(in crate::mem) fn delay(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
         let due = self.due.get_mut(&job)?;
         let run = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;

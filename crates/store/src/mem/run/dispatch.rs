@@ -132,7 +132,7 @@ impl State {
         self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
     }
 
-    /// One that is pending, or was adopted as running without a start.
+    /// An own run in this attempt that is pending, or was adopted as running without a start.
     fn not_begun(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
         let may_be = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
         let is_new = |run: &Run| run.started_at.is_none() && run.open_children.is_none();

@@ -142,7 +142,7 @@ impl State {
     }
 }
 
-/// As it is read again from a row.
+/// The detail as it would be read again from a row.
 fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<Detail>> {
     clean.detail.as_deref().map(|text| Box::new(Detail::from_json(text)))
 }

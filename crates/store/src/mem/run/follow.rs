@@ -10,7 +10,7 @@ use crate::ledger::{Ends, Finisher};
 use crate::mem::{State, StoredNode};
 
 impl State {
-    /// Notes that a run, or a whole broadcast, has got its verdict.
+    /// Records that a run, or a whole broadcast, has got its verdict.
     pub(super) fn note_ended(&mut self, id: RunId, awaits_children: bool) {
         let Some(run) = self.runs.get(&id).filter(|run| self.whole_of(run).is_none()) else { return };
         let awaits_children = awaits_children && run.status == RunStatus::Succeeded;
@@ -18,7 +18,7 @@ impl State {
         self.ended.push(ended);
     }
 
-    /// Releases and skips the children of what ended, and counts the open children of those that await theirs.
+    /// Releases and skips the children of ended runs, and counts the open children of the runs that await theirs.
     pub(in crate::mem) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
         let ended = std::mem::take(&mut self.ended);
         let graph = Graph::new(self.parents.iter().copied());
@@ -97,7 +97,7 @@ impl State {
         })
     }
 
-    /// A job whose home is gone gets the one that its run has.
+    /// Gives a job whose home does not exist any more the home of its run.
     fn take_home(&mut self, run: &Run) {
         if let Some(due) = self.due.get_mut(&run.job).filter(|due| due.home != run.node) {
             (due.home, due.term) = (NodeId::new(run.node.get()), due.term + 1);

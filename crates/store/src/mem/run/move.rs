@@ -100,7 +100,7 @@ impl Move for MemStore {
 }
 
 impl State {
-    /// The runs that went.
+    /// Hands the named runs of a job over; returns those that moved.
     fn hand_over_job(&mut self, token: LeaseToken, job: JobId, named: &[RunId], to: LeaseToken) -> Vec<RunId> {
         let home = self.due.get(&job).map(|due| due.home);
         let open = self.open_of(|run| run.node == token.node && run.job == job);
@@ -130,7 +130,7 @@ impl State {
         going
     }
 
-    /// The runs that go with the job; `None` where it stays.
+    /// The runs that move with the job; `None` if the job stays.
     fn move_job(
         &mut self,
         token: LeaseToken,

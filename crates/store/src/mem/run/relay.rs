@@ -1,4 +1,4 @@
-//! Fences by way of other servers.
+//! Fences relayed through other servers.
 
 use async_trait::async_trait;
 use rondel_core::{NodeId, Timestamp};

@@ -47,7 +47,7 @@ const UPDATE_PASSWORD: Statement = Statement {
     text: "UPDATE account SET password_hash = ?, password_changed_at_ms = ? WHERE id = ?",
 };
 const DELETE_ACCOUNT: Statement = Statement { name: "delete_account", text: "DELETE FROM account WHERE id = ?" };
-/// The ones that may do everything, whether they can sign in or not: a change of one locks them all.
+/// The accounts that may do everything, locked out or not: a change of one locks them all.
 pub(in crate::sql) const LOCK_ADMINS: Statement = Statement {
     name: "lock_admins",
     text: "SELECT account.id, account.disabled FROM role_grant JOIN account ON account.id = role_grant.subject_id \
@@ -76,7 +76,7 @@ const DELETE_ADDRESSES_OF_ACCOUNT: Statement =
 const DELETE_LINKS_OF_ACCOUNT: Statement =
     Statement { name: "delete_links_of_account", text: "DELETE FROM sign_in_link WHERE account_id = ?" };
 
-/// Whose grants.
+/// The kind of owner of grants.
 #[derive(Clone, Copy)]
 pub(super) enum Subject {
     Account,
@@ -99,7 +99,7 @@ impl Accounts for SqlStore {
     }
 
     async fn create_first_admin(&self, account: &Account) -> Result<bool> {
-        // The row of `default` is there on every database: one transaction at a time holds it.
+        // The row of `default` exists in every database, so only one transaction at a time holds it.
         transact!(self, "create_first_admin", |tx| {
             tx.rows(Query::new(&crate::sql::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
             if tx.admins().await?.is_empty() { tx.insert_account(account).await } else { Ok(false) }
@@ -181,7 +181,7 @@ impl SqlStore {
         Ok(Some(account))
     }
 
-    /// What each of these may do, in order.
+    /// The grants of each of these, in order.
     pub(super) async fn grants(&self, subject: Subject, ids: &[i64]) -> Result<BTreeMap<i64, Vec<Grant>>> {
         let mut found: BTreeMap<i64, Vec<Grant>> = BTreeMap::new();
         for chunk in ids.chunks(CHUNK_MAX) {
@@ -250,7 +250,7 @@ impl Tx<'_> {
         Ok(admins)
     }
 
-    /// Whether an account that may do everything is left without this one, or this is none of them.
+    /// Whether another account that may do everything is left without this one, or this one is not such an account.
     async fn is_dispensable(&mut self, id: AccountId) -> Result<bool> {
         Ok(self.admins().await? != [id])
     }

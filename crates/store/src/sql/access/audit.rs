@@ -1,4 +1,4 @@
-//! The log of what was done.
+//! The audit log.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, IdGen, TokenId};
@@ -23,7 +23,7 @@ const ANSWER_AUDIT: Statement = Statement {
            WHERE id = ? AND after_document = ?",
 };
 
-/// What the index does not answer is looked at row by row; an empty text stands for all.
+/// Filters that the index does not answer are checked row by row; an empty text stands for all.
 macro_rules! select_audit {
     ($first:literal) => {
         concat!(

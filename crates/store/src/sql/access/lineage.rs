@@ -1,5 +1,5 @@
-//! What tokens have made: other tokens, sign-ins and links. All of it ends with them, and stays when they are rotated. The tokens
-//! of a series, which are one token with changing secrets, end together.
+//! The things that tokens created: other tokens, sign-ins and links. They end with their token, and stay when it is rotated. The tokens of
+//! a series, which are one token with changing secrets, end together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
     name: "delete_grants_of_tokens",
     text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
 };
-/// What began with a token and can be used without it.
+/// Sign-ins and links that began with a token and can be used without it.
 pub(in crate::sql) const DELETE_BEGUN: [Statement; 4] = [
     Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
     Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
@@ -59,7 +59,7 @@ const READ_MINTED: Statement = Statement {
     name: "read_minted",
     text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
-/// What goes over to the token that takes the place of another one.
+/// Sign-ins and links that move to the token that replaces another one.
 const MOVE_BEGUN: [Statement; 4] = [
     Statement { name: "move_token_sessions", text: "UPDATE web_session SET token_id = ? WHERE token_id = ?" },
     Statement { name: "move_minted_sessions", text: "UPDATE web_session SET minted_by = ? WHERE minted_by = ?" },
@@ -68,7 +68,7 @@ const MOVE_BEGUN: [Statement; 4] = [
 ];
 
 impl Tx<'_> {
-    /// Revokes a token with its series and all that they made; whether the token itself worked until now.
+    /// Revokes a token with its series and all that they created; returns whether the token itself was valid until now.
     pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
         let revoked = self.execute(revocation(&[token.get()], now)).await?;
         let family = self.family([token.get()].into()).await?;
@@ -76,17 +76,17 @@ impl Tx<'_> {
         Ok(revoked == 1)
     }
 
-    /// Revokes the tokens of an account with all that they made.
+    /// Revokes the tokens of an account with all that they created.
     pub(super) async fn revoke_tokens_of(&mut self, account: AccountId, now: Timestamp) -> Result<()> {
         let family = self.family_of(account).await?;
         self.revoke(&family, now).await
     }
 
-    /// Removes the tokens of an account with all that they made.
+    /// Removes the tokens of an account with all that they created.
     pub(super) async fn delete_tokens_of(&mut self, account: AccountId) -> Result<()> {
         let family = self.family_of(account).await?;
         for chunk in family.chunks(CHUNK_MAX) {
-            self.end_begun(chunk).await?;
+            self.end_access(chunk).await?;
             for statement in [&DELETE_GRANTS_OF_TOKENS, &DELETE_TOKENS] {
                 self.execute(Query::new(statement).list(chunk.iter().copied())).await?;
             }
@@ -94,8 +94,8 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Hands what a token made over to the one that takes its place, which may descend from it itself.
-    pub(super) async fn move_begun(&mut self, old: TokenId, new: TokenId) -> Result<()> {
+    /// Moves what a token created to the token that replaces it, which may itself descend from it.
+    pub(super) async fn move_access(&mut self, old: TokenId, new: TokenId) -> Result<()> {
         self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
         for statement in &MOVE_BEGUN {
             self.execute(Query::new(statement).int(new.get()).int(old.get())).await?;
@@ -103,7 +103,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Names the first token of a series in its own row; those of an older server do not have it.
+    /// Names the first token of a series in its own row; the rows of an older server lack this.
     pub(super) async fn begin_series(&mut self, first: TokenId) -> Result<()> {
         self.execute(Query::new(&BEGIN_SERIES).int(first.get())).await.map(drop)
     }
@@ -113,8 +113,8 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
 
-    /// Takes tokens that are over out of the lines that they stand in: what they made descends from those that made them.
-    pub(super) async fn unlink(&mut self, dead: &[i64]) -> Result<()> {
+    /// Removes ended tokens from their lines: what they created then descends from the tokens that created them.
+    pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
         let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;
         let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
@@ -135,8 +135,8 @@ impl Tx<'_> {
         self.family(own).await
     }
 
-    /// These tokens with their series, the tokens that those made, and so on. A series is read as a whole, so that its length
-    /// does not add steps.
+    /// These tokens with their series, the tokens that those created, and so on. A series is read as a whole, so that its length does not
+    /// add steps.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
         let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
         while !newest.is_empty() {
@@ -152,8 +152,8 @@ impl Tx<'_> {
         Ok(family.into_iter().collect())
     }
 
-    /// All tokens of these series. A rotation that held one of them while this waited has added its successor: the rows are
-    /// read until there are no more, when all of them are locked.
+    /// All tokens of these series, locked. A rotation that held one of them while this call waited has added its successor, so the rows are
+    /// read until there are no new ones.
     async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();
         if series.is_empty() {
@@ -172,12 +172,12 @@ impl Tx<'_> {
     async fn revoke(&mut self, family: &[i64], now: Timestamp) -> Result<()> {
         for chunk in family.chunks(CHUNK_MAX) {
             self.execute(revocation(chunk, now)).await?;
-            self.end_begun(chunk).await?;
+            self.end_access(chunk).await?;
         }
         Ok(())
     }
 
-    async fn end_begun(&mut self, tokens: &[i64]) -> Result<()> {
+    async fn end_access(&mut self, tokens: &[i64]) -> Result<()> {
         for statement in &DELETE_BEGUN {
             self.execute(Query::new(statement).list(tokens.iter().copied())).await?;
         }

@@ -1,4 +1,4 @@
-//! Sign-ins that last, links that begin one, and the count of attempts.
+//! Sign-in sessions, links that begin one, and the count of attempts.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use rondel_core::{AccountId, SessionId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::access::{Attempt, LinkPurpose, SignInLink, SignIns, WebSession};
+use crate::access::{AttemptDecision, LinkPurpose, SignInLink, SignIns, WebSession};
 use crate::settle::clean_name;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
@@ -68,7 +68,7 @@ const INSERT_ATTEMPT: Statement = Statement {
     name: "insert_attempt",
     text: "INSERT {ignore} INTO sign_in_attempt (bucket, attempt_count, since_at_ms) VALUES (?, 0, ?) {or_ignore}",
 };
-/// The count comes first: one of the databases sets columns one after the other.
+/// The count comes first, because one of the databases sets columns one after the other.
 const COUNT_ATTEMPT: Statement = Statement {
     name: "count_attempt",
     text: "UPDATE sign_in_attempt SET attempt_count = CASE WHEN since_at_ms <= ? THEN 1 ELSE attempt_count + 1 END, \
@@ -172,13 +172,13 @@ impl SignIns for SqlStore {
     async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>> {
         transact!(self, "take_link", |tx| {
             let Some(row) = tx.row(Query::new(&READ_LINK).text(hash)).await? else { return Ok(None) };
-            // The caller that deletes it has it.
+            // Of several callers, the one that deletes the link gets it.
             let is_ours = tx.execute(Query::new(&DELETE_LINK).text(hash)).await? == 1;
             if is_ours { link(&row).map(Some) } else { Ok(None) }
         })
     }
 
-    async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<Attempt> {
+    async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision> {
         let cutoff = now.saturating_sub(window);
         transact!(self, "count_attempt", |tx| {
             let count = || {
@@ -186,17 +186,17 @@ impl SignIns for SqlStore {
                 Query::new(&COUNT_ATTEMPT).at(cutoff).at(cutoff).at(now).int(bucket).int(max).at(cutoff)
             };
             if tx.execute(count()).await? == 1 {
-                return Ok(Attempt::Allowed);
+                return Ok(AttemptDecision::Allowed);
             }
             tx.execute(Query::new(&INSERT_ATTEMPT).int(bucket).at(now)).await?;
             if tx.execute(count()).await? == 1 {
-                return Ok(Attempt::Allowed);
+                return Ok(AttemptDecision::Allowed);
             }
             let since = match tx.row(Query::new(&READ_ATTEMPT).int(bucket)).await? {
                 Some(row) => Reader::new(&row, "sign_in_attempt").at("since_at_ms")?,
                 None => now,
             };
-            Ok(Attempt::Blocked(since + window))
+            Ok(AttemptDecision::Blocked(since + window))
         })
     }
 
@@ -235,7 +235,7 @@ impl SignIns for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Ends the oldest sign-ins of the account or token that begins one, so that no more than `count_max` are left with it.
+    /// Ends the oldest sign-ins of the account or token that begins one, so that at most `count_max` are left with the new one.
     async fn make_room(&mut self, session: &WebSession, count_max: u32) -> Result<()> {
         let ids = match (session.account, session.token) {
             (Some(account), _) => Query::new(&READ_IDS_OF_ACCOUNT).int(account.get()),

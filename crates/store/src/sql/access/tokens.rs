@@ -126,10 +126,10 @@ impl Tokens for SqlStore {
         if dead.is_empty() {
             return Ok(0);
         }
-        // One that ended never works again: nothing of it can change meanwhile.
+        // A token that ended is never valid again: nothing of it can change meanwhile.
         transact!(self, "forget_tokens", |tx| {
             let mut count = 0;
-            tx.unlink(&dead).await?;
+            tx.splice_out(&dead).await?;
             for statement in &DELETE_DEAD {
                 count = tx.execute(Query::new(statement).list(dead.iter().copied())).await?;
             }
@@ -149,7 +149,7 @@ impl Tokens for SqlStore {
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
-            // A row that does not change is counted as written on one database and not on another: a lock finds it on all.
+            // One database counts a row that an UPDATE leaves as it is, another does not: a lock finds it on all.
             let Some(held) = tx.good_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;
@@ -159,17 +159,16 @@ impl Tokens for SqlStore {
             }
             let shorten = Query::new(&SHORTEN_TOKEN).at(old_ends_at).at(old_ends_at).int(old.get()).at(new.created_at);
             tx.execute(shorten).await?;
-            tx.move_begun(old, new.id).await?;
+            tx.move_access(old, new.id).await?;
             Ok(true)
         })
     }
 }
 
-/// The account of a scope, and its places by their ids, of which none is both a namespace and an app; nothing where there are
-/// too many for one statement.
+/// The account of a scope, and the ids of its namespaces and apps, none of which are equal; `None` if there are too many for one statement.
 fn places(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
     let account = scope.account.map_or(0, AccountId::get);
-    // No place has this id.
+    // No namespace or app has this id.
     let mut places = vec![-1];
     places.extend(scope.namespaces.iter().map(|namespace| namespace.get()));
     places.extend(scope.apps.iter().map(|app| app.get()));
@@ -192,7 +191,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// The token without its roles, locked until the transaction ends, if it works.
+    /// The token without its roles, locked until the transaction ends, if it is valid.
     async fn good_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
         let row = self.row(Query::new(&LOCK_TOKEN).int(id.get())).await?;
         Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)))

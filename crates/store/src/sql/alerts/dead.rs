@@ -1,4 +1,4 @@
-//! Runs that failed for good and were not looked at.
+//! Runs that failed for good and were not acknowledged.
 
 use rondel_core::{JobId, NamespaceId, RunId};
 
@@ -49,7 +49,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Notes those of these runs that failed for good.
+    /// Records those of these runs that failed for good.
     pub(in crate::sql) async fn insert_dead_letters(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             self.execute(Query::new(&INSERT_DEAD).list(chunk.iter().map(|run| run.get()))).await?;
@@ -57,7 +57,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Forgets runs that are deleted.
+    /// Removes the entries of runs that are deleted.
     pub(in crate::sql) async fn delete_dead_letters(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             self.execute(Query::new(&DELETE_DEAD).list(chunk.iter().map(|run| run.get()))).await?;
@@ -65,7 +65,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Forgets the failures of these jobs that a later success has overtaken.
+    /// Removes the failures of these jobs that are older than a success.
     pub(in crate::sql) async fn delete_overtaken(&mut self, jobs: &[JobId]) -> Result<()> {
         for chunk in chunks(jobs) {
             self.execute(Query::new(&DELETE_OVERTAKEN).list(chunk.iter().map(|job| job.get()))).await?;

@@ -1,4 +1,4 @@
-//! When expectations of jobs are looked at.
+//! When the expectations of jobs are looked at.
 
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::{JobId, JobSpec, NamespaceId, Timestamp};
@@ -74,7 +74,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Gives a job that is made or saved now these expectations in the place of those that it had.
+    /// Replaces the expectations of a job that is created or saved now.
     pub(in crate::sql) async fn write_expects(
         &mut self,
         (namespace, job): (NamespaceId, JobId),

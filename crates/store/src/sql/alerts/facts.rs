@@ -1,4 +1,4 @@
-//! What rules look at: events, jobs with their newest success, and the ledger.
+//! The data that rules look at: events, jobs with their newest success, and the ledger.
 
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Leaves an event for each of these runs that failed or was skipped, where a rule of its namespace is about such runs.
+    /// Leaves an event for each of these runs that failed or was skipped, if a rule of its namespace covers such runs.
     pub(in crate::sql) async fn insert_alert_events(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             let rows = self.rows(Query::new(&READ_NEW_EVENTS).list(chunk.iter().map(|run| run.get()))).await?;

@@ -21,7 +21,7 @@ macro_rules! select_maintenance {
     };
 }
 
-/// Those that end last come first: what the limit leaves out has ended.
+/// The windows that end last come first: those that the limit leaves out have ended.
 pub(in crate::sql) const LIST_ALL: Statement = Statement {
     name: "list_maintenance",
     text: select_maintenance!(
@@ -48,7 +48,7 @@ const INSERT_WINDOW: Statement = Statement {
     text: "INSERT INTO maintenance (id, namespace_id, app_id, starts_at_ms, ends_at_ms, fires, reason, author, created_at_ms) \
            VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
 };
-/// One that has not begun becomes empty.
+/// A window that has not begun becomes empty.
 const END_WINDOW: Statement = Statement {
     name: "end_maintenance",
     text: "UPDATE maintenance SET starts_at_ms = CASE WHEN starts_at_ms > ? THEN ? ELSE starts_at_ms END, ends_at_ms = ? \

@@ -1,4 +1,4 @@
-//! Rules of alerts, their incidents and silences.
+//! Alert rules, their incidents and silences.
 
 pub(super) mod dead;
 pub(super) mod expects;
@@ -236,7 +236,7 @@ impl Alerts for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Every decision that was made from what was there before is void. The row is locked until the transaction ends.
+    /// Raises the version: every decision that was based on the version before is void. The row is locked until the transaction ends.
     pub(in crate::sql) async fn raise_space(&mut self, namespace: NamespaceId) -> Result<()> {
         self.execute(Query::new(&INSERT_SPACE).int(namespace.get())).await?;
         self.execute_all(Query::new(&RAISE_SPACE).int(namespace.get()), 1).await

@@ -96,7 +96,7 @@ impl Tx<'_> {
         self.raise_space(namespace).await?;
         let rules = self.alert_rules(namespace).await?;
         let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(false) };
-        // As one that is off: their end is no recovery.
+        // The rule is stored as switched off: the end of these incidents is no recovery.
         let spec = json("delete_alert_rule", &RuleSpec { enabled: false, ..rule.spec.clone() })?;
         self.execute(Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(rule.id.get())).await?;
         self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
@@ -118,7 +118,7 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Whether verdicts leave events from now on.
+    /// Sets whether verdicts leave events from now on.
     async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
         let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);

@@ -6,7 +6,7 @@ use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
-use crate::settle::{passed_row, shard_of};
+use crate::settle::{shard_of, skipped_row};
 use crate::sql::calendars::pins;
 use crate::sql::catalog::versions::NewVersion;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -37,8 +37,8 @@ const UPDATE_DUE: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, delay_ms = ?, follows_run_id = ?, version = ?, \
            held_from_ms = NULL WHERE job_id = ?",
 };
-/// A marked row may have been sent, a later attempt shows that it was. A row that jitter puts off is ahead until it
-/// starts.
+/// Rows that are marked or have a later attempt are left out, since they may have been sent. A row that jitter delays is in the future
+/// until it starts.
 pub(in crate::sql) const LOCK_FUTURE: Statement = Statement {
     name: "lock_future",
     text: "SELECT id, fire_at_ms, due_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? \
@@ -113,11 +113,11 @@ fn names_a_job(error: &StoreError) -> bool {
     matches!(error, StoreError::Query { operation: "update_job", .. })
 }
 
-/// What is locked of a job's place in the schedule.
+/// The locked part of a job's row in `job_due`.
 #[derive(Clone, Copy)]
-struct LockedDue {
+struct DueRowLock {
     home: i64,
-    /// The open run whose end gives the next fire.
+    /// The open run whose end sets the next fire.
     follows: Option<RunId>,
 }
 
@@ -131,7 +131,7 @@ struct Instants {
 
 impl Tx<'_> {
     /// Locks a job that is not deleted.
-    async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, LockedDue)>> {
+    async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, DueRowLock)>> {
         let Some(row) = self.row(Query::new(&LOCK_STANDING).int(id.get())).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
@@ -140,7 +140,7 @@ impl Tx<'_> {
             Some(run) => self.is_open(run).await?.then_some(run),
             None => None,
         };
-        Ok(self.job_by_id(id).await?.map(|record| (record, LockedDue { home, follows })))
+        Ok(self.job_by_id(id).await?.map(|record| (record, DueRowLock { home, follows })))
     }
 
     /// Whether a run exists that has no verdict.
@@ -240,11 +240,11 @@ impl Tx<'_> {
         .await
     }
 
-    /// Locks the rows that an edit is about, and plans it; `jobs` are the definitions after and before.
+    /// Locks the rows that an edit concerns, and plans it; `after` and `before` are the definitions.
     async fn plan(
         &mut self,
         record: &JobRecord,
-        due: LockedDue,
+        due: DueRowLock,
         (after, before): (Option<&Job>, Option<&Job>),
         Instants { now, checked_at, reached }: Instants,
     ) -> Result<EditPlan> {
@@ -265,7 +265,7 @@ impl Tx<'_> {
             anchor: record.anchor,
             now,
             checked_at,
-            // Without rows there is nothing to be read too late.
+            // Without rows, none can have been read too late.
             read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
             rows: &future,
             before,
@@ -275,7 +275,7 @@ impl Tx<'_> {
         Ok(plan_edit(after, standing))
     }
 
-    /// Writes the row of fires that are over and do not happen any more.
+    /// Writes the row of past fires that the edit skips.
     async fn skip_row(
         &mut self,
         record: &JobRecord,
@@ -284,7 +284,7 @@ impl Tx<'_> {
         id: RunId,
         now: Timestamp,
     ) -> Result<()> {
-        let Some(row) = passed_row(record, before, plan, id, now) else { return Ok(()) };
+        let Some(row) = skipped_row(record, before, plan, id, now) else { return Ok(()) };
         self.insert_runs(&[&row]).await.map(drop)
     }
 
@@ -317,7 +317,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The owner of reopened rows may be gone: the job's home has them now.
+    /// Makes the job's home the owner of reopened rows, because their old owner may be gone.
     async fn hand_to_home(&mut self, runs: &[RunId], home: i64) -> Result<()> {
         if runs.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Jobs that are created, one at a time or many at once.
+//! Creates jobs, one at a time or many at once.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ const INSERT_DUES: Statement = Statement {
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
 
-/// Rows of one statement: a power of two, so that none is repeated to fill it up.
+/// Number of rows in one statement: a power of two, so that no row is repeated to fill it up.
 const CHUNK: usize = CHUNK_MAX;
 
 const _: () = assert!(CHUNK.is_power_of_two());
@@ -63,7 +63,7 @@ impl CreateJobs for SqlStore {
             if self.create_chunk(chunk).await? {
                 created.extend(chunk.iter().map(saved));
             } else {
-                // Something is wrong with one of them: each by itself finds out with which.
+                // One of them cannot be created: creating each by itself finds out which.
                 for job in chunk {
                     created.push(self.create_job(job.clone()).await?);
                 }
@@ -131,7 +131,7 @@ impl Tx<'_> {
         }
     }
 
-    /// Writes nothing where one of them cannot be created.
+    /// Creates all of these jobs; `false`, with nothing written, if one of them cannot be created.
     async fn create_chunk(&mut self, jobs: &[NewJob]) -> Result<bool> {
         let namespaces: BTreeSet<NamespaceId> = jobs.iter().map(|job| job.namespace).collect();
         for namespace in &namespaces {
@@ -172,8 +172,8 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// What the jobs of one namespace follow from, each from those before it or from what is there; nothing where a
-    /// name is taken or a parent is not right.
+    /// The edges of new jobs of one namespace, each of which may follow from those before it or from existing ones; `None` if a name is
+    /// taken or a parent is refused.
     async fn edges_of(&mut self, namespace: NamespaceId, jobs: &[&NewJob]) -> Result<Option<Vec<Edge>>> {
         let mut names: Vec<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
         if !self.ids_of(namespace, &names).await?.is_empty() {
@@ -230,7 +230,7 @@ impl Tx<'_> {
 }
 
 impl SqlStore {
-    /// All of them, or none: false where one cannot be created.
+    /// Creates all of these jobs, or none; `false` if one cannot be created.
     async fn create_chunk(&self, jobs: &[NewJob]) -> Result<bool> {
         match transact!(self, "create_jobs", |tx| tx.create_chunk(jobs).await) {
             // Another caller took a name between the check and the insert.

@@ -15,7 +15,7 @@ const INSERT_VERSION: Statement = Statement {
            calendar_version) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
 };
 
-/// A definition that is saved.
+/// A definition to save.
 pub(super) struct NewVersion<'a> {
     pub(super) job: JobId,
     pub(super) version: i64,
@@ -43,12 +43,12 @@ impl Tx<'_> {
     }
 }
 
-/// A definition as it is kept.
+/// A definition as it is stored.
 pub(in crate::sql) fn json(spec: &JobSpec) -> Result<String> {
     serde_json::to_string(spec).map_err(|error| failure::refused("write_spec", &error.to_string()))
 }
 
-/// What code declares of a job, from its three columns.
+/// The declaration of a job in code, from its three columns.
 pub(in crate::sql) fn declared(columns: &mut Reader<'_>) -> Result<Option<Declared>> {
     let spec = columns.opt_json("declared")?;
     let (declared_at, undeclared_at) = (columns.opt_at("declared_at_ms")?, columns.opt_at("undeclared_at_ms")?);

@@ -19,12 +19,12 @@ const LOCK_DEAD: Statement = Statement {
 };
 const READ_NODE: Statement =
     Statement { name: "read_node", text: "SELECT id, prior_lease_until_ms, ended_at_ms FROM node WHERE id = ?" };
-/// The fence: a node that acts under the old epoch finds it gone.
+/// The fence: a node that acts under the old epoch finds that it is no longer current.
 const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ? WHERE id = ? AND epoch = ?",
 };
-/// Whether there is any: nearly always there is none, and no index by job knows that.
+/// Whether there is any orphan: nearly always there is none, which the index by job cannot show quickly.
 pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
     name: "find_orphan",
     text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
@@ -35,7 +35,7 @@ pub(in crate::sql) const READ_ORPHANED_JOBS: Statement = Statement {
     text: "SELECT job_id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND status = ? \
            AND job_id > ? AND node_epoch < ? ORDER BY job_id LIMIT ?",
 };
-/// Of a few jobs all.
+/// All orphans of a few jobs.
 pub(in crate::sql) const READ_ORPHANS_OF_JOBS: Statement = Statement {
     name: "read_orphans_of_jobs",
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
@@ -142,7 +142,7 @@ impl Adopt for SqlStore {
     }
 }
 
-/// A run of a lease that has ended; the order is that of taking.
+/// A run of a lease that has ended; orphans are taken in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Orphan {
     due_at: i64,
@@ -151,7 +151,7 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Which epochs of which nodes have ended: this node's earlier ones, and all of the dead nodes, which are fenced here.
+    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all of the dead nodes.
     async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
@@ -203,8 +203,8 @@ impl Tx<'_> {
         Ok(first_jobs(jobs, enough))
     }
 
-    /// All that is open of these jobs under leases that have ended, the oldest first. The jobs' rows are locked: no other
-    /// comes to them meanwhile.
+    /// All open runs of these jobs under leases that have ended, the oldest first. The jobs' rows are locked: they get no further runs
+    /// meanwhile.
     async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
         for (node, lease) in ended {
@@ -226,7 +226,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Where these jobs are at home. A deleted one is nowhere.
+    /// Locks these jobs and returns their homes. A deleted job has none.
     async fn lock_homes(&mut self, jobs: &[i64]) -> Result<BTreeMap<i64, NodeId>> {
         let mut homes = BTreeMap::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
@@ -238,7 +238,7 @@ impl Tx<'_> {
         Ok(homes)
     }
 
-    /// A job whose runs are taken over comes along, where its home is the dead node.
+    /// Moves the jobs whose runs are taken over to this node, if their home is a dead node.
     async fn move_homes(
         &mut self,
         token: LeaseToken,

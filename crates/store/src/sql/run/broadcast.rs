@@ -1,4 +1,4 @@
-//! Broadcasts and fires cut into shards: the row of the whole counts its open shards, and is over with the last of them.
+//! Broadcasts and fires that are split into shards: the row of the whole counts its open shards, and ends with the last of them.
 
 use std::collections::HashMap;
 
@@ -26,7 +26,7 @@ const COUNT_SHARDS: Statement = Statement {
            message = v.column5, reason = v.column6 {from:iititt} WHERE {of_rows:run.id} AND {check}run.shard_index = -1{end}",
 };
 
-/// What a broadcast and its shards have in common.
+/// The key that a broadcast shares with its shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FireKey {
     pub(super) job: i64,
@@ -34,7 +34,7 @@ pub(super) struct FireKey {
     pub(super) cause: i64,
 }
 
-/// How a broadcast's shards changed.
+/// A change of a broadcast's shards.
 pub(super) struct ShardCount {
     pub(super) key: FireKey,
     pub(super) closed_count: i32,
@@ -55,23 +55,23 @@ pub(super) struct Broadcast {
     pub(super) reason: Option<Reason>,
     message: Option<String>,
     pub(super) cancel_by: Option<String>,
-    /// It awaits its children: its shards are folded already.
+    /// Whether it awaits its children: its shards are folded already.
     is_awaiting: bool,
-    /// A shard that had ended has another verdict now.
+    /// Whether a shard that had ended has another verdict now.
     is_corrected: bool,
     trigger: Trigger,
     awaits_children: bool,
     pub(super) folded: Option<Folded>,
 }
 
-/// The verdict was made from those of the shards.
+/// The verdict of a broadcast was made from those of the shards.
 pub(super) struct Folded {
-    /// There was none before.
+    /// Whether there was no verdict before.
     pub(super) is_first: bool,
 }
 
 impl Broadcast {
-    /// Its last shard is over; or a shard has another verdict than the one that was folded.
+    /// Whether its last shard has ended, or a shard has another verdict than the one that was folded.
     fn must_fold(&self) -> bool {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }
@@ -96,7 +96,7 @@ impl Broadcast {
 }
 
 impl Tx<'_> {
-    /// Counts the shards of broadcasts down, and gives those a verdict whose last shard this was. Answers the broadcasts.
+    /// Counts down the open shards of broadcasts, and gives a verdict to those whose last shard has ended. Returns the broadcasts.
     pub(super) async fn count_shards(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
         let mut broadcasts = self.lock_broadcasts(counts).await?;
         let over: Vec<i64> = broadcasts.iter().filter(|row| row.must_fold()).map(|row| row.id.get()).collect();
@@ -121,7 +121,7 @@ impl Tx<'_> {
         Ok(broadcasts)
     }
 
-    /// Locks the broadcasts that these runs are shards of, with their shards counted.
+    /// Locks these broadcasts, with their shards counted down.
     async fn lock_broadcasts(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
         let by_id: HashMap<RunId, &ShardCount> = counts.iter().map(|(id, count)| (*id, count)).collect();
         let mut broadcasts = Vec::with_capacity(counts.len());

@@ -58,7 +58,7 @@ const INSERT_CANCELS: Statement = Statement {
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) {values:iti} {or_ignore}",
 };
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id, epoch FROM node ORDER BY id" };
-/// There is no index of a job's open runs: each run would pay for it. Those of a node's lease have one, and are few.
+/// There is no index of open runs by job: each run would pay for it. The open runs of a node's lease have an index, and are few.
 pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open",
     text: concat!(
@@ -213,7 +213,7 @@ impl Cancel for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Records a request to cancel an open run, which is locked, where it has none.
+    /// Records a request to cancel an open run that is locked and has none.
     pub(super) async fn note_cancel(
         &mut self,
         run: &mut Run,

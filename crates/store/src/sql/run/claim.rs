@@ -36,7 +36,7 @@ const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
-/// What is open in the name of a fenced home: it is taken over with its job first.
+/// Jobs with open runs of a fenced home: these runs are adopted first, with their job.
 pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
     name: "read_left_open",
     text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < (SELECT epoch FROM node WHERE id = ?) \
@@ -124,7 +124,7 @@ impl Claim for SqlStore {
         Ok(by_instant(instants, range.limit))
     }
 
-    /// A job whose rows the database refuses does not hold up the others: the batch is halved until it stands alone.
+    /// A job whose rows the database refuses does not hold up the others: the batch is halved until that job is alone in it.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let mut claimed = Claimed::default();
         let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
@@ -151,7 +151,7 @@ impl Claim for SqlStore {
             } else if claimed.jobs.is_empty() {
                 return Err(error);
             } else {
-                // What is committed is won and must be returned; the rest stays due.
+                // Committed jobs are won and must be returned; the rest stays due.
                 tracing::warn!(%error, "a part of a claim failed");
                 break;
             }
@@ -231,7 +231,7 @@ impl Claim for SqlStore {
             let owner = tx.home_of(token, whole.job).await?;
             let owned = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
             let rows: Vec<Run> = std::iter::once(&whole).chain(&shards).map(owned).collect();
-            // Their cause is the id of the whole, which is new: what is there already was inserted by an earlier try.
+            // Their cause is the id of the whole, which is new: rows that exist already were inserted by an earlier try.
             tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
             Ok(rows)
         })
@@ -263,7 +263,7 @@ impl Tx<'_> {
         Ok(unfenced)
     }
 
-    /// Jobs with open runs in the name of another node that is fenced: adoption of the runs takes the job along.
+    /// Jobs with open runs of another node that is fenced: the adoption of these runs also moves the job.
     async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
@@ -281,12 +281,12 @@ impl Tx<'_> {
         Ok(open)
     }
 
-    /// Whether the lease holds, by the database's clock.
+    /// Whether the lease is valid, by the database's clock.
     pub(in crate::sql) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
     }
 
-    /// The lease in whose name new runs of jobs stand that are at home at this node; `None` where it is none.
+    /// The lease that owns new runs of the jobs whose home is this node; `None` if there is no such node.
     pub(in crate::sql) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
         let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
@@ -295,8 +295,8 @@ impl Tx<'_> {
         Ok(Some(lease_of_home(node, epoch, leases)))
     }
 
-    /// The lease in whose name a new run of the job stands: that of its home, be it dead, since what else is open of the
-    /// job is adopted with it. A job without a home gets `token`'s node.
+    /// The lease that owns a new run of the job: that of its home, even if dead, since the run is adopted with the job's other open runs. A
+    /// job without a home gets `token`'s node.
     async fn home_of(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
         let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(job.get())).await? else {
             // A deleted job has no home any more.
@@ -316,7 +316,7 @@ impl Tx<'_> {
         Ok(token)
     }
 
-    /// Inserts runs and answers those whose key exists.
+    /// Inserts runs and returns those whose key exists.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing = Vec::new();
@@ -345,7 +345,7 @@ impl Tx<'_> {
             let key = (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?);
             found.insert((id, key, columns.small("shard_index")?));
         }
-        // A row with the id of ours and the key of another is not ours.
+        // A row with this run's id and another key is not this run.
         let is_missing = |run: &&&Run| {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
             !found.contains(&(run.id.get(), key, run.shard_index))
@@ -404,7 +404,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
         tx.execute_all(query, chunk.len()).await?;
         claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
     }
-    // A death here must leave the jobs where they were: moved on without their runs, the fires would be lost.
+    // A crash here must leave the jobs where they were: if they moved on without their runs, the fires would be lost.
     failpoint::pass("claim.moved");
     let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
     claimed.existing = tx.insert_runs(&runs).await?;

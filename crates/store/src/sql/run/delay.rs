@@ -1,4 +1,4 @@
-//! The end of a run gives the next fire of a job with a fixed delay.
+//! Sets the next fire of a job with a fixed delay when a run ends.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::settle::{CleanFinish, delayed};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// Before the runs, as a claim and an edit do, so that no transactions wait for each other in a circle.
+/// The jobs are locked before the runs, as by a claim and an edit, so that transactions do not deadlock.
 pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
@@ -25,14 +25,14 @@ const MOVE_FOLLOWED: Statement = Statement {
 /// A job whose next fire follows from a run.
 struct Followed {
     job: i64,
-    /// Nothing where it is paused, or has no delay any more.
+    /// `None` if the job is paused, or has no delay any more.
     delay: Option<Duration>,
     /// When the job was edited last, or created.
     defined_at: Timestamp,
     now: Timestamp,
 }
 
-/// The jobs of a batch whose next fire follows from a run, and where they move.
+/// The jobs of a batch whose next fire follows from a run, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
     followed: HashMap<RunId, Followed>,
@@ -40,7 +40,7 @@ pub(super) struct Delays {
 }
 
 impl Delays {
-    /// Locks the jobs of a batch that have a delay; sends nothing to the database where none has.
+    /// Locks the jobs of a batch that have a delay; sends nothing to the database if none has.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
         let delaying = part.iter().filter(|clean| clean.finish.policy.delays);
         let mut jobs: Vec<i64> = delaying.map(|clean| clean.finish.job.get()).collect();
@@ -61,14 +61,14 @@ impl Delays {
         Ok(delays)
     }
 
-    /// Notes that a run has its verdict.
+    /// Records that a run has its verdict.
     pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
         let Some(Followed { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
         let next = delay.map(|delay| delayed((fire_at, finished_at), (delay, defined_at), now));
         self.moves.push((job, next));
     }
 
-    /// Writes where the jobs move; answers the earliest of their next fires.
+    /// Writes the next fires of the jobs; returns the earliest of them.
     pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<Option<Timestamp>> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
             let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (job, next)| query.int(*job).opt_at(*next));

@@ -1,4 +1,4 @@
-//! Open runs on their way into an executor's hands: woken, marked, running, expanded.
+//! Open runs on their way to an executor: woken, marked, running, expanded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
 
-/// SQLite uses the index of open runs only where its condition stands in the text.
+/// SQLite uses the index of open runs only if its condition is in the text.
 pub(in crate::sql) const LOCK_WAITING: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
@@ -32,7 +32,7 @@ const LOCK_OWN_PENDING: Statement = Statement {
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status = 'pending'{end} ORDER BY id {for_update}",
 };
-/// Marked, or noted as running while it waited in its executor's hands.
+/// Runs that are marked, or were recorded as running while they waited at their executor.
 const LOCK_OWN_IN_HAND: Statement = Statement {
     name: "lock_own_in_hand",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
@@ -53,7 +53,7 @@ const READ_OWN_PENDING: Statement = Statement {
     text: "SELECT id FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
            AND status = 'pending' AND id > ? ORDER BY id LIMIT ?",
 };
-/// The executor of a shard, or of the attempt before, stays. (MySQL assigns in the order of the text: the mark comes last.)
+/// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text: the mark comes last.)
 const SHELVE_RUNS: Statement = Statement {
     name: "shelve_runs",
     text: "UPDATE run SET status = 'waiting', executor = CASE WHEN marked_at_ms IS NULL THEN executor ELSE NULL END, \
@@ -73,7 +73,7 @@ const NOTE_RUNNING: Statement = Statement {
            started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} \
            AND {check}run.status IN ('pending', 'running') AND run.started_at_ms IS NULL{end}",
 };
-/// Rows of the queue of an executor that they are not to name have NULL in its place.
+/// A run in the queue of an executor that its row is not to name has NULL in place of the executor.
 const NOTE_QUEUED: Statement = Statement {
     name: "note_queued",
     text: "UPDATE {join:iitit}run SET status = 'pending', executor_id = COALESCE(v.column2, run.executor_id), \
@@ -208,7 +208,7 @@ impl Dispatch for SqlStore {
         });
         match &expanded {
             Ok(_) => self.trials.passed("expand", run.get()),
-            // All shards or none: it is the statements that get smaller.
+            // All shards or none are written, so only the statements get smaller.
             Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
         }
         expanded
@@ -216,7 +216,7 @@ impl Dispatch for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks own open runs, by id; answers each with its attempt and whether it is marked.
+    /// Locks own open runs, by id; returns each with its attempt and whether it is marked.
     async fn lock_own_open(
         &mut self,
         statement: &'static Statement,
@@ -233,7 +233,7 @@ impl Tx<'_> {
         Ok(held)
     }
 
-    /// Locks those of `runs` that are own and in this attempt, for which the statement holds, and whose mark is as it must be.
+    /// Locks those of `runs` that are own and in the same attempt, that the statement selects, and whose mark passes `may`.
     async fn lock_own<'r>(
         &mut self,
         statement: &'static Statement,
@@ -253,7 +253,7 @@ impl Tx<'_> {
         Ok(won)
     }
 
-    /// Writes what those of these runs wait for, all in one kind of place, that one statement locks.
+    /// Writes the waits of those of these runs that the statement `lock` locks; all wait in one kind of place.
     async fn note_waits(
         &mut self,
         token: LeaseToken,

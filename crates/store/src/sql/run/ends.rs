@@ -1,4 +1,4 @@
-//! Batches of ends, cut into the parts that one transaction each writes.
+//! Batches of ends, split into the parts that are each written in one transaction.
 
 use async_trait::async_trait;
 use rondel_core::outcome::Outcome;
@@ -12,7 +12,7 @@ use crate::{Finish, Result, StoreError};
 
 #[async_trait]
 impl Finish for SqlStore {
-    /// A result that the database refuses does not hold up the others: the batch is halved until it stands alone.
+    /// A result that the database refuses does not hold up the others: the batch is halved until that result is alone in it.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
@@ -40,7 +40,7 @@ impl Finish for SqlStore {
             } else if ends.answers.is_empty() {
                 return Err(error);
             } else {
-                // What is committed must be answered now: asked again, it would be a duplicate without what follows.
+                // Committed ends must be returned now: a repeated call would find duplicates, without what follows from them.
                 tracing::warn!(%error, answered = ends.answers.len(), of = batch.len(), "a part of a batch of results failed");
                 break;
             }
@@ -50,7 +50,7 @@ impl Finish for SqlStore {
 }
 
 impl SqlStore {
-    /// Ends a run whose result the database refuses, without anything of what was refused.
+    /// Ends a run whose result the database refuses as failed, without the refused values.
     async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
         tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
         let failed = AttemptEnd {

@@ -40,7 +40,7 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
-/// The name of the executor stays, without an incarnation: the next attempt goes to another one first.
+/// The name of the executor is kept without an incarnation: the next attempt goes to another executor first.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
@@ -74,7 +74,7 @@ struct Locked {
     executor_id: Option<ExecutorId>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
-    /// A change of this row is collected but not written yet.
+    /// Whether a change of this row is collected but not written yet.
     is_dirty: bool,
 }
 
@@ -107,7 +107,7 @@ struct Retry<'f> {
     lost_count: i32,
     executor: Option<Cow<'f, str>>,
     detail: Option<&'f str>,
-    /// Where in the answers the run goes.
+    /// The index of the answer that gets the run.
     answer: usize,
 }
 
@@ -135,7 +135,7 @@ pub(super) struct Batch<'f> {
     /// Runs that failed or were skipped: some of them are reported.
     reported: Vec<RunId>,
     delays: Delays,
-    /// Rows that got their verdict, with the rows of which they may be shards.
+    /// Rows that got their verdict, each with the row of which it may be a shard.
     over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
     /// Broadcasts whose shards were counted.
     wholes: HashSet<(RunId, FireKey)>,
@@ -168,14 +168,14 @@ impl<'f> Batch<'f> {
             self.locked.entry(run).and_modify(|locked| locked.row.may_have_begun = true);
         }
         for clean in part {
-            // Two results of one run in one batch: the second sees what the first did.
+            // Two results of one run in one batch: the second sees the effect of the first.
             if self.locked.get(&clean.finish.run).is_some_and(|locked| locked.is_dirty) {
                 self.write(tx).await?;
             }
             self.decide(clean);
         }
         self.write(tx).await?;
-        // A death here must leave the runs open: with a verdict and without their children, those would never come.
+        // A crash here must leave the runs open: if they had a verdict without their children, the children would never come.
         failpoint::pass("finish.settled");
         let Followed { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
         self.reported.extend(failed);
@@ -184,7 +184,7 @@ impl<'f> Batch<'f> {
         Ok(Ends { answers: self.answers, due_at, released, awaiting, over })
     }
 
-    /// What got a verdict and is not a shard of something.
+    /// The rows that got a verdict and are not shards.
     fn ended_runs(&self) -> Vec<EndedRun> {
         let is_shard = |whole: &Option<(RunId, FireKey)>| whole.is_some_and(|whole| self.wholes.contains(&whole));
         self.over.iter().filter(|(_, whole)| !is_shard(whole)).map(|(ended, _)| *ended).collect()
@@ -282,7 +282,7 @@ impl<'f> Batch<'f> {
         }
     }
 
-    /// Writes what is collected.
+    /// Writes the collected changes.
     async fn write(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let size = tx.size;
         let add = |query, verdict: &Verdict<'_>| add_verdict(query, verdict).opt_text(verdict.finish.trace.as_deref());
@@ -340,7 +340,7 @@ impl<'f> Batch<'f> {
         Ok(())
     }
 
-    /// Counts broadcasts down; those whose last shard this was are over with it.
+    /// Counts down the open shards of broadcasts; those whose last shard has ended get their verdict.
     async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
@@ -411,7 +411,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     Ok((id, locked))
 }
 
-/// Why the run ends by the request to cancel it, where there is one.
+/// The reason of the request to cancel the run, if there is one.
 fn cancel_asked(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
     let is_asked = columns.opt_text("cancel_by")?.is_some();
     let reason = columns.opt_word("cancel_reason")?;

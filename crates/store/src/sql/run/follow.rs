@@ -15,7 +15,7 @@ use crate::{LeaseToken, Result};
 
 pub(in crate::sql) const FIND_PARENTS: Statement =
     Statement { name: "find_parents", text: "SELECT DISTINCT parent_id FROM job_parent WHERE parent_id {in_list}" };
-/// The end of a run of a fire locks the row of its root: two ends at once see each other.
+/// The end of a run of a fire locks the row of its root, so that two ends at the same time see each other.
 pub(in crate::sql) const LOCK_ROOTS: Statement = Statement {
     name: "lock_roots",
     text: "SELECT id, job_id, fire_at_ms, due_at_ms, status, reason, open_children, {now} FROM run \
@@ -40,8 +40,8 @@ const READ_CHILDREN: Statement = Statement {
            LEFT JOIN node ON node.id = job_due.home \
            WHERE job.id {in_list} AND job.retired = 0",
 };
-const READ_PASSED: Statement = Statement {
-    name: "read_passed",
+const READ_PARENT_RESULTS: Statement = Statement {
+    name: "read_parent_results",
     text: "SELECT run.id, job.name, run.status, run.trigger_kind, run.params, job_version.spec, run.result FROM run \
            JOIN job ON job.id = run.job_id JOIN job_version ON job_version.job_id = run.job_id \
            AND job_version.version = run.job_version WHERE run.id {in_list}",
@@ -58,26 +58,26 @@ const TAKE_HOMES: Statement = Statement {
            WHERE {of_rows:job_due.job_id} AND {check}job_due.home = v.column2{end}",
 };
 
-/// What followed from a batch of ends.
+/// The effects of a batch of ends.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
     /// Children that may run.
     pub(super) released: Vec<Run>,
     /// Runs that await their children from now on.
     pub(super) awaiting: Vec<(JobId, RunId)>,
-    /// Runs that awaited their children and are over now.
+    /// Runs that awaited their children and have now ended.
     pub(super) over: Vec<(JobId, RunId)>,
     /// Those of them that failed.
     pub(super) failed: Vec<RunId>,
 }
 
-/// A child with the home that does not exist, or was never there.
+/// A child, and its home if that node does not exist any more; 0 if the job never had a home.
 struct Candidate {
     child: Child,
     lost_home: Option<NodeId>,
 }
 
-/// The roots of a batch, and how their own rows stand.
+/// The roots of a batch, and the state of their own rows.
 struct Roots {
     roots: Vec<Root>,
     members: HashMap<RunId, Member>,
@@ -114,7 +114,7 @@ impl Tx<'_> {
         Ok(followed)
     }
 
-    /// Those whose job has children, or that belong to a fire that a run may await.
+    /// The ended runs whose job has children, or that belong to a fire with a run that may await them.
     async fn with_fires(&mut self, ended: &[EndedRun]) -> Result<Vec<EndedRun>> {
         let mut jobs: Vec<i64> = ended.iter().map(|ended| ended.job.get()).collect();
         jobs.sort_unstable();
@@ -265,7 +265,7 @@ impl Tx<'_> {
                 let home = NodeId::new(columns.int("home")?);
                 let known = (columns.opt_int("node_id")?, columns.opt_int("epoch")?);
                 let leases = (columns.opt_at("lease_until_ms")?, columns.opt_at("prior_lease_until_ms")?);
-                // A dead home too: the run is adopted with whatever else is open of its job.
+                // A dead home counts, too: the run is adopted with the job's other open runs.
                 let lease = match (known, leases) {
                     ((Some(node), Some(epoch)), (Some(end), Some(prior))) => {
                         Some(lease_of_home(NodeId::new(node), epoch, (end, prior)))
@@ -312,7 +312,7 @@ impl Tx<'_> {
         Ok(followed)
     }
 
-    /// Inserts the runs that come into being; answers the open ones. A row that is there already stays as it is.
+    /// Inserts the planned runs; returns the open ones. A row that exists already stays as it is.
     async fn insert_followers(
         &mut self,
         mut followers: Vec<Follower>,
@@ -320,7 +320,7 @@ impl Tx<'_> {
     ) -> Result<Vec<Run>> {
         let open = || followers.iter().filter(|follower| !follower.run.status.is_terminal());
         let wanted: BTreeSet<i64> = open().flat_map(|follower| &follower.parents).map(|run| run.get()).collect();
-        let passed = self.read_passed(wanted.into_iter().collect()).await?;
+        let passed = self.read_parent_results(wanted.into_iter().collect()).await?;
         for follower in followers.iter_mut().filter(|follower| !follower.run.status.is_terminal()) {
             let Some(child) = children.get(&follower.run.job) else { continue };
             let parents = follower.parents.iter().filter_map(|run| passed.get(run).cloned()).collect();
@@ -332,10 +332,10 @@ impl Tx<'_> {
         Ok(new.filter(|run| !run.status.is_terminal()).collect())
     }
 
-    async fn read_passed(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, ParentResult>> {
+    async fn read_parent_results(&mut self, runs: Vec<i64>) -> Result<HashMap<RunId, ParentResult>> {
         let mut passed = HashMap::with_capacity(runs.len());
         for chunk in runs.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&READ_PASSED).list(chunk.iter().copied())).await? {
+            for row in self.rows(Query::new(&READ_PARENT_RESULTS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
                 let run = RunId::new(columns.int("id")?);
                 let job_name = columns.text("name")?;
@@ -345,7 +345,7 @@ impl Tx<'_> {
                 let spec = columns.text("spec")?;
                 let spec: JobSpec = serde_json::from_str(&spec).map_err(|error| columns.corrupt("spec", error))?;
                 let result = columns.opt_text("result")?;
-                // It awaits its children: its own work is done.
+                // A run without a verdict awaits its children: its own work is done.
                 let status = if status.is_terminal() { status } else { RunStatus::Succeeded };
                 let job_params = spec.params;
                 passed.insert(run, ParentResult { job_name, run, status, is_follower, params, job_params, result });
@@ -354,7 +354,7 @@ impl Tx<'_> {
         Ok(passed)
     }
 
-    /// A job whose home is gone gets the one that its run has.
+    /// Gives a job whose home does not exist any more the home of its run.
     async fn take_homes(
         &mut self,
         token: LeaseToken,

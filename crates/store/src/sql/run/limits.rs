@@ -1,4 +1,4 @@
-//! Who counts for a limit that jobs share, and runs on their way to that node.
+//! The nodes that count for the limits that jobs share.
 
 use async_trait::async_trait;
 use rondel_core::NodeId;
@@ -40,7 +40,7 @@ impl Limits for SqlStore {
 }
 
 impl Tx<'_> {
-    /// The node that adopts runs knows what is open under the limits that their node counted for.
+    /// Moves the limits of dead nodes to the node that adopts their runs: it knows what is open under these limits.
     pub(super) async fn move_limits(&mut self, token: LeaseToken, dead: impl Iterator<Item = NodeId>) -> Result<()> {
         for node in dead.filter(|node| *node != token.node) {
             self.execute(Query::new(&MOVE_LIMITS).int(token.node.get()).int(node.get())).await?;

@@ -32,7 +32,7 @@ const READ_HOME_LOADS: Statement = Statement {
            WHEN recent_at_ms > ? THEN ? ELSE 0 END) AS {bigint}) AS recent_fires \
            FROM job_due WHERE home {in_list} AND next_fire_at_ms IS NOT NULL GROUP BY home ORDER BY home",
 };
-/// Its lease is not to end, nor its switch to be thrown, before its new runs are committed.
+/// Locks a node that takes jobs, so that its lease does not end and its switch does not change before its new runs are committed.
 const LOCK_TAKER: Statement = Statement {
     name: "lock_taker",
     text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
@@ -42,7 +42,7 @@ const LOCK_MOVING: Statement = Statement {
     name: "lock_moving",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
 };
-/// Of this node's lease: there is no index of a job's open runs.
+/// Only runs of this node: there is no index of open runs by job.
 const READ_OPEN_OF_JOBS: Statement = Statement {
     name: "read_open_of_jobs",
     text: "SELECT id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND job_id {in_list} \
@@ -57,7 +57,7 @@ const MOVE_JOBS: Statement = Statement {
     name: "move_jobs",
     text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
-/// As waiting ones: the scan of their new home takes them up.
+/// The runs become waiting: the scan of their new home takes them up.
 const MOVE_RUNS: Statement = Statement {
     name: "move_runs",
     text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
@@ -175,7 +175,7 @@ impl Move for SqlStore {
                 return Ok(0);
             }
             let locked = tx.lock_moving(&jobs, dead).await?;
-            // A run that the dead epoch commits late brings its job along when it is adopted.
+            // A run that the dead epoch commits late moves its job when it is adopted.
             let busy: HashSet<i64> = tx.open_of_jobs(&locked, dead).await?.into_iter().map(|run| run.job).collect();
             let idle: Vec<i64> = locked.into_iter().filter(|job| !busy.contains(job)).collect();
             if idle.is_empty() {
@@ -201,12 +201,12 @@ struct OpenRun {
 }
 
 impl OpenRun {
-    /// It was not sent, as far as the store knows, and it is this lease's.
+    /// Whether the run was not sent, as far as the store knows, and belongs to this lease.
     fn is_unsent(&self, token: LeaseToken) -> bool {
         matches!(self.status, RunStatus::Pending | RunStatus::Waiting) && !self.is_marked && self.epoch == token.epoch
     }
 
-    /// A later attempt and a shard have a place in the order of their job, which its home keeps.
+    /// Whether the run may move. A later attempt and a shard may not: they have a place in the order of their job, which its home keeps.
     fn may_go(&self, token: LeaseToken, not_before: Timestamp) -> bool {
         self.is_unsent(token) && !self.is_retry && !self.is_shard && self.due_at >= not_before
     }
@@ -268,7 +268,7 @@ impl Tx<'_> {
         Ok(locked)
     }
 
-    /// Locks the open runs that a node has of these jobs, whose rows are locked: no other comes to them meanwhile.
+    /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked: they get no further runs meanwhile.
     async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
         let mut open = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
@@ -283,7 +283,7 @@ impl Tx<'_> {
         Ok(open)
     }
 
-    /// Jobs first, then runs, each by id: as adoption does.
+    /// Locks jobs first, then runs, each by id, as adoption does.
     async fn hand_over(
         &mut self,
         token: LeaseToken,
@@ -325,7 +325,7 @@ impl Tx<'_> {
         Ok(going.into_iter().map(RunId::new).collect())
     }
 
-    /// The named runs of these jobs that were not sent.
+    /// Locks the named runs of the jobs in `joining` that were not sent.
     async fn unsent_of(
         &mut self,
         token: LeaseToken,

@@ -28,14 +28,14 @@ const READ_ATTEMPTS: Statement = Statement {
     text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message, detail \
            FROM run_attempt WHERE run_id = ? ORDER BY attempt DESC LIMIT ?",
 };
-/// As [`rondel_core::run::attempt_may_have_begun`].
+/// Must agree with [`rondel_core::run::attempt_may_have_begun`].
 const READ_BEGUN: Statement = Statement {
     name: "read_begun",
     text: "SELECT DISTINCT run_id FROM run_attempt WHERE run_id {in_list} AND (status <> 'unknown' OR reason <> 'not_received')",
 };
 
-/// A page of all runs is in the order of their ids, which rise with time; one of a job's runs in the order of its
-/// fires: an index has each order.
+/// A page of all runs is in the order of their ids, which rise with time; a page of a job's runs is in the order of its fires: each order
+/// has an index.
 pub(in crate::sql) const LIST_ALL: Statement = Statement {
     name: "list_all",
     text: concat!("SELECT ", run_columns!(), " FROM run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
@@ -48,7 +48,7 @@ pub(in crate::sql) const LIST_BY_STATUS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND id < ? AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The partial indexes answer only where their condition stands in the text.
+/// A partial index is used only if its condition is in the text.
 pub(in crate::sql) const LIST_OPEN: Statement = Statement {
     name: "list_open",
     text: concat!(
@@ -69,7 +69,7 @@ pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
          ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The page of a caller who may not see the whole namespace. There are nine statuses: all of them stand in the text.
+/// The page of a caller who may not see the whole namespace. There are nine statuses, and the text has an argument for each.
 pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
     name: "list_of_apps",
     text: concat!(
@@ -152,7 +152,7 @@ pub(in crate::sql) const READ_PLANNED_BEFORE: Statement = Statement {
          AND parent_id IS NULL ORDER BY fire_at_ms DESC LIMIT 1"
     ),
 };
-/// SQLite uses the index of open runs only where its condition stands in the text.
+/// SQLite uses the index of open runs only if its condition is in the text.
 pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
     name: "read_open_keys",
     text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
@@ -161,7 +161,7 @@ pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// Which of these runs have an earlier attempt that began, or may have begun.
+    /// Those of these runs that have an earlier attempt that began, or may have begun.
     pub(in crate::sql) async fn begun_before(&mut self, runs: &[RunId]) -> Result<Vec<RunId>> {
         let mut begun = Vec::new();
         for chunk in runs.chunks(CHUNK_MAX) {
@@ -365,7 +365,7 @@ impl SqlStore {
     }
 }
 
-/// As many as there are, some of them several times: a statement has one list whose length varies.
+/// Adds as many statuses as exist, some of them several times: a statement has one list whose length varies.
 fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
     let all = wanted.iter().cycle().take(RunStatus::ALL.len());

@@ -1,5 +1,5 @@
-//! Searching runs. A statement walks along one index, within a bound on the rows that it looks at, and leaves out most of what does not
-//! pass; [`RunSearch::admits`] decides about the rest.
+//! Searching runs. A statement walks along one index, within a bound on the number of rows, and leaves out most of the runs that do not
+//! match; [`RunSearch::admits`] decides about the rest.
 
 use async_trait::async_trait;
 use rondel_core::filter::Pattern;
@@ -11,7 +11,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::{Result, SearchRuns};
 
-/// The most rows that are read at once, where few of them pass.
+/// Maximum number of rows that are read at once, if few of them match.
 const READ_COUNT_MAX: u32 = 2000;
 
 macro_rules! duration {
@@ -74,7 +74,7 @@ macro_rules! search {
         }
     };
 }
-/// One index, in each order: forwards, backwards. The sign keeps planners from an index.
+/// The statements for one index: each order, forwards and backwards. The plus sign keeps planners from using an index of the column.
 macro_rules! searches {
     ($base:ident, $id:literal) => {
         [
@@ -134,7 +134,7 @@ pub(in crate::sql) static SEARCH_TROUBLE: [Statement; 6] = searches!(of_trouble,
 pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id");
 pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
-/// The last row that a bounded walk looks at, by index: down from an id, and up from one.
+/// The last row that a bounded walk reads, by index: down from an id, and up from one.
 macro_rules! walk_ends {
     ($base:ident) => {
         [
@@ -168,9 +168,9 @@ enum Walk {
     Job(i64),
 }
 
-/// What a statement may look at.
-struct Stretch {
-    /// From this id to before that one.
+/// The part of an index that a statement may read.
+struct SearchRange {
+    /// From the first id to before the second.
     ids: (i64, i64),
     /// From this planned instant on.
     fires_from: i64,
@@ -214,7 +214,7 @@ impl Walk {
         &statements[order + usize::from(search.is_backward)]
     }
 
-    /// The end of the walk down from an id, and up from one.
+    /// The statements that find the end of the walk, down from an id and up from one.
     fn ends(self) -> Option<&'static [Statement; 2]> {
         match self {
             Self::All(_) => Some(&END_OF_ALL),
@@ -226,7 +226,7 @@ impl Walk {
     }
 }
 
-/// What a statement is searched with besides its columns: its list, and a text.
+/// The terms of a search beyond those for columns: a list, and texts.
 struct Terms {
     mode: i64,
     list: Vec<i64>,
@@ -245,7 +245,7 @@ impl Terms {
             (None, None, Some(apps)) => (1, apps.iter().map(|app| app.get()).collect()),
             (None, None, None) => (0, vec![0]),
         };
-        // A list is never empty; no job has this number.
+        // A list must not be empty; no job has this id.
         let list = if list.is_empty() { vec![-1] } else { list };
         let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like(&text.text)));
         let executor = match &search.executors.any[..] {
@@ -256,7 +256,8 @@ impl Terms {
     }
 }
 
-/// A text within a pattern of `LIKE`. The databases differ in what they take for the same letter outside of ASCII.
+/// A text within a pattern of `LIKE`. The databases differ in which letters outside of ASCII they take for the same, so these match
+/// anything.
 fn like(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {
@@ -301,8 +302,8 @@ impl SearchRuns for SqlStore {
 }
 
 impl SqlStore {
-    /// The stretch of the ledger that a search looks at: what it asks for, within the bound.
-    async fn stretch(&self, walk: Walk, search: &RunSearch) -> Result<Stretch> {
+    /// The part of the index that a search reads: the range that it asks for, within the bound.
+    async fn stretch(&self, walk: Walk, search: &RunSearch) -> Result<SearchRange> {
         let (first, end) = search.ids();
         let by_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());
         let ids = match (by_id, search.is_backward) {
@@ -310,7 +311,7 @@ impl SqlStore {
             (Some(id), false) => (first, end.min(id)),
             (Some(id), true) => (first.max(id.saturating_add(1)), end),
         };
-        let mut stretch = Stretch { ids, fires_from: i64::MIN, stopped_at: None };
+        let mut stretch = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
         let look_at = i64::from(search.look_at.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
         let Some([down, up]) = walk.ends() else {
@@ -341,7 +342,7 @@ impl SqlStore {
 
 fn query(
     walk: Walk,
-    stretch: &Stretch,
+    stretch: &SearchRange,
     search: &RunSearch,
     (terms, from, count): (&Terms, Option<RunPlace>, u32),
 ) -> Query {

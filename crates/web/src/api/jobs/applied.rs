@@ -1,4 +1,4 @@
-//! What an applied list did, or would do, as the API shows it.
+//! The result of an applied list, or of its dry run, as the API shows it.
 
 use rondel_admin::jobs::{Action, PlannedJob, SavedJob};
 use rondel_core::Timestamp;
@@ -124,7 +124,7 @@ impl Item {
     }
 }
 
-/// What became of a job, in a word.
+/// The word for what is done to a job.
 pub(super) const fn word(action: Action) -> &'static str {
     match action {
         Action::Create => "created",

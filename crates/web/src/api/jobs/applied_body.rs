@@ -1,5 +1,5 @@
-//! The answer about a list of jobs as it is sent: each job is turned into text as it comes, since a long list of large
-//! changes takes a multiple of that as values.
+//! The body of the answer about a list of jobs. Each job is turned into text at once, since the values of a long list of large changes take
+//! several times as much memory.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -15,17 +15,18 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use super::applied::{Item, Summary};
 
-/// How long the pieces are that an answer is sent in.
+/// Length of the pieces in which an answer is sent, in bytes.
 const PIECE_LEN: usize = 64 * 1024;
 
 /// The items of an answer so far, in the order of their list.
 #[derive(Default)]
 pub(super) struct Items {
     pieces: Pieces,
-    /// How many items have come, and how many of them are in the pieces.
+    /// How many items were added, and how many of them are in the pieces.
     seen: usize,
     count: usize,
-    /// Those that came before their turn, by their places in the list; after them those that are not in it, as they came.
+    /// Items that came before their turn, by their index in the list; after them the items that are not in the list, in the order in which
+    /// they came.
     early: BTreeMap<(usize, usize), Vec<u8>>,
     summary: Summary,
 }

@@ -1,4 +1,4 @@
-//! A list of jobs as it is to be: compared with what is there, and made so.
+//! Applies a list of jobs: compares it with the existing jobs, then creates, changes and removes jobs so that they match it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -26,7 +26,7 @@ use crate::body::{is_json, parse, whole};
 use crate::call::{Admitted, Call, quoted};
 use crate::holdings::Place;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
-use crate::openapi::{BodyForm, Doc, Input, Listed, Taken, schema_of};
+use crate::openapi::{BodyForm, Doc, HandlerInputs, Input, Listed, schema_of};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -36,16 +36,16 @@ use crate::shares::{self, ApplyRoom, HeldPlace, Trial};
 use crate::state::Web;
 use crate::yaml::{Node, documents};
 
-/// The most jobs of one list.
+/// Maximum number of jobs in one list.
 const COUNT_MAX: usize = 5_000;
 /// How many jobs of a list the audit log names.
 const NOTED_MAX: usize = 500;
 
-/// What is to be done.
+/// The query of an apply request.
 #[derive(Debug)]
 pub(crate) struct ApplyQuery {
     is_dry_run: bool,
-    /// The app whose jobs go that are not in the list.
+    /// The app whose jobs are removed if they are not in the list.
     prune: Option<String>,
 }
 
@@ -63,13 +63,13 @@ impl FromQuery for ApplyQuery {
 #[derive(Default)]
 pub(crate) struct Documents {
     specs: Vec<JobSpec>,
-    /// The same as they stand in the text; empty for JSON.
+    /// The YAML nodes of the definitions, with their places in the text; empty for JSON.
     nodes: Vec<Node>,
     held: (Option<HeldPlace>, Option<ApplyRoom>),
 }
 
 impl Input for Documents {
-    fn describe(taken: &mut Taken) {
+    fn describe(taken: &mut HandlerInputs) {
         let media = &["application/json", "application/yaml"];
         taken.body = Some(BodyForm { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
         taken.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);
@@ -89,12 +89,12 @@ impl FromRequest<Web> for Documents {
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
         let place = caller.map(|caller| shares::place(web, Place::Apply, caller)).transpose()?;
         let bytes = whole(request, APPLY_LEN_MAX).await?;
-        // As text a list is bounded by its bytes; as definitions it takes a multiple of that.
+        // The text of a list is bounded by its bytes; its definitions take several times as much memory.
         let room = match caller {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
         };
-        // As large as it may be, it takes longer than other requests should wait for this thread.
+        // Reading a large list takes longer than other requests should wait for this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
             Ok(found) => found.map(|found| Self { held: (place, room), ..found }),
@@ -153,7 +153,7 @@ impl Documents {
         Ok(Self { specs, nodes, ..Self::default() })
     }
 
-    /// A refusal for what only the whole list or the database shows.
+    /// The refusal for errors that only the whole list or the database shows.
     fn refuse_all(&self, complaints: Vec<Complaint>) -> Problem {
         let mut errors = ListErrors::default();
         complaints.into_iter().for_each(|complaint| errors.add_located(complaint));
@@ -161,7 +161,7 @@ impl Documents {
     }
 }
 
-/// The definitions that these documents are, or everything that is wrong with them.
+/// The definitions in these documents, or a refusal with all errors in them.
 fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Result<Vec<JobSpec>, Problem> {
     let (mut specs, mut indexes, mut errors) = (Vec::new(), Vec::new(), ListErrors::default());
     for (index, document) in documents.enumerate() {
@@ -179,7 +179,7 @@ fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Resu
     if errors.is_empty() {
         return Ok(specs);
     }
-    // The list is refused anyway: then its other definitions are checked too.
+    // The list is refused in any case, so its other definitions are checked too.
     for (index, spec) in indexes.into_iter().zip(&specs) {
         let broken_rules = spec.compile().err().unwrap_or_default();
         let count = broken_rules.len();
@@ -192,7 +192,7 @@ fn refuse_list(errors: ListErrors, nodes: &[Node]) -> Problem {
     errors.into_problem(|pointer| place(nodes, pointer))
 }
 
-/// Where in the text a pointer into the list leads.
+/// The line and the column of the place that a pointer into the list names.
 fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
     let (index, below) = split(pointer)?;
     Some(nodes.get(index)?.place(below))
@@ -253,7 +253,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     Ok(of_saving(applying).await?.into_response(false))
 }
 
-/// The plan of a list, of which nothing but the answer is kept.
+/// Answers with the plan of a list, of which nothing else is kept.
 async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let report = |job: PlannedJob| {
@@ -279,7 +279,7 @@ async fn not_planned(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErro
     }
 }
 
-/// Whether the caller may have the job that is there under this name.
+/// Checks that the caller may change the job that has this name already.
 fn check_sight(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
     let taken = || {
         let name = quoted(&job.name);
@@ -288,7 +288,7 @@ fn check_sight(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem>
     job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
 }
 
-/// For the audit log: what is about to be done, field by field. Whole definitions are in the versions of the jobs.
+/// Records the planned changes for the audit log, field by field. Whole definitions are in the versions of the jobs.
 fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
     let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
@@ -305,8 +305,8 @@ fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     call.note.by_name(before, after, more);
 }
 
-/// Whether the apps of all definitions are within the caller's reach, and the jobs that they follow from, unless these
-/// are in the list. The apps that exist.
+/// Checks that the caller has the permission on the apps of all definitions, and may see the parent jobs outside of the list. Returns the
+/// apps: `None` for one that does not exist yet.
 async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Option<AppId>>, Problem> {
     let apps: BTreeSet<&str> = specs.iter().map(|spec| spec.app.as_str()).collect();
     let mut found = Vec::with_capacity(apps.len());
@@ -343,7 +343,7 @@ struct Applying {
 }
 
 impl Applying {
-    /// Saves some more, if the caller may still do so; nothing at the end.
+    /// Saves the next few jobs, if the caller still may; `None` at the end.
     async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
         let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
@@ -367,8 +367,8 @@ async fn of_saving(mut applying: Applying) -> Result<Items, Problem> {
     Ok(items)
 }
 
-/// The jobs as they are saved, one in each line, and the summary at the end, or why there is none. A client that
-/// disconnects stops it between two jobs.
+/// Streams the jobs as they are saved, one in each line, and then the summary, or the reason for an early end. A client that disconnects
+/// stops it between two jobs.
 fn lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;

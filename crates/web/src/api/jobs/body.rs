@@ -43,7 +43,7 @@ fn from_document(document: Document) -> Result<JobSpec, Problem> {
     })
 }
 
-/// Everything that is wrong with a definition: where it deviates from the shape of one, and the values that break a rule.
+/// All errors of a definition: its deviations from the shape of one, and the values that break a rule.
 pub(super) fn complaints(misfit: &Misfit<JobSpec>) -> (Vec<Complaint>, usize) {
     let mut complaints: Vec<Complaint> = misfit.errors.iter().map(|error| complaint("", error)).collect();
     let shape_count = complaints.len();

@@ -1,4 +1,4 @@
-//! Does the same to many jobs.
+//! Applies one action to many jobs.
 
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
@@ -54,7 +54,7 @@ struct BulkJobsJson {
     has_more: bool,
     /// The jobs that were changed, or would be looked at by a dry run.
     jobs: Vec<String>,
-    /// How many stood so before.
+    /// How many jobs were in that state already.
     unchanged: usize,
     /// The runs that it made.
     runs: Vec<RunId>,

@@ -1,4 +1,4 @@
-//! Saves changes of a definition against the version that they were made of.
+//! Saves changes of a definition, provided that the version on which they are based is still the newest.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -12,13 +12,13 @@ use crate::call::Call;
 use crate::etag::{IfMatch, mismatch};
 use crate::problem::{Code, Problem};
 
-/// What a change of a definition can meet beside what its body can.
+/// The codes with which a change of a definition can be refused, apart from those of its body.
 pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
-/// How often a change is tried again that met another one, where the caller gave no version.
+/// How often a change is tried that conflicts with others, if the caller gave no version.
 pub(super) const TRY_COUNT: usize = 4;
 
-/// Saves what `edit` makes of the newest definition, and answers it.
+/// Saves the result of `edit` on the newest definition, and answers with the job.
 pub(super) async fn change(
     call: &Call,
     name: &str,
@@ -30,8 +30,8 @@ pub(super) async fn change(
     answer(call, StatusCode::OK, &saved, None).await
 }
 
-/// Reads, checks and saves; again if another change was faster, unless the caller gave a version. What is saved was checked
-/// against the very version that it replaces. Without a definition the job is left as it is.
+/// Reads the job, applies `edit`, checks and saves the result. If another change was faster it tries again, unless the caller gave a
+/// version: what is saved was checked against the very version that it replaces. If `edit` returns no definition, the job is left as it is.
 pub(super) async fn edited<Q>(
     call: &Call<Q>,
     name: &str,
@@ -42,7 +42,7 @@ pub(super) async fn edited<Q>(
         let record = find(call, name).await?;
         if_match.against(record.version)?;
         let Some(spec) = edit(&record)? else { return Ok(record) };
-        // A caller who has lost sight of a parent may switch the job on and off, and change nothing else: the next run would hand the
+        // A caller who may no longer see a parent may switch the job on and off, and change nothing else: the next run would pass the
         // parent's parameters to the new definition.
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;

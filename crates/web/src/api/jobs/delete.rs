@@ -59,7 +59,7 @@ async fn delete(
     json(StatusCode::OK, &DeletedJson { queued: runs.into() })
 }
 
-/// Deletes the version that the caller was found to have a right to; again if another change was faster, unless the caller
+/// Deletes a job in the version for which the caller's right was checked. If another change was faster it tries again, unless the caller
 /// gave a version.
 pub(crate) async fn remove<Q>(
     call: &Call<Q>,

@@ -30,11 +30,11 @@ use crate::yaml;
 
 /// Jobs that are read at once, if they are short.
 const PAGE: u32 = 200;
-/// About how many bytes are read at once, and how many jobs at first: nothing is known of their length then.
+/// About how many bytes a page has. The first page is small, since the length of the jobs is not known yet.
 const PAGE_LEN: usize = 256 * 1024;
 const FIRST_PAGE: u32 = 8;
 
-/// What is to be written.
+/// The query of an export.
 #[derive(Debug)]
 pub(crate) struct ExportQuery {
     app: Option<String>,
@@ -114,9 +114,9 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         has_begun: false,
         is_over: false,
     };
-    // The first page before the answer begins: a database that is away is a problem like any other.
+    // The first page is read before the answer begins, so that a failure of the database is answered as a problem.
     let first = exporter.page().await?;
-    // Compression asks once more after the end.
+    // Compression polls once more after the end.
     Ok(answer(form, Body::from_stream(stream(exporter, first).fuse())))
 }
 
@@ -131,7 +131,7 @@ fn answer(form: Form, body: Body) -> Response {
 }
 
 impl Form {
-    /// The last thing in an export that is not whole: a comment in YAML, in JSON something that no list contains.
+    /// The end of an incomplete export: a comment in YAML, in JSON an object that no list contains.
     fn broken_off(self, problem: &Problem) -> Bytes {
         let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
         match self {
@@ -148,7 +148,7 @@ impl Form {
     }
 }
 
-/// A stream that ends early names the reason, and breaks off after that: what was received is not to be taken for the whole.
+/// Streams the pages. An export that ends early names the reason and then breaks off, so that what was received is not taken for the whole.
 fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
     unfold((exporter, Some(Ok(first))), async |(mut exporter, ready)| {
         if let Some(ready) = ready {
@@ -169,7 +169,7 @@ fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, 
 }
 
 impl Exporter {
-    /// The next page, if the caller may still look.
+    /// The next page, if the caller may still see the jobs.
     async fn next_page(&mut self) -> Result<Bytes, Problem> {
         let (namespace, app) = (self.namespace, self.app);
         let may = |rights: &Rights| match app {
@@ -204,7 +204,7 @@ impl Exporter {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.form {
             Form::Json => as_json(&records, is_first, self.is_over),
-            // A list without anything in it is written where there is nothing at all.
+            // An empty list is written only if there are no jobs at all.
             Form::Yaml if records.is_empty() && !is_first => String::new(),
             Form::Yaml => as_yaml(&records),
         };
@@ -213,7 +213,7 @@ impl Exporter {
     }
 }
 
-/// How many jobs are read after so many of so many bytes: as many as fit into a page if they are as long.
+/// How many jobs to read after a page of `count` jobs with `len` bytes: as many of that length as fit into a page.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = PAGE_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(PAGE).clamp(1, PAGE)
@@ -231,7 +231,7 @@ fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
     text
 }
 
-/// A list that `apply` takes.
+/// The jobs as a list that `apply` takes.
 pub(crate) fn as_yaml(records: &[JobRecord]) -> String {
     let documents: Vec<_> = records.iter().map(|record| record.spec.document()).collect();
     let items: Vec<Vec<_>> =

@@ -8,7 +8,7 @@ use crate::problem::{Code, Problem};
 
 /// The job with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
-    // What cannot be a name is not looked up: no text of the caller's reaches the database unchecked.
+    // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
     let record = found.ok_or_else(|| missing(call, wanted))?;
@@ -21,11 +21,11 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, P
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobOfRuns {
     pub(crate) id: JobId,
-    /// For a job that was deleted: its runs are kept for as long as others.
+    /// When the job was deleted, if it was; its runs are kept as long as those of other jobs.
     pub(crate) deleted_at: Option<Timestamp>,
 }
 
-/// The job with this name whose runs are to be listed: the present one, else the one that was deleted last.
+/// The job with this name whose runs are to be listed: the present one, or else the one that was deleted last.
 pub(crate) async fn find_for_runs<Q>(call: &Call<Q>, wanted: &str) -> Result<JobOfRuns, Problem> {
     let store = call.engine().store();
     let is_name = name::check(wanted).is_ok();

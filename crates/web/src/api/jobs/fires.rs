@@ -1,4 +1,4 @@
-//! What became of a job's fires, why one did or did not run, and the definitions that planned them.
+//! The fires of a job with their outcomes, why one did or did not run, and the definitions that planned them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,12 +35,12 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 200;
 const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
-/// Each may have parameters and a calendar of some hundred kilobytes.
+/// Few, since each version may have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
 /// How many versions of one instant are read to find those before it.
 const SAME_INSTANT_MAX: usize = 1_000;
 
-/// The range of an account.
+/// The range of a list of fires.
 #[derive(Debug)]
 pub(super) struct FiresQuery {
     from: Option<Timestamp>,
@@ -63,7 +63,7 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The instant that is asked about.
+/// The instant that the question "why?" is about.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     at: Option<Timestamp>,
@@ -197,7 +197,7 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job comes first: a fire that is claimed meanwhile has a row, and is shown by it.
+    // The job is read first: a fire that is claimed in between has a row, and is shown with it.
     let record = find(&call, &name).await?;
     let query = &call.query;
     let listing = Listing::new("fires", (record.id, query.from, query.to));
@@ -221,7 +221,7 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     page.answer(account.next.filter(|next| *next <= to).map(cursor))
 }
 
-/// The day before now and the day after; two days from `from` or up to `to`, where only one is given.
+/// The range of a query: the day before now and the day after; if only one end is given, two days from `from` or up to `to`.
 fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
     let (from, to) = match (query.from, query.to) {
         (None, None) => (now - DAY, now + DAY),
@@ -284,7 +284,7 @@ pub(crate) struct VersionJson {
     pub(crate) definition: Value,
 }
 
-/// Versions before one, the newest first, as far as the caller may see them.
+/// The versions before `before`, the newest first, as far as the caller may see them.
 pub(crate) async fn versions_before<Q>(
     call: &Call<Q>,
     job: JobId,
@@ -328,8 +328,8 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// So many of the versions before one, the newest first. Those of the same instant come along: their numbers distinguish them,
-/// and more are read where too many of them do.
+/// `count` of the versions before `before`, the newest first. The store also returns those of the same instant, which only their numbers
+/// distinguish; if there are too many of them, more are read.
 async fn older<Q>(
     call: &Call<Q>,
     job: JobId,
@@ -350,9 +350,9 @@ async fn older<Q>(
     }
 }
 
-/// Versions as the caller may see them, with their places in the list; nothing for one that the caller may not see. What a job
-/// was while it belonged to another app is for those who see that app; an old version may hold a secret that was taken out
-/// since, and is for those who edit the app.
+/// Versions with their places in the list; `None` for one that the caller may not see. A version from the time when the job belonged to
+/// another app is shown to callers who may see that app. An old version may hold a secret that was removed since, so likely secrets are
+/// shown only to callers who may edit the app.
 async fn shown<Q>(
     call: &Call<Q>,
     found: Vec<VersionRecord>,

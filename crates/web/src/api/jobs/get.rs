@@ -16,7 +16,7 @@ use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::routes::Routes;
 
-/// Among how many of the newest rows the last run is looked for: some may be claimed and not due yet, some are shards.
+/// How many of the newest rows are searched for the last run: some may be claimed and not due yet, some are shards.
 const LAST_RUN_ROWS: u32 = 20;
 
 pub(super) fn routes() -> Routes {

@@ -24,7 +24,7 @@ use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// Which items.
+/// The query of the list of items.
 #[derive(Debug)]
 pub(super) struct ItemsQuery {
     states: Vec<ItemState>,
@@ -145,7 +145,7 @@ struct ItemJson {
     oldest_age_ms: Option<u64>,
     /// Whether its last select returned no rows and none is in work.
     dry: bool,
-    /// Where its owners have got to, in the words of the code. What looks like a secret is for callers who may edit the job.
+    /// The progress that its owners have stored, as the code wrote it. What looks like a secret is for callers who may edit the job.
     checkpoint: Option<String>,
     /// When something about it last changed.
     updated_at: Timestamp,
@@ -188,7 +188,7 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
     )
 }
 
-/// The items as far as a page has room, and the last of them where there are more.
+/// The items that fit into the page, and the last of them if there are more.
 fn fill(
     call: &Call<ItemsQuery>,
     record: &JobRecord,

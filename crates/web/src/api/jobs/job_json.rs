@@ -100,7 +100,7 @@ impl<'a> JobJson<'a> {
     }
 }
 
-/// A job by itself with its last run; or, without one, the answer to a change of it, with what its author should know.
+/// Answers with a job and its last run or, after a change of the job, without a last run and with the warnings for its author.
 pub(super) async fn answer(
     call: &Call,
     status: StatusCode,
@@ -110,7 +110,7 @@ pub(super) async fn answer(
     answer_with(call, status, record, (last_run, None)).await
 }
 
-/// The same with what became of its open runs.
+/// Like `answer`, with what was done with the job's open runs.
 pub(super) async fn answer_with<Q>(
     call: &Call<Q>,
     status: StatusCode,
@@ -132,7 +132,7 @@ pub(super) async fn answer_with<Q>(
     Ok(response)
 }
 
-/// The jobs that follow from it, as far as the caller may see them.
+/// The jobs that follow from this one, as far as the caller may see them.
 pub(super) async fn children<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut children = call.engine().store().child_names(record.id).await?;
     let hidden = call.hidden_jobs(&children).await?;

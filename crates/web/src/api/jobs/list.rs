@@ -99,7 +99,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     page.answer(cursor(&last))
 }
 
-/// The jobs that pass, by name, after one.
+/// The jobs that match the query, by name, after the name `after`.
 async fn names(call: &Call<ListJobs>, app: Option<AppId>, after: Option<&str>) -> Result<Vec<Arc<Entry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
     let mut offers = Offers::new(call.engine(), call.namespace.id);

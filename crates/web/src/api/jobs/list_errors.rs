@@ -1,4 +1,4 @@
-//! Errors of the items of a list: each names its items, and what several items have in common is one entry.
+//! Errors of the items of a list: an error that several items share is one entry, which names these items.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ const DIFFERENT_MAX: usize = 200;
 /// How many indexes one error names.
 const INDEX_COUNT_MAX: usize = 100;
 
-/// What is wrong with the items, by pointer below the item, code and message.
+/// The errors of the items, by pointer below the item, code and message.
 #[derive(Debug, Default)]
 pub(super) struct ListErrors {
     known: HashMap<(Option<String>, &'static str, String), usize>,
@@ -22,7 +22,7 @@ impl ListErrors {
         self.count == 0
     }
 
-    /// Adds the errors of one item. There are `count`, not all of which need be given.
+    /// Adds the errors of one item: `count` of them, of which only some need be given.
     pub(super) fn add(&mut self, index: usize, complaints: Vec<Complaint>, count: usize) {
         self.count += count;
         for complaint in complaints {

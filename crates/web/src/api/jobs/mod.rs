@@ -1,10 +1,10 @@
 //! Jobs: one file for each thing that can be done to them, with its route and its text in the API's document.
 //!
 //! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
-//! - `bulk` does the same to many jobs;
+//! - `bulk` applies one action to many jobs;
 //! - `apply` takes lists of definitions, `applied` is its answer, and `export` makes such lists;
-//! - `fires` and `stats` show what became of a job's fires, `items` what the groups of a pump job do;
-//! - `find`, `change`, `job_json`, `body` and `list_errors` are what these share.
+//! - `fires` and `stats` show the outcomes of a job's fires, `items` the work of a pump job's groups;
+//! - `find`, `change`, `job_json`, `body` and `list_errors` are shared by these.
 
 mod applied;
 mod applied_body;
@@ -38,7 +38,7 @@ pub(crate) use fires::versions_before;
 pub(crate) use items::no_pump;
 pub(crate) use reset::put_back;
 pub(crate) use stats::seen_from;
-pub(crate) use versions::{compared, put_back_version, version_spec};
+pub(crate) use versions::{compared, restore_version, version_spec};
 
 use crate::routes::Routes;
 

@@ -1,4 +1,4 @@
-//! A caller's choice about a job's queued runs, and what became of them.
+//! The caller's choice for a job's queued runs, and the outcome.
 
 use rondel_admin::jobs::QueuedRuns;
 use rondel_core::queued::Queued;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::parameter::Parameter;
 use crate::query::{FromQuery, Reader};
 
-/// What becomes of the job's runs that no executor has.
+/// The caller's choice for the job's runs that no executor has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedQuery {
     pub(super) queued: Option<Queued>,
@@ -25,7 +25,7 @@ impl FromQuery for QueuedQuery {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "QueuedRuns")]
 pub(super) struct QueuedJson {
-    /// Were queued and are skipped.
+    /// Runs that were queued and are skipped.
     dropped: u64,
     /// Are queued, and run when their turn comes.
     kept: u64,

@@ -1,4 +1,4 @@
-//! Puts back what code declares.
+//! Restores the definition that code declares.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -37,7 +37,7 @@ async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch)
     answer(&call, StatusCode::OK, &saved, None).await
 }
 
-/// Gives a job the definition that code declares; does nothing where it has it.
+/// Gives a job the definition that code declares; does nothing if the job has it already.
 pub(crate) async fn put_back<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
     edited(call, name, if_match, |record| {
         let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;

@@ -25,13 +25,13 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// The longest range of one answer.
+/// Maximum range of one answer, in days.
 const DAYS_MAX: u32 = 92;
 
 /// Definitions of a job that are read at a time.
 const VERSION_COUNT: u32 = 50;
 
-/// Which hours.
+/// The range of hours that a query asks for.
 #[derive(Debug)]
 pub(super) struct StatsQuery {
     from: Option<Timestamp>,
@@ -84,8 +84,8 @@ async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Resul
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
 }
 
-/// From when on the counts are those of apps that the caller sees: they are kept for the job alone, so those of an hour in
-/// which it moved belong to the app that it left.
+/// The instant from which on a job's counts are of apps that the caller sees. Counts are kept by job only, so those of an hour in which the
+/// job moved belong to the app that it left.
 pub(crate) async fn seen_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -96,7 +96,7 @@ pub(crate) async fn seen_from<Q>(
         return Ok(from);
     }
     let end = to;
-    // The definition after the one that is looked at: the newest first.
+    // When the next newer definition began to apply: the newest one is read first.
     let mut next_began_at = None;
     loop {
         let found = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
@@ -111,13 +111,13 @@ pub(crate) async fn seen_from<Q>(
         match found.last() {
             _ if is_all => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
-            // What cannot be read is not shown.
+            // Counts under definitions that cannot be read are not shown.
             _ => return Ok(next_began_at.map_or(end, next_hour).max(from)),
         }
     }
 }
 
-/// The beginning of the hour after an instant: runs that were claimed just before the job moved can be planned after it.
+/// The beginning of the next hour: runs that were claimed just before the job moved can be planned for a later instant.
 fn next_hour(at: Timestamp) -> Timestamp {
     let hour = 3_600_000;
     Timestamp::from_millis(at.as_millis().div_euclid(hour).saturating_add(1).saturating_mul(hour))

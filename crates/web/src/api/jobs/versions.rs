@@ -1,4 +1,4 @@
-//! What an edit of a job changed, and putting back an earlier version.
+//! Shows what edits of a job changed, and restores earlier versions.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// Which two versions: the newest one and the one before it where none is named.
+/// The two versions that a query names; by default the newest one and the one before it.
 #[derive(Debug)]
 pub(crate) struct DiffQuery {
     from: Option<i64>,
@@ -125,7 +125,7 @@ async fn diff(
     json(StatusCode::OK, &DiffJson { from, to, changes, text })
 }
 
-/// What differs between two versions, as the caller may see it.
+/// The differences between two versions, as the caller may see them.
 pub(crate) async fn compared<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -159,12 +159,12 @@ async fn restore(
     body: JsonBody<Restore>,
 ) -> Result<Response, Problem> {
     let wanted = body.read()?;
-    let saved = put_back_version(&call, &name, &if_match, wanted.version).await?;
+    let saved = restore_version(&call, &name, &if_match, wanted.version).await?;
     answer(&call, StatusCode::OK, &saved, None).await
 }
 
-/// The same for a page. A job that has the definition already stays as it is.
-pub(crate) async fn put_back_version<Q>(
+/// Makes an earlier version the newest one, for the API and for a page. A job that has the definition already stays as it is.
+pub(crate) async fn restore_version<Q>(
     call: &Call<Q>,
     name: &str,
     if_match: &IfMatch,
@@ -200,8 +200,8 @@ async fn definition<Q>(
     Ok(serde_json::to_value(&spec).unwrap_or_default())
 }
 
-/// What a version holds, or that there is none. From before the job moved to another app there is none for a caller who does
-/// not see the app of then.
+/// The definition of a version, or a message that there is none. A version from the time when the job belonged to an app that the caller
+/// does not see counts as missing.
 async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
     let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
     let missing = || format!("there is no version {version}; the newest is {}", record.version);

@@ -1,4 +1,4 @@
-//! How the system stands, and the facts from which it is decided what needs a look. Every read is bounded.
+//! The state of the system, and the facts that decide what needs attention. Every read is bounded.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -21,48 +21,48 @@ use crate::overview::series::{self, Span};
 use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
 
-/// Jobs of each kind that are looked at.
+/// How many jobs of each kind are read.
 const JOB_COUNT: u32 = 40;
-/// Open runs of each status that are counted.
+/// Maximum number of open runs of each status that are counted.
 pub(crate) const OPEN_COUNT: u32 = 2_000;
 /// Runs under way that are compared with others of their job: those that began first.
 const UNDER_WAY_COUNT: usize = 100;
-/// Executors that are counted.
+/// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
-/// Tokens that are looked at, the newest first.
+/// How many tokens are read, the newest first.
 const TOKEN_COUNT: u32 = 200;
-/// Lateness is that of the last minutes.
+/// Lateness is that of this last period.
 const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// What is usual for a job is that of the last days.
+/// The usual durations of a job are those of this last period.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How far ahead the next fire is looked for.
+/// How far ahead the next fire is searched for.
 const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// How the system stands.
+/// The state of the system in numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
     pub(crate) node_count: usize,
     pub(crate) living_count: usize,
-    /// Until when the lease of the answering server holds.
+    /// How long the lease of the answering server still holds.
     pub(crate) lease_left: Duration,
     pub(crate) lateness: Option<Duration>,
     pub(crate) executor_count: usize,
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
     pub(crate) busy_count: u64,
-    /// Runs that are due and that no executor has.
+    /// Runs that are due, and that no executor has.
     pub(crate) queue_count: usize,
     pub(crate) running_count: usize,
     pub(crate) next_fire_at: Option<Timestamp>,
 }
 
-/// What is known of the system now.
+/// The state of the system now, and the facts about it.
 pub(crate) struct SystemState {
     pub(crate) health: Health,
     pub(crate) facts: Facts,
 }
 
-/// Reads how the system stands, for a reader of this language.
+/// Reads the state of the system, with messages in the reader's language.
 pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
@@ -97,7 +97,7 @@ pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang)
     Ok(SystemState { health, facts })
 }
 
-/// A node that did not leave, and whose lease has ended.
+/// Whether a node did not leave, and its lease has ended.
 fn is_lost(node: &Node, now: Timestamp) -> bool {
     !node.is_living(now) && !node.report.is_leaving
 }
@@ -111,7 +111,7 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
     failing.collect()
 }
 
-/// What the strip shows of executors and runs, and the runs under way.
+/// The numbers of executors and runs for the strip, and the runs under way.
 async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<(Health, Vec<RunMark>), Problem> {
     let next = async { Ok(call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, JOB_COUNT).await?) };
     let open = |status| open(call, status);
@@ -146,13 +146,13 @@ async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<Vec<RunMark>
     Ok(marks)
 }
 
-/// What 99 of 100 runs of the last minutes were late by at most.
+/// The 99th percentile of the lateness of the last minutes' runs.
 async fn lateness<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
     let buckets = series::of_namespace(call, Span::new(Step::Minute, now - LATE_WITHIN, now)).await?;
     Ok(series::total(&buckets).lateness.quantile(990))
 }
 
-/// Jobs that were read, by id; those that are gone or that the caller may not see are not there.
+/// Jobs that were read, by id, without those that are gone or that the caller may not see.
 struct Jobs(HashMap<JobId, JobRecord>);
 
 impl Jobs {
@@ -196,13 +196,13 @@ async fn failing<Q>(
     Ok(pulses.iter().filter_map(fact).collect())
 }
 
-/// Jobs whose fires were skipped for want of an executor.
+/// Jobs whose fires were skipped for lack of an executor.
 fn unserved(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
     let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
     troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
 }
 
-/// Those that still have none.
+/// The jobs among these that still have no executor.
 fn unoffered<Q>(call: &Call<Q>, unserved: &[&JobTrouble], jobs: &Jobs) -> Vec<Unoffered> {
     let online = call.engine().online_executors();
     let fact = |trouble: &&JobTrouble| {
@@ -222,7 +222,7 @@ fn longest(mut running: Vec<RunMark>) -> Vec<RunMark> {
     running
 }
 
-/// The runs under way with how long their jobs usually take.
+/// The runs under way, with the usual durations of their jobs.
 async fn usual<Q>(
     call: &Call<Q>,
     running: &[RunMark],
@@ -248,7 +248,7 @@ fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timesta
     idle.iter().filter_map(since).collect()
 }
 
-/// The caller's own tokens; all of them for one who manages the cluster.
+/// The caller's own tokens, or all tokens for an admin of the cluster.
 async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
     let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
     if !is_admin && call.caller.account.is_none() {

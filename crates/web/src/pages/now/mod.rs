@@ -1,4 +1,4 @@
-//! The landing page: how the system stands, what ran in the last day, and what needs a look.
+//! The landing page: the state of the system, the runs of the last day, and what needs attention.
 
 mod facts;
 
@@ -28,13 +28,13 @@ use crate::problem::Problem;
 use crate::redirect::pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// What the bars show.
+/// The range of the bars.
 const PAST: Duration = Duration::from_secs(24 * 3_600);
-/// What the lanes show: so many hours back and ahead.
+/// The range of the lanes: hours back and ahead.
 const LANES_BACK: u32 = 18;
 const LANES_AHEAD: u32 = 6;
 const LANE_COUNT: u32 = 10;
-/// How many lines need a look before the rest is counted.
+/// Maximum number of lines that need attention; further ones are counted.
 const LOOK_COUNT: usize = 6;
 
 #[derive(Template)]
@@ -48,16 +48,16 @@ struct NowPage {
     alert_count: usize,
     chart: OutcomeChart,
     looks: Vec<LookRow>,
-    /// How many more there are.
+    /// How many more lines there are.
     more_count: usize,
     drawing: Drawing,
-    /// Whether there is no job yet: then the first steps are shown.
+    /// Whether there is no job yet, so that the first steps are shown.
     is_new: bool,
     /// The option that commands need in a namespace other than the first.
     of_namespace: String,
 }
 
-/// How the system stands, in words.
+/// The state of the system, as text.
 struct HealthRow {
     class: &'static str,
     word: &'static str,
@@ -69,7 +69,7 @@ struct HealthRow {
     next: Option<Moment>,
 }
 
-/// A line of what needs a look.
+/// A line about something that needs attention.
 struct LookRow {
     class: &'static str,
     name: String,
@@ -82,7 +82,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let ask = Ask { by: By::Job, from: scale.from, to: scale.to, app: None, contains: None, lane_count: LANE_COUNT };
-    // Four reads that need nothing of each other but the same trouble.
+    // Four reads that are independent of each other, except that two share the trouble.
     let trouble = Trouble::default();
     let known = facts::read(&page.call, &trouble, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
@@ -136,7 +136,7 @@ fn health(of: Health, facts: &rondel_core::attention::Facts, (now, t): (Timestam
     }
 }
 
-/// A line about what needs a look, with the place at which one can act.
+/// A line about what needs attention, with the page on which to act.
 fn row(look: &Look, now: Timestamp, t: &'static Texts) -> LookRow {
     let since = |at: Timestamp| length(now.since(at), t);
     let job = |name: &str| format!("/jobs/{name}");

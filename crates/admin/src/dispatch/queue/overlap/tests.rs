@@ -58,7 +58,7 @@ impl std::ops::DerefMut for Gated {
 
 impl Gated {
     /// Starts those whose turn has come.
-    fn started(&mut self, passed: Vec<Passed>) -> Vec<Passed> {
+    fn started(&mut self, passed: Vec<Admitted>) -> Vec<Admitted> {
         for (run, _) in &passed {
             let open = self.runs.take(*run).expect("a run whose turn has come is here");
             assert!(matches!(open.stage, Stage::Admitted));
@@ -66,12 +66,12 @@ impl Gated {
         passed
     }
 
-    fn leave(&mut self, run: RunId) -> Vec<Passed> {
+    fn leave(&mut self, run: RunId) -> Vec<Admitted> {
         let passed = self.gates.leave(run, &mut self.runs);
         self.started(passed)
     }
 
-    fn again(&mut self, run: RunId) -> Vec<Passed> {
+    fn again(&mut self, run: RunId) -> Vec<Admitted> {
         let passed = self.gates.again(run, &mut self.runs);
         self.started(passed)
     }
@@ -91,7 +91,7 @@ fn enter_at(gates: &mut Gated, ready: Ready, executor: i64) -> String {
     outcome(gates.gates.enter_at(ready, ExecutorId::new(executor), &mut gates.runs))
 }
 
-fn passed(passed: &[Passed]) -> Vec<i64> {
+fn passed(passed: &[Admitted]) -> Vec<i64> {
     passed.iter().map(|(run, _)| run.get() / 1_000).collect()
 }
 

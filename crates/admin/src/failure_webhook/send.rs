@@ -15,39 +15,39 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::client::{self, Refusal};
-use super::retry::next_try;
 use crate::background::{Background, TickError};
+use crate::delivery::{build_client, next_try};
 use crate::metrics::add;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Messages of one namespace that are taken together.
+/// Maximum number of messages of one namespace that are taken together.
 const EACH_MAX: u32 = 64;
 /// Longer than the budget and one request's time limit together.
 const HOLD: Duration = Duration::from_secs(60);
-/// How long the messages of one namespace may take together, up to the beginning of the last one.
+/// Time limit for the messages of one namespace, up to the start of the last one.
 const BUDGET: Duration = Duration::from_secs(20);
-/// Namespaces whose messages are under way at the same time.
+/// Maximum number of namespaces whose messages are sent at the same time.
 const UNDER_WAY_MAX: usize = 32;
-/// How long the other messages of a namespace whose receiver is not there wait: no try of theirs is counted.
+/// How long the other messages of a namespace wait when its receiver is unreachable; this does not count as a try.
 const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
-/// How long a message under way may take once the server is asked to stop.
+/// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// The messages of one namespace on their way, with how that ended.
+/// Sends the messages of one namespace; resolves to the namespace and the result.
 type UnderWay = BoxFuture<'static, (NamespaceId, Result<(), StoreError>)>;
 
-pub(crate) struct AlertLoop {
+pub(crate) struct WebhookLoop {
     shared: Arc<Shared>,
     client: Option<Outgoing>,
     under_way: FuturesUnordered<UnderWay>,
-    /// Whose messages these are: none of them is taken meanwhile, and nothing waits for them.
+    /// Namespaces with messages being sent: no others of theirs are taken meanwhile, so that none has to wait for these.
     namespaces: BTreeSet<NamespaceId>,
-    /// Why messages of a namespace could not be taken off the outbox, or put back.
+    /// The store error of the last sender that failed, until the next tick reports it.
     failed: Option<TickError>,
 }
 
-impl Background for AlertLoop {
+impl Background for WebhookLoop {
     const NAME: &'static str = "alert";
     const WORK: &'static str = "send messages to webhooks";
 
@@ -70,20 +70,20 @@ impl Background for AlertLoop {
     }
 
     async fn stopped(&mut self) {
-        // Each of them ends within the grace, and puts back what it has not sent.
+        // Each of them ends within the grace period, and postpones the messages that it has not sent.
         while let Some(sent) = self.under_way.next().await {
             self.sent(sent);
         }
     }
 }
 
-impl AlertLoop {
+impl WebhookLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let (under_way, namespaces) = (FuturesUnordered::new(), BTreeSet::new());
         Self { shared, client: None, under_way, namespaces, failed: None }
     }
 
-    /// Answers how many messages it took up: what is due of namespaces that have nothing under way.
+    /// Takes the due messages of namespaces that have none being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free = UNDER_WAY_MAX.saturating_sub(self.namespaces.len());
         if free == 0 || !self.shared.membership.holds() {
@@ -101,7 +101,7 @@ impl AlertLoop {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => {
-                let client = client::build(&self.shared.config.outgoing_allow).map_err(TickError::new)?;
+                let client = build_client(&self.shared.config.outgoing_allow).map_err(TickError::new)?;
                 self.client.insert(client).clone()
             }
         };
@@ -131,11 +131,11 @@ struct Sender {
     stop: CancellationToken,
 }
 
-/// What became of one message.
+/// How sending one message ended.
 enum Sent {
-    Well,
+    Accepted,
     Refused(Refusal),
-    /// The server stops: it is for the next one.
+    /// The server is stopping: the message stays due.
     Interrupted,
 }
 
@@ -158,7 +158,7 @@ impl Sender {
                 continue;
             }
             match self.send(&webhook, &item).await {
-                Sent::Well => {
+                Sent::Accepted => {
                     add(&self.shared.metrics.alerts_delivered, 1);
                     rondel_failpoint::pass("alert.sent");
                     store.drop_outbox(&[item.id]).await?;
@@ -169,7 +169,7 @@ impl Sender {
                 Sent::Refused(refusal) => {
                     self.try_later(&item, &refusal).await?;
                     if matches!(refusal, Refusal::Receiver(_)) {
-                        // The others would wait for the same time limit.
+                        // The others would run into the same time limit.
                         put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
                     }
                 }
@@ -187,7 +187,7 @@ impl Sender {
         };
         tokio::select! {
             sent = client::send(&self.client, webhook, &item, self.shared.clock.now()) => match sent {
-                Ok(()) => Sent::Well,
+                Ok(()) => Sent::Accepted,
                 Err(refusal) => Sent::Refused(refusal),
             },
             () = stopping => Sent::Interrupted,
@@ -219,7 +219,7 @@ impl Sender {
     }
 }
 
-/// The payload with the address of the run's page, where this server knows its own.
+/// Adds the address of the run's page to the payload, if this server knows its own address.
 fn with_link(payload: &str, base: Option<&str>, run: Option<RunId>) -> String {
     let Some((base, run)) = base.zip(run) else { return payload.to_owned() };
     let Ok(mut message) = serde_json::from_str::<serde_json::Value>(payload) else { return payload.to_owned() };

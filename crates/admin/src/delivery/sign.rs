@@ -1,4 +1,4 @@
-//! Secrets and signatures, as Standard Webhooks has them.
+//! Secrets and signatures in the Standard Webhooks format.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -6,7 +6,7 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use rand::RngExt as _;
 use sha2::Sha256;
 
-/// What every secret begins with.
+/// Prefix of every secret.
 const PREFIX: &str = "whsec_";
 const KEY_BYTES: usize = 32;
 
@@ -16,7 +16,7 @@ pub(crate) fn generate_secret() -> String {
     format!("{PREFIX}{}", BASE64_STANDARD.encode(key))
 }
 
-/// The value of `webhook-signature`; `None` where the secret is none of ours.
+/// The value of `webhook-signature`; `None` if the secret does not have our format.
 pub(crate) fn signature(secret: &str, id: &str, timestamp: i64, body: &str) -> Option<String> {
     let key = BASE64_STANDARD.decode(secret.strip_prefix(PREFIX)?).ok()?;
     let mut mac = Hmac::<Sha256>::new_from_slice(&key).ok()?;

@@ -1,4 +1,4 @@
-//! Where failed runs of a namespace are reported: set, changed, removed.
+//! The webhook to which the failed runs of a namespace are reported: its URL and its secret.
 
 use rondel_core::NamespaceId;
 use rondel_core::outgoing::AllowedAddresses;
@@ -6,7 +6,7 @@ use rondel_outgoing::{Url, check_host};
 use rondel_store::StoreError;
 use rondel_store::outbox::FailureWebhook;
 
-use super::sign::generate_secret;
+use crate::delivery::generate_secret;
 use crate::node::Node;
 
 const URL_LEN_MAX: usize = 2_000;
@@ -22,16 +22,16 @@ pub enum WebhookError {
     Store(#[from] StoreError),
 }
 
-/// What setting a webhook did.
+/// What setting a webhook changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PutWebhook {
-    /// It is new: its secret is shown now, and never again.
+pub enum WebhookSaved {
+    /// The webhook is new: its secret is shown now, and never again.
     Created(FailureWebhook),
-    /// It has a new URL and the secret that it had.
+    /// The webhook has a new URL and keeps its secret.
     Changed,
 }
 
-/// Sets where failed runs of a namespace are reported.
+/// Sets the webhook to which failed runs of a namespace are reported.
 ///
 /// # Errors
 /// [`WebhookError`].
@@ -39,21 +39,21 @@ pub(crate) async fn put_failure_webhook(
     node: &Node,
     namespace: NamespaceId,
     url: &str,
-) -> Result<PutWebhook, WebhookError> {
+) -> Result<WebhookSaved, WebhookError> {
     check_url(url, &node.shared().config.outgoing_allow).map_err(WebhookError::Url)?;
     let now = node.now();
     let secret = generate_secret();
     let webhook = FailureWebhook { url: url.to_owned(), secret, created_at: now, updated_at: now };
     let is_new = node.store().put_failure_webhook(namespace, &webhook).await?;
-    Ok(if is_new { PutWebhook::Created(webhook) } else { PutWebhook::Changed })
+    Ok(if is_new { WebhookSaved::Created(webhook) } else { WebhookSaved::Changed })
 }
 
-/// Whether messages can be sent there, as far as the URL shows; where its name leads is judged at each sending.
+/// Checks whether messages can be sent there, as far as the URL shows; the addresses of a host name are checked at each sending.
 fn check_url(text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     check_host(&read_url(text)?, allowed).map_err(|refused| refused.to_string())
 }
 
-/// The URL, if it is one that messages can be sent to.
+/// Parses the URL, and checks that messages can be sent to it.
 pub(super) fn read_url(text: &str) -> Result<Url, String> {
     if text.len() > URL_LEN_MAX {
         return Err(format!("a URL has at most {URL_LEN_MAX} characters"));

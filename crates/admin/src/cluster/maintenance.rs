@@ -1,6 +1,6 @@
 //! Maintenance windows, as this node read them last.
 //!
-//! Fires are claimed only by a reading that is hardly older than the plan: a window that is planned far enough ahead (see
+//! Fires are claimed only with a recent reading of the windows: a window that is planned far enough ahead (see
 //! `EngineConfig::maintenance_lead`) is known to every node before the first fire inside of it can be claimed.
 
 use std::sync::{Arc, PoisonError, RwLock};
@@ -14,12 +14,12 @@ use rondel_store::{Store, StoreError};
 
 use crate::clock::Clock;
 
-/// How old a reading may be by which fires are claimed.
+/// Maximum age of a reading with which fires are claimed.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(2);
-/// Windows that ended so long ago still count: a server that was away finds fires that were inside.
+/// How long after its end a window still counts: a server that was away finds fires that were inside of it.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// Those of all tenants that have not ended, or not long ago.
+/// The windows of all tenants, without those that ended long ago.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceBoard {
     known: RwLock<Reading>,
@@ -28,7 +28,7 @@ pub(crate) struct MaintenanceBoard {
 #[derive(Clone, Debug, Default)]
 struct Reading {
     records: Arc<Vec<MaintenanceRecord>>,
-    /// When it was asked for, by the boot-time clock; `None` before the first.
+    /// When the reading was requested, by the boot-time clock; `None` before the first one.
     asked_at: Option<i64>,
 }
 
@@ -42,7 +42,7 @@ impl MaintenanceBoard {
         Ok(())
     }
 
-    /// The windows by which fires may be claimed now; `None` where even a new reading took too long.
+    /// The windows with which fires may be claimed now; `None` if even a new reading took too long.
     pub(crate) async fn fresh(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
         if self.windows(clock).is_none() {
             self.read(store, clock).await?;
@@ -61,14 +61,14 @@ impl MaintenanceBoard {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Those about the jobs of an app that have not ended.
+    /// The windows for the jobs of an app that have not ended.
     pub(crate) fn of(&self, namespace: NamespaceId, app: AppId, now: Timestamp) -> Vec<MaintenanceWindow> {
         let mut its = Windows(self.reading().records).of(namespace, app, now);
         its.retain(|window| window.ends_at > now);
         its
     }
 
-    /// Those of a namespace that are open at an instant, or begin within `ahead`.
+    /// The windows of a namespace that are open at an instant, or begin within `ahead`.
     pub(crate) fn near(&self, namespace: NamespaceId, now: Timestamp, ahead: Duration) -> Vec<MaintenanceRecord> {
         let is_near = |record: &&MaintenanceRecord| {
             let window = &record.window;
@@ -83,7 +83,7 @@ impl MaintenanceBoard {
 pub(crate) struct Windows(Arc<Vec<MaintenanceRecord>>);
 
 impl Windows {
-    /// Those about the jobs of an app.
+    /// The windows for the jobs of an app.
     pub(crate) fn of(&self, namespace: NamespaceId, app: AppId, now: Timestamp) -> Vec<MaintenanceWindow> {
         let its = self.0.iter().map(|record| &record.window).filter(|window| window.covers(namespace, app));
         its.filter(|window| !mutant::on(Mutant::EndedWindowsForgotten) || window.ends_at > now).cloned().collect()

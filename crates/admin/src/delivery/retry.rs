@@ -1,4 +1,4 @@
-//! When a message is tried again.
+//! Delays between the tries of a message.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use rondel_core::Timestamp;
 
 const DELAY_MIN: Duration = Duration::from_secs(5);
 const DELAY_MAX: Duration = Duration::from_secs(3600);
-/// A message that was not accepted for so long is given up.
+/// A message that is not accepted within this time is given up.
 const GIVE_UP_AFTER: Duration = Duration::from_secs(24 * 3600);
 
-/// The next try after `tried_count` of them; `None` to give up. 5 s, doubled for each try up to an hour, give or take a
-/// quarter: `jitter` is from 0 to 1.
+/// The instant of the next try after `tried_count` tries; `None` to give up. The delay is 5 s, doubled with each try up to an hour, plus or
+/// minus a quarter; `jitter` is from 0 to 1.
 pub(crate) fn next_try(tried_count: i32, created_at: Timestamp, now: Timestamp, jitter: f64) -> Option<Timestamp> {
     let doublings = u32::try_from(tried_count.saturating_sub(1)).unwrap_or(0).min(16);
     let delay = (DELAY_MIN * 2_u32.pow(doublings)).min(DELAY_MAX);

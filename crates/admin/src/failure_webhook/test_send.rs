@@ -1,4 +1,4 @@
-//! A message that a user has sent to a webhook now, to see whether it is taken. It is signed as any other, sent once, and not kept.
+//! A test message that a user sends to a webhook. It is signed like any other, sent once, and not stored.
 
 use std::time::Duration;
 
@@ -9,23 +9,24 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::client;
+use crate::delivery::build_client;
 use crate::node::Node;
 
 /// The kind of the message.
 const WEBHOOK_TEST: &str = "webhook.test";
 
-/// What came of it.
+/// Result of a test message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestSend {
-    /// The status of the receiver's answer; none where there was no answer.
+    /// The status of the receiver's answer; `None` if there was no answer.
     pub status: Option<u16>,
     /// How long it took.
     pub took: Duration,
-    /// Why it counts as not taken; none where it was taken.
+    /// Why the message counts as not accepted; `None` if it was accepted.
     pub error: Option<String>,
 }
 
-/// Sends a test message to the webhook of a namespace; `None` where it has none.
+/// Sends a test message to the webhook of a namespace; `None` if it has none.
 ///
 /// # Errors
 /// The store's.
@@ -51,7 +52,7 @@ pub(crate) async fn test_failure_webhook(
         held_until: now,
     };
     let began = Instant::now();
-    let sent = match client::build(&node.shared().config.outgoing_allow) {
+    let sent = match build_client(&node.shared().config.outgoing_allow) {
         Ok(client) => client::post(&client, &webhook, &item, now).await,
         Err(error) => return Ok(Some(TestSend { status: None, took: began.elapsed(), error: Some(error) })),
     };

@@ -1,0 +1,30 @@
+//! What failure webhooks and the channels of alerts share: the HTTP client, signatures, and which answers get another try, and when.
+
+mod retry;
+mod sign;
+mod status;
+
+use rondel_core::error_chain::chain;
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::{Options, Outgoing};
+
+pub(crate) use retry::next_try;
+pub(crate) use sign::{generate_secret, signature};
+pub(crate) use status::is_temporary;
+
+/// The client, without redirects. Built when the first message is sent: reading the host's certificates takes time and memory.
+pub(crate) fn build_client(allowed: &AllowedAddresses) -> Result<Outgoing, String> {
+    let user_agent = concat!("rondel/", env!("CARGO_PKG_VERSION"));
+    let options = Options { allowed: allowed.clone(), redirect_count_max: 0, user_agent, idle_timeout: None };
+    Outgoing::new(options).map_err(|error| chain(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_can_be_made() {
+        build_client(&AllowedAddresses::default()).unwrap();
+    }
+}
