@@ -69,7 +69,9 @@ fn join(folder: &str) -> String {
 fn plain(file: &Path) -> String {
     let text = std::fs::read_to_string(file).expect("read an asset");
     let lines = text.lines().map(str::trim);
-    lines.filter(|line| !line.is_empty() && !line.starts_with("//")).collect::<Vec<_>>().join("\n")
+    let is_comment =
+        |line: &str| line.starts_with("//") || (line.starts_with("/*") && line.find("*/") == Some(line.len() - 2));
+    lines.filter(|line| !line.is_empty() && !is_comment(line)).collect::<Vec<_>>().join("\n")
 }
 
 /// The files of a folder by name.

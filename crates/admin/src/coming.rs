@@ -101,9 +101,10 @@ struct Count {
     ahead: ForecastRange,
     /// The first fires; the latest of them on top.
     first: BinaryHeap<(Timestamp, JobId, String, String)>,
+    /// The number of fires by bucket, of jobs with many fires.
     density: BTreeMap<Timestamp, u64>,
-    instants: BTreeMap<Timestamp, u64>,
-    total: usize,
+    /// The fires of all other jobs, in any order: they are sorted and counted once, at the end.
+    instants: Vec<Timestamp>,
     is_cut: bool,
 }
 
@@ -117,7 +118,7 @@ impl Count {
             return self.add_dense(compiled);
         }
         for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
-            if found == FIRES_PER_JOB_MAX || self.total == FIRE_COUNT_MAX {
+            if found == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
                 self.is_cut = true;
                 break;
             }
@@ -150,9 +151,7 @@ impl Count {
     }
 
     fn note(&mut self, compiled: &Compiled, at: Timestamp) {
-        self.total += 1;
-        *self.density.entry(self.bucket(at)).or_default() += 1;
-        *self.instants.entry(at).or_default() += 1;
+        self.instants.push(at);
         self.list(compiled, at);
     }
 
@@ -167,13 +166,24 @@ impl Count {
         }
     }
 
-    fn forecast(self) -> Forecast {
+    fn forecast(mut self) -> Forecast {
+        let mut instants = std::mem::take(&mut self.instants);
+        instants.sort_unstable();
+        let mut peak: Option<(Timestamp, u64)> = None;
+        for same in instants.chunk_by(|a, b| a == b) {
+            let Some(at) = same.first().copied() else { continue };
+            let count = u64::try_from(same.len()).unwrap_or(u64::MAX);
+            *self.density.entry(self.bucket(at)).or_default() += count;
+            // The earliest of the instants with the most fires.
+            if peak.is_none_or(|(_, most)| count > most) {
+                peak = Some((at, count));
+            }
+        }
         let fires = self.first.into_sorted_vec();
         Forecast {
             fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
             density: self.density,
-            // The earliest of the instants with the most fires.
-            peak: self.instants.into_iter().rev().max_by_key(|(_, count)| *count),
+            peak,
             is_cut: self.is_cut,
         }
     }

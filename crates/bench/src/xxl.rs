@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::BenchError;
-use crate::fleet::Words;
+use crate::fleet::InputMessages;
 use crate::load::APP;
 use crate::recorder::{Recorder, Seen};
 use crate::report::Lateness;
@@ -89,7 +89,7 @@ struct Summary {
 /// An error that keeps them from starting, or an input that does not come from a bench.
 pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
-    let words = Words::listen(&recorder)?;
+    let words = InputMessages::listen(&recorder)?;
     let (token, stop) = (words.token.await.map_err(|_| BenchError::void("a token comes first"))?, words.stop);
     rustls::crypto::ring::default_provider().install_default().ok();
     let client = Client::builder().no_proxy().timeout(TIMEOUT).build();

@@ -166,7 +166,7 @@ macro_rules! delegate_store {
                 fn add_link(link: &SignInLink, now: Timestamp) -> ();
                 fn link(hash: &str) -> Option<SignInLink>;
                 fn take_link(hash: &str) -> Option<SignInLink>;
-                fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> $crate::access::Attempt;
+                fn count_attempt(bucket: i64, max: u32, window: Duration, now: Timestamp) -> $crate::access::AttemptDecision;
                 fn server_key(name: &str, fresh: &str, now: Timestamp) -> String;
                 fn forget_attempts(bucket: i64) -> ();
                 fn is_known_address(account: AccountId, network: &str) -> bool;

@@ -107,13 +107,13 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
     let store = web.engine.store();
     let now = web.engine.now();
     match store.begin_call(call, now, now - GIVEN_UP_AFTER).await? {
-        Begun::New => {}
-        Begun::Answered(kept) => return Ok(replay(kept)),
-        Begun::InFlight => {
+        CallState::New => {}
+        CallState::Answered(kept) => return Ok(replay(kept)),
+        CallState::InFlight => {
             let problem = Problem::new(Code::KeyInFlight, "the same call is being made; ask again for its answer");
             return Err(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")));
         }
-        Begun::Other => {
+        CallState::Other => {
             return Err(Problem::new(
                 Code::KeyReused,
                 "use a new key for a new call, and after the roles of the caller have changed",

@@ -170,8 +170,8 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
         Step::LastHeard(_) => d.state.pending.is_looking_for_lost = false,
         Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
         Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
+        Step::NoteWaits(notes) => waits::note_refused(d, &notes),
         Step::NoteLeft(_)
-        | Step::NoteWaits(_)
         | Step::Cover(_)
         | Step::Stop(..)
         | Step::LimitHomes(_)

@@ -153,9 +153,17 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     }
     d.state.waits.noted = kept;
     will_be_noted(d, &changed);
-    // Without room for the step they are stored when they are looked at again.
     if !changed.is_empty() {
         d.step(Step::NoteWaits(changed));
+    }
+}
+
+/// These waits were not stored, for want of room or because the database failed: the next look stores them.
+pub(super) fn note_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
+    for note in notes {
+        if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
+            d.state.waits.noted.remove(&note.run);
+        }
     }
 }
 

@@ -111,7 +111,7 @@ chores! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes
 
 pub(crate) struct HousekeepingLoop<C> {
     shared: Arc<Shared>,
-    /// Period of the passes over runs and logs; it depends on their retention.
+    /// Period in which runs and logs are looked through; it depends on their retention.
     keep_period: Duration,
     batch: u32,
     started: Instant,

@@ -11,7 +11,7 @@ pub const PASSWORD_LEN_MIN: usize = 10;
 /// The longest password, in bytes.
 pub const PASSWORD_LEN_MAX: usize = 256;
 
-/// Memory of one hash computation, in KiB, and the number of passes over it: 20 to 60 ms on one current core.
+/// Memory of one hash computation, in KiB, and how often it is gone through: 20 to 60 ms on one current core.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 /// Minimum allocation for a hash computation, in KiB, although less is touched: allocators return memory to the system at once only if it

@@ -52,7 +52,7 @@ impl Checked {
     }
 }
 
-/// The first fire must be after the instant of saving.
+/// The first fire must come later than the instant of saving.
 fn just_after(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_millis() + 1)
 }

@@ -8,9 +8,9 @@ use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, RunStatu
 use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
-    Account, AccountChange, AccountChanged, Attempt, AuditEntry, AuditQuery, AuthMethod, KeptAccess, LinkPurpose,
-    PasswordHash, ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED, Verdict,
-    WebSession,
+    Account, AccountChange, AccountChanged, AttemptDecision, AuditEntry, AuditQuery, AuthMethod, KeptAccess,
+    LinkPurpose, PasswordHash, ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED,
+    Verdict, WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
 use crate::ledger::RunQuery;
@@ -348,14 +348,14 @@ pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
     let bucket = next_id();
     let count = async |at: Timestamp| store.count_attempt(bucket, 2, MINUTE, at).await.unwrap();
     let both = tokio::join!(count(now), count(now));
-    assert_eq!(both, (Attempt::Allowed, Attempt::Allowed));
-    assert_eq!(count(now).await, Attempt::Blocked(now + MINUTE));
-    assert_eq!(count(now + MINUTE).await, Attempt::Allowed);
+    assert_eq!(both, (AttemptDecision::Allowed, AttemptDecision::Allowed));
+    assert_eq!(count(now).await, AttemptDecision::Blocked(now + MINUTE));
+    assert_eq!(count(now + MINUTE).await, AttemptDecision::Allowed);
     store.forget_attempts(bucket).await.unwrap();
-    for expected in [Attempt::Allowed, Attempt::Allowed, Attempt::Blocked(now + MINUTE)] {
+    for expected in [AttemptDecision::Allowed, AttemptDecision::Allowed, AttemptDecision::Blocked(now + MINUTE)] {
         assert_eq!(count(now).await, expected);
     }
-    assert_eq!(store.count_attempt(next_id(), 2, MINUTE, now).await.unwrap(), Attempt::Allowed);
+    assert_eq!(store.count_attempt(next_id(), 2, MINUTE, now).await.unwrap(), AttemptDecision::Allowed);
 }
 
 /// The newest addresses are kept; they are removed with their account.

@@ -7,7 +7,7 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{IdGen, Run, RunId, Timestamp};
 
 use crate::mem::{MemStore, State, key, size};
-use crate::upkeep::away;
+use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
 #[async_trait]

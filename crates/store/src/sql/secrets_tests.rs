@@ -6,7 +6,7 @@ use rondel_core::{NamespaceId, Timestamp};
 
 use super::super::SqlStore;
 use crate::outbox::FailureWebhook;
-use crate::request_keys::{Begun, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
 use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, StoreConfig};
 
 const HERE: NamespaceId = NamespaceId::new(1);
@@ -49,10 +49,10 @@ async fn secrets_do_not_stand_in_the_files_of_the_database() {
     put(&store).await;
     let call = KeyedCall { scope: "s", key: "k", fingerprint: "f" };
     let now = Timestamp::from_secs(1);
-    assert_eq!(store.begin_call(call, now, now).await.unwrap(), Begun::New);
+    assert_eq!(store.begin_call(call, now, now).await.unwrap(), CallState::New);
     let answer = KeptAnswer { status: 201, headers: "{}".to_owned(), body: "{\"token\":\"rondel_once\"}".to_owned() };
     store.end_call(call, Some(&answer)).await.unwrap();
-    assert_eq!(store.begin_call(call, now, now).await.unwrap(), Begun::Answered(answer));
+    assert_eq!(store.begin_call(call, now, now).await.unwrap(), CallState::Answered(answer));
     assert_eq!(secret(&store).await, SECRET);
     assert!(!is_readable(folder.path(), SECRET) && !is_readable(folder.path(), "rondel_once"));
     assert!(!is_readable(folder.path(), "to-be-kept-too") && !is_readable(folder.path(), "hooks.example.com"));

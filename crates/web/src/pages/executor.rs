@@ -13,7 +13,7 @@ use super::form::Fields;
 use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
-use crate::api::executors::{find, throw};
+use crate::api::executors::{find, set_switch};
 use crate::call::quoted;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -106,7 +106,7 @@ pub(super) async fn activate(
 }
 
 async fn switch(page: &Page<OfApp>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
-    let (executor, before) = throw(&page.call, (name, page.query().0.as_deref()), to).await?;
+    let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), to).await?;
     let text = match to {
         Switch::Active => page.t.toast_exec_active(name),
         Switch::Draining => page.t.toast_exec_draining(name),

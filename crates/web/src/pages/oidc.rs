@@ -11,7 +11,7 @@ use rondel_admin::oidc::{AccountUpdate, Callback, Identity, Oidc, OidcError, PEN
 use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_core::AuditId;
 use rondel_core::name::NAME_LEN_MAX;
-use rondel_store::access::{Attempt, AuditEntry, AuthMethod, Verdict};
+use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, Verdict};
 use serde_json::{Value, json};
 
 use super::sign_in::{Stranger, add_cookie, begin, blocked};
@@ -53,7 +53,7 @@ pub(super) async fn return_from_provider(
         return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
     }
     // Counted before any work is done for it: the next step calls the provider.
-    if let Attempt::Blocked(until) = count_arrival(&web, &stranger).await? {
+    if let AttemptDecision::Blocked(until) = count_arrival(&web, &stranger).await? {
         return Err(blocked(until, web.engine.now()));
     }
     // The cookie is used up, whatever the outcome.
@@ -87,7 +87,7 @@ async fn arrive(
     Ok((identity, arrival, next))
 }
 
-async fn count_arrival(web: &Web, stranger: &Stranger) -> Result<Attempt, Problem> {
+async fn count_arrival(web: &Web, stranger: &Stranger) -> Result<AttemptDecision, Problem> {
     Ok(sign_in::count_arrival(web.engine.store(), stranger.address(), web.engine.now()).await?)
 }
 
@@ -110,7 +110,7 @@ fn answer(uri: &Uri) -> Callback {
 /// Records a refused sign-in, and returns its problem. After too many refusals from one address, further ones are blocked.
 async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
+    if let AttemptDecision::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
         return Err(blocked(until, now));
     }
     let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});

@@ -14,7 +14,7 @@ use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, AuditId, Timestamp, name, plain};
-use rondel_store::access::{Account, Attempt, AuditEntry, AuthMethod, LinkPurpose, SignInLink, Verdict};
+use rondel_store::access::{Account, AttemptDecision, AuditEntry, AuthMethod, LinkPurpose, SignInLink, Verdict};
 
 use super::form::Fields;
 use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
@@ -182,7 +182,7 @@ async fn by_link(web: &Web, stranger: &Stranger, secret: &str) -> Result<SignInL
     let (store, now) = (web.engine.store(), web.engine.now());
     let link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
     if link.is_none()
-        && let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await?
+        && let AttemptDecision::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await?
     {
         return Err(blocked(until, now));
     }
@@ -237,7 +237,7 @@ pub(super) async fn set_up_account(
     let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
     let is_needed = !store.has_admin_account().await?;
     if !is_needed || !sign_in::is_open(store, token, LinkPurpose::Setup, now).await? {
-        if let Attempt::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
+        if let AttemptDecision::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
             return Err(blocked(until, now));
         }
         return Err(spent());

@@ -91,7 +91,13 @@ impl StepLoop {
                 }
                 noted
             }
-            Step::NoteWaits(waits) => store.note_waits(token, &waits).await,
+            Step::NoteWaits(waits) => {
+                let noted = store.note_waits(token, &waits).await;
+                if noted.is_err() {
+                    self.notify(Event::StepRefused(Step::NoteWaits(waits))).await;
+                }
+                noted
+            }
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
                 self.notify(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;

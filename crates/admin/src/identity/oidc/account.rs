@@ -150,7 +150,7 @@ mod tests {
     }
 
     async fn refused(store: &MemStore, config: &OidcConfig, identity: &Identity) -> Refusal {
-        match of(store, config, identity, 8, NOW).await.unwrap_err() {
+        match resolve(store, config, identity, 8, NOW).await.unwrap_err() {
             OidcError::Refused(refusal) => refusal,
             other => unreachable!("{other}"),
         }
@@ -161,13 +161,13 @@ mod tests {
         let store = MemStore::new(Arc::new(|| NOW));
         let email = ann(&[]).email;
         assert_eq!(refused(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
-        let made = of(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
+        let made = resolve(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
         assert_eq!(made.clone().settle(&store).await.unwrap(), AccountId::new(7));
         let late = AccountUpdate { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
         assert_eq!(late.settle(&store).await.unwrap(), AccountId::new(7), "another tab was faster");
         assert!(made.is_new && made.account.grants.is_empty() && made.account.password.is_none());
         assert_eq!(made.account.display_name, "Ann");
-        let again = of(&store, &config(true, &[]), &ann(&[]), 8, NOW).await.unwrap();
+        let again = resolve(&store, &config(true, &[]), &ann(&[]), 8, NOW).await.unwrap();
         assert!(!again.is_new && again.account.id == made.account.id);
         let lock = AccountChange { disabled: Some(true), ..AccountChange::default() };
         store.change_account(made.account.id, &lock).await.unwrap();
@@ -180,7 +180,7 @@ mod tests {
     async fn an_account_with_a_password_needs_a_link() {
         let store = MemStore::new(Arc::new(|| NOW));
         let config = config(true, &[]);
-        let came = async || of(&store, &config, &ann(&[]), 8, NOW).await.unwrap().settle(&store).await.unwrap();
+        let came = async || resolve(&store, &config, &ann(&[]), 8, NOW).await.unwrap().settle(&store).await.unwrap();
         let password = Some(PasswordHash::new("$argon2id$".to_owned()));
         let account = Account { password, provider_linked_at: None, ..fresh(&ann(&[]), 7, NOW) };
         assert!(store.create_account(&account).await.unwrap());
@@ -205,14 +205,14 @@ mod tests {
         let config = config(true, &["ops=admin", "dev=viewer", "lost=viewer:nowhere"]);
         // Signs in with these groups: the roles afterwards.
         let came = async |groups: &[&str]| {
-            let id = of(&store, &config, &ann(groups), 7, NOW).await.unwrap().settle(&store).await.unwrap();
+            let id = resolve(&store, &config, &ann(groups), 7, NOW).await.unwrap().settle(&store).await.unwrap();
             store.account(id).await.unwrap().unwrap().grants
         };
         assert_eq!(came(&["dev", "lost"]).await, [Grant::everywhere(Role::Viewer)]);
-        let promoted = of(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap();
+        let promoted = resolve(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap();
         assert_eq!(promoted.grants_before, Some(vec![Grant::everywhere(Role::Viewer)]));
         assert_eq!(came(&["ops"]).await, [Grant::everywhere(Role::Admin)]);
-        assert_eq!(of(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap().grants_before, None);
+        assert_eq!(resolve(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap().grants_before, None);
         assert_eq!(came(&["dev"]).await, [Grant::everywhere(Role::Admin)], "the last one who may do everything");
         let grants = vec![Grant::everywhere(Role::Admin)];
         let other = Account { id: AccountId::new(9), name: "other".to_owned(), grants, ..promoted.account };
