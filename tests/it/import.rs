@@ -176,7 +176,7 @@ async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &s
     assert_eq!(given, ["starttls", "2525", "ann b"], "{channels}");
     assert!(channels["items"][0]["secrets"]["password"].is_string(), "{channels}");
     let rules = api.get("/api/v1/alert-rules").await.expect(200);
-    assert_eq!(rules["items"].as_array().map(Vec::len), Some(1), "{rules}");
+    assert_eq!(rules["items"].as_array().map(Vec::len), Some(2), "{rules}");
 }
 
 /// Each form fires in the preview when a reader by force finds it, in a zone without changes of the clock and in one with both.

@@ -142,7 +142,8 @@ async fn add(
     observed: Range,
     rows: &mut Vec<ShadowRow>,
 ) -> Result<usize, StoreError> {
-    let range = in_shadow(job, observed);
+    let seam = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
+    let range = in_shadow(job.created_at, (job.spec.mode, seam), observed);
     let mut fire_count = 0;
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
@@ -160,14 +161,13 @@ async fn add(
     Ok(fire_count)
 }
 
-/// The part of a range in which both schedulers plan the job's fires.
-fn in_shadow(job: &JobRecord, range: Range) -> Range {
-    let seam = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-    let from = range.from.max(job.created_at + SETTLE);
-    match (job.spec.mode, seam) {
+/// The part of a range in which both schedulers plan the job's fires. A job that went back to shadow mode was in it before its promotion too;
+/// in between, the other scheduler was stopped, and the runs that were sent here are no fires of the comparison.
+fn in_shadow(created_at: Timestamp, (mode, seam): (Mode, Option<Timestamp>), range: Range) -> Range {
+    let from = range.from.max(created_at + SETTLE);
+    match (mode, seam) {
         (Mode::Active, Some(seam)) => Range { from, to: range.to.min(seam), ..range },
-        (Mode::Shadow, Some(seam)) => Range { from: from.max(seam), ..range },
-        (_, None) => Range { from, ..range },
+        (Mode::Active | Mode::Shadow, _) => Range { from, ..range },
     }
 }
 
@@ -202,4 +202,23 @@ fn is_fire(run: &Run) -> bool {
 fn own_fire(run: &Run) -> OwnFire {
     let would_have = run.detail.as_deref().and_then(|detail| detail.executor.clone());
     OwnFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_stretch_in_shadow_mode_is_compared() {
+        let at = Timestamp::from_secs;
+        let whole = Range { from: at(0), to: at(1_000), tolerance: Duration::ZERO, late_from: Duration::ZERO };
+        for (mode, seam, expected) in [
+            (Mode::Shadow, None, (12, 1_000)),
+            (Mode::Active, Some(at(500)), (12, 500)),
+            (Mode::Shadow, Some(at(700)), (12, 1_000)),
+        ] {
+            let found = in_shadow(at(10), (mode, seam), whole);
+            assert_eq!((found.from, found.to), (at(expected.0), at(expected.1)), "{mode:?} {seam:?}");
+        }
+    }
 }

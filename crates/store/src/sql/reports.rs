@@ -21,27 +21,27 @@ use crate::{Reports, Result};
 const PART_COUNT_MAX: u32 = 2_000;
 
 /// The most frequent messages, each with the jobs that had it most: a row for each of these jobs. Of a message the first row alone has
-/// the text. The failures are summed up once, by message and job, for everything else.
+/// the text. The failures are summed up once, by message and job; windows over these sums do the rest.
 macro_rules! select_failures {
     ($rest:literal) => {
         concat!(
-            "WITH summed AS (SELECT failure_stat.fold_key, failure_stat.job_id, \
+            "SELECT placed.fold_key, CAST(placed.total AS {bigint}) AS total, placed.job_count, placed.newest_run_id, \
+             placed.job_id, placed.run_count, CASE WHEN placed.place = 1 THEN \
+             (SELECT MAX(failure_stat.message) FROM failure_stat \
+             WHERE failure_stat.job_id = placed.job_id AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
+             AND failure_stat.fold_key = placed.fold_key) END AS message FROM \
+             (SELECT summed.fold_key, summed.job_id, summed.run_count, \
+             ROW_NUMBER() OVER (PARTITION BY summed.fold_key ORDER BY summed.run_count DESC, summed.job_id) AS place, \
+             SUM(summed.run_count) OVER (PARTITION BY summed.fold_key) AS total, \
+             COUNT(*) OVER (PARTITION BY summed.fold_key) AS job_count, \
+             MAX(summed.newest_run_id) OVER (PARTITION BY summed.fold_key) AS newest_run_id FROM \
+             (SELECT failure_stat.fold_key, failure_stat.job_id, \
              CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, \
              MAX(failure_stat.newest_run_id) AS newest_run_id FROM failure_stat WHERE ",
             $rest,
             " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
-             GROUP BY failure_stat.fold_key, failure_stat.job_id), \
-             folded AS (SELECT summed.fold_key, CAST(SUM(summed.run_count) AS {bigint}) AS total, \
-             COUNT(*) AS job_count, MAX(summed.newest_run_id) AS newest_run_id FROM summed GROUP BY summed.fold_key \
-             ORDER BY total DESC, summed.fold_key LIMIT ?), \
-             placed AS (SELECT summed.fold_key, summed.job_id, summed.run_count, ROW_NUMBER() OVER \
-             (PARTITION BY summed.fold_key ORDER BY summed.run_count DESC, summed.job_id) AS place FROM summed) \
-             SELECT folded.fold_key, folded.total, folded.job_count, folded.newest_run_id, placed.job_id, \
-             placed.run_count, CASE WHEN placed.place = 1 THEN (SELECT MAX(failure_stat.message) FROM failure_stat \
-             WHERE failure_stat.job_id = placed.job_id AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
-             AND failure_stat.fold_key = placed.fold_key) END AS message FROM folded \
-             JOIN placed ON placed.fold_key = folded.fold_key WHERE placed.place <= ? \
-             ORDER BY folded.total DESC, folded.fold_key, placed.place"
+             GROUP BY failure_stat.fold_key, failure_stat.job_id) summed) placed WHERE placed.place <= ? \
+             ORDER BY placed.total DESC, placed.fold_key, placed.place LIMIT ?"
         )
     };
 }
@@ -215,21 +215,20 @@ impl Tx<'_> {
 
 /// The queries for one question: about the namespace, about apps, or about jobs in parts.
 fn reads(query: &FailureQuery<'_>, limit: u32) -> Vec<Query> {
-    let finish = |read: Query| {
-        let read = read.at(query.from).at(query.to).int(limit.into());
-        read.at(query.from).at(query.to).int(MESSAGE_JOB_COUNT.into())
-    };
+    let begin = |statement| Query::new(statement).at(query.from).at(query.to);
+    let row_count = limit.saturating_mul(MESSAGE_JOB_COUNT);
+    let finish = |read: Query| read.at(query.from).at(query.to).int(MESSAGE_JOB_COUNT.into()).int(row_count.into());
     match (query.jobs, query.apps) {
         (Some(jobs), _) => jobs
             .chunks(CHUNK_MAX)
-            .map(|chunk| finish(Query::new(&READ_FAILURES_OF_JOBS).list(chunk.iter().map(|job| job.get()))))
+            .map(|chunk| finish(begin(&READ_FAILURES_OF_JOBS).list(chunk.iter().map(|job| job.get()))))
             .collect(),
         (None, Some([])) => Vec::new(),
         (None, Some(apps)) => {
             let apps = apps.iter().take(CHUNK_MAX).map(|app| app.get());
-            vec![finish(Query::new(&READ_FAILURES_OF_APPS).int(query.namespace.get()).list(apps))]
+            vec![finish(begin(&READ_FAILURES_OF_APPS).int(query.namespace.get()).list(apps))]
         }
-        (None, None) => vec![finish(Query::new(&READ_FAILURES).int(query.namespace.get()))],
+        (None, None) => vec![finish(begin(&READ_FAILURES).int(query.namespace.get()))],
     }
 }
 

@@ -48,7 +48,8 @@ pub(super) fn alarm(given: &str) -> Option<Alarm> {
 const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
      --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
 
-/// Adds a channel and a rule for each list of recipients.
+/// Adds a channel for each list of recipients, with a rule about failed runs and one about fires without an executor: XXL-JOB mails about
+/// both. Where a namespace has no room for two rules of each list, those about failed runs go first.
 pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut Found) {
     found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
     let all: BTreeMap<String, Vec<String>> = parts
@@ -69,6 +70,14 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
             left_out.join(", ")
         ));
     }
+    let has_room_for_both = all.len() * 2 <= RULE_COUNT_MAX;
+    if !has_room_for_both {
+        found.remarks.push(format!(
+            "alarm mail: with {} lists of recipients there is no room for rules about fires that no executor takes (skipped: no_executor), about which \
+             XXL-JOB mails too: make one for all jobs, rondel alert rule set no-executor --skipped --reason no_executor --channel NAME",
+            all.len()
+        ));
+    }
     // Checked before anything is created.
     found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
     for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
@@ -79,14 +88,20 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
             ));
         }
         let to: Vec<String> = recipients.into_iter().take(RECIPIENT_COUNT_MAX).collect();
-        let name = quoted(&name);
+        let shown = quoted(&name);
         found.last_commands.push(format!(
-            "rondel alert channel set {name} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
+            "rondel alert channel set {shown} --kind email --set host=\"$SMTP_HOST\" --set from=\"$SMTP_FROM\" {SMTP_OPTIONS} --set {}",
             quoted(&format!("to={}", to.join(",")))
         ));
         found
             .last_commands
-            .push(format!("rondel alert rule set {name} --label xxl-alarm={name} --failed --channel {name}"));
+            .push(format!("rondel alert rule set {shown} --label xxl-alarm={shown} --failed --channel {shown}"));
+        if has_room_for_both {
+            let (rule, condition) = (quoted(&format!("{name}-no-executor")), "--skipped --reason no_executor");
+            found
+                .last_commands
+                .push(format!("rondel alert rule set {rule} --label xxl-alarm={shown} {condition} --channel {shown}"));
+        }
     }
 }
 

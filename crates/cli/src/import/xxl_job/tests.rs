@@ -252,7 +252,10 @@ fn alarms_and_addresses_are_lines_for_a_shell() {
     ] {
         assert!(script.contains(expected), "{expected}: {script}");
     }
-    assert_eq!(script.matches("alert rule set").count(), 2, "{script}");
+    assert_eq!(script.matches("--failed --channel").count(), 2, "{script}");
+    let skips = "rule set mail-a-x.org-b-x.org-no-executor --label xxl-alarm=mail-a-x.org-b-x.org --skipped --reason no_executor \
+                 --channel mail-a-x.org-b-x.org";
+    assert!(script.contains(skips) && script.matches("alert rule set").count() == 4, "{script}");
     assert!(script.contains("is in the file xxl-job-executor-sample-xxl.token' >&2"), "{script}");
     let refused = "--executor-token-file xxl-job-executor-sample-xxl.token || {";
     assert!(script.matches(refused).count() == 2 && script.ends_with("\nexit \"$failed\"\n"), "{script}");
@@ -267,6 +270,7 @@ fn more_alarms_than_a_namespace_has_rules_are_named_and_stop_nothing_else() {
     let script = found.script();
     assert_eq!(script.matches("alert rule set").count(), 100);
     let text = found.text("x");
+    assert!(text.contains("no room for rules about fires that no executor takes"), "{text}");
     assert!(text.contains("no rule for mail-ops-100-x.org, mail-ops-101-x.org, mail-ops-102-x.org"), "{text}");
     let place = |part: &str| script.find(part).unwrap_or_else(|| panic!("{part}: {script}"));
     assert!(
