@@ -194,7 +194,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             app,
             spec,
             anchor: next,
-            // A claim needs an instant; jobs that do not fire by themselves lose it at the end.
+            // A claim needs an instant; jobs without a schedule lose it at the end.
             next_fire_at: Some(next),
             author: "rondel bench".to_owned(),
             now: created_at,

@@ -89,8 +89,8 @@ struct Summary {
 /// An error that keeps them from starting, or an input that does not come from a bench.
 pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
-    let words = InputMessages::listen(&recorder)?;
-    let (token, stop) = (words.token.await.map_err(|_| BenchError::void("a token comes first"))?, words.stop);
+    let messages = InputMessages::listen(&recorder)?;
+    let (token, stop) = (messages.token.await.map_err(|_| BenchError::void("a token comes first"))?, messages.stop);
     rustls::crypto::ring::default_provider().install_default().ok();
     let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
     let shared = Arc::new(Shared {

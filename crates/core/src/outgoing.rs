@@ -200,7 +200,7 @@ impl AllowedAddresses {
         Ok(Self { networks, named_alone: false })
     }
 
-    /// Whether requests may go to an address. A cloud's metadata address must be named by itself: a network that contains it does not allow
+    /// Whether requests may go to an address. A cloud's metadata address must be listed explicitly: a network that contains it does not allow
     /// it.
     ///
     /// # Errors

@@ -124,7 +124,7 @@ impl Schedule {
         }
     }
 
-    /// The first instant after `after` at which this schedule fires by itself; `None` if it never fires again, and for delays and children,
+    /// The first instant after `after` at which this schedule fires on its own; `None` if it never fires again, and for delays and children,
     /// whose instants depend on runs.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {

@@ -113,7 +113,7 @@ impl Builder {
         }
     }
 
-    /// Adds a server to dial; at least one is needed. It reports the other servers by itself.
+    /// Adds a server to dial; at least one is needed. It reports the other servers automatically.
     pub fn server(mut self, url: impl Into<String>) -> Self {
         self.servers.push(url.into());
         self

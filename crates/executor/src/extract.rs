@@ -172,7 +172,7 @@ impl FromRun for Shard {
 
 /// Reports when the run must stop: it was cancelled, its time is up, or the executor shuts down.
 ///
-/// A handler that stops by itself ends in order; one that does not is dropped at an `await` after the grace.
+/// A handler that returns on its own ends in order; one that does not is dropped at an `await` after the grace.
 ///
 /// ```
 /// # use rondel::{Cancel, JobError, RunStatus, TestRun};

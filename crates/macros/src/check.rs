@@ -27,7 +27,7 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
     complaints.0.map_or(Ok(()), Err)
 }
 
-/// The schedule is read by itself first: for a value that may be one or many, serde reports only that neither fits.
+/// The schedule is read separately first: for a value that may be one or many, serde reports only that neither fits.
 fn read(document: Value) -> serde_json::Result<JobSpec> {
     if let Some(schedule) = document.get("schedule") {
         ScheduleSpec::deserialize(schedule)?;

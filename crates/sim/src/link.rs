@@ -70,7 +70,7 @@ impl TableLink for Link {
                 Item::Script(request) => Body::ScriptRequest(request),
                 Item::Draining => Body::Draining(v1::Draining {}),
             };
-            // If the stream is gone, its session ends by itself.
+            // If the stream is gone, its session ends automatically.
             self.up.send(v1::ExecutorMessage { body: Some(body) }).ok();
         }
     }

@@ -23,7 +23,7 @@ const JOB_COUNT: usize = 16;
 const PERIOD: Duration = Duration::from_secs(6);
 const BEFORE: Duration = Duration::from_secs(13);
 const AFTER: Duration = Duration::from_secs(25);
-/// Time for the lease to end, the executors to connect by themselves, and the question and its answer; or for a
+/// Time for the lease to end, the executors to reconnect on their own, and the question and its answer; or for a
 /// handler.
 const SETTLED_WITHIN: Duration = Duration::from_secs(14);
 

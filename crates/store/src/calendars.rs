@@ -1,6 +1,6 @@
 //! Business calendars with their versions, and the jobs that use them.
 //!
-//! A definition names a calendar and is planned by one version of it. Saving a calendar changes no job by itself: the server that saved it
+//! A definition names a calendar and is planned by one version of it. Saving a calendar alone changes no job: the server that saved it
 //! then moves the jobs that use it to the new version, one by one and each in one transaction with its unsent rows, as for any other edit.
 //! [`Calendars::jobs_behind`] finds the jobs that are left if that server dies in between.
 

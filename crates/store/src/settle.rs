@@ -134,7 +134,7 @@ fn has_begun(finish: &AttemptEnd) -> bool {
     has_run && finish.executor.is_some() && finish.started_at.is_some()
 }
 
-/// The verdict of an outcome taken by itself; `None` if that is unknown.
+/// The verdict that an outcome alone implies; `None` if that is unknown.
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),

@@ -1,5 +1,5 @@
 //! Checks that a request for a change comes from our own pages. Browsers state it in `Sec-Fetch-Site`, or at least in `Origin`; a client
-//! that sends neither is no browser and sends no cookie by itself.
+//! that sends neither is no browser and sends no cookie automatically.
 //!
 //! An `Origin` is compared with the URL that the server advertises. Without one it is compared with the address of the request: the one
 //! that a trusted proxy names, or else `Host`.

@@ -14,7 +14,7 @@ use crate::limits::network_of;
 const LINES_PER_CLIENT: u64 = 10;
 const LINES_MAX: u64 = 600;
 const PERIOD: Duration = Duration::from_secs(60);
-/// How many pairs of address and status are counted by themselves within [`PERIOD`].
+/// How many pairs of address and status are counted separately within [`PERIOD`].
 const CLIENT_COUNT_MAX: usize = 10_000;
 /// Maximum number of summary lines about the requests left out within [`PERIOD`].
 const SUMMARY_COUNT_MAX: usize = 20;

@@ -3,13 +3,9 @@
 //! Delivery is at least once: a message is recorded as sent after the service accepted it, and keeps its id at each try. A failing channel
 //! does not delay the others.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use rondel_core::channel::ChannelKind;
 use rondel_core::notice::{NoticeKind, cut};
 use rondel_core::{ChannelId, DeliveryId, MessageId, Timestamp};
@@ -22,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::deliver::{Try, deliver};
 use super::judge::Refused;
 use crate::background::{Background, TickError};
-use crate::delivery::{build_client, next_try};
+use crate::delivery::{Senders, next_try};
 use crate::metrics::add;
 use crate::node::Shared;
 
@@ -39,17 +35,9 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Maximum length of the error of a delivery, in bytes.
 const ERROR_BYTES_MAX: usize = 500;
 
-/// Sends the messages of one channel; resolves to the channel and the result.
-type UnderWay = BoxFuture<'static, (ChannelId, Result<(), StoreError>)>;
-
 pub(crate) struct ChannelLoop {
     shared: Arc<Shared>,
-    client: Option<Outgoing>,
-    under_way: FuturesUnordered<UnderWay>,
-    /// Channels with messages being sent.
-    channels: BTreeSet<ChannelId>,
-    /// The store error of the last sender that failed, until the next tick reports it.
-    failed: Option<TickError>,
+    senders: Senders<ChannelId>,
 }
 
 impl Background for ChannelLoop {
@@ -61,38 +49,31 @@ impl Background for ChannelLoop {
     }
 
     async fn woken(&mut self) {
-        match self.under_way.next().await {
-            Some(sent) => self.sent(sent),
-            None => std::future::pending().await,
-        }
+        self.senders.one_ended().await;
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.send_due(stop).await,
-        }
+        self.senders.check()?;
+        self.send_due(stop).await
     }
 
     async fn stopped(&mut self) {
-        while let Some(sent) = self.under_way.next().await {
-            self.sent(sent);
-        }
+        self.senders.all_ended().await;
     }
 }
 
 impl ChannelLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, client: None, under_way: FuturesUnordered::new(), channels: BTreeSet::new(), failed: None }
+        Self { shared, senders: Senders::new() }
     }
 
     /// Takes the due messages of free channels, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = self.shared.config.alert_concurrency.saturating_sub(self.under_way.len());
+        let free = self.shared.config.alert_concurrency.saturating_sub(self.senders.count());
         if free == 0 || !self.shared.membership.holds() {
             return Ok(0);
         }
-        let without: Vec<ChannelId> = self.channels.iter().copied().collect();
+        let without = self.senders.receivers();
         let lease = LeaseChannels {
             node: self.shared.membership.token().node,
             without: &without,
@@ -104,29 +85,12 @@ impl ChannelLoop {
         let leased = self.shared.store.lease_channels(lease).await?;
         let count: usize = leased.iter().map(|leased| leased.messages.len()).sum();
         for leased in leased {
-            let client = self.client()?;
+            let client = self.senders.client(&self.shared.config.outgoing_allow)?;
             let sender = Sender { shared: Arc::clone(&self.shared), client, stop: stop.clone() };
             let id = leased.channel.id;
-            self.channels.insert(id);
-            self.under_way.push(Box::pin(async move { (id, sender.send_all(leased).await) }));
+            self.senders.start(id, async move { sender.send_all(leased).await });
         }
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
-    }
-
-    /// Built when the first message is sent: reading the host's certificates takes time and memory.
-    fn client(&mut self) -> Result<Outgoing, TickError> {
-        if let Some(client) = &self.client {
-            return Ok(client.clone());
-        }
-        let client = build_client(&self.shared.config.outgoing_allow).map_err(TickError::new)?;
-        Ok(self.client.insert(client).clone())
-    }
-
-    fn sent(&mut self, (channel, sent): (ChannelId, Result<(), StoreError>)) {
-        self.channels.remove(&channel);
-        if let Err(error) = sent {
-            self.failed = Some(error.into());
-        }
     }
 }
 

@@ -133,7 +133,7 @@ impl Membership {
 
     /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. Other nodes may have been
     /// cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were. A node that is
-    /// alone knows by itself which executors it heard.
+    /// alone knows which executors it heard.
     pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {
         if self.nodes().len() < 2 || mutant::on(Mutant::OldRowsCount) {
             return false;

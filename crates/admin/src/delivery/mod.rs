@@ -1,6 +1,8 @@
-//! What failure webhooks and the channels of alerts share: the HTTP client, signatures, and which answers get another try, and when.
+//! What failure webhooks and the channels of alerts share: the HTTP client, the senders of a loop, signatures, and
+//! which answers get another try, and when.
 
 mod retry;
+mod senders;
 mod sign;
 mod status;
 
@@ -9,6 +11,7 @@ use rondel_core::outgoing::AllowedAddresses;
 use rondel_outgoing::{Options, Outgoing};
 
 pub(crate) use retry::next_try;
+pub(crate) use senders::Senders;
 pub(crate) use sign::{generate_secret, signature};
 pub(crate) use status::is_temporary;
 

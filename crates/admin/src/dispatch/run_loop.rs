@@ -107,7 +107,7 @@ impl DispatchLoop {
         }
     }
 
-    /// Splits an event with several items, and handles each by itself, if a decision reads what the effects of the one before it change.
+    /// Splits an event with several items, and handles each separately, if a decision reads what the effects of the one before it change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),

@@ -65,7 +65,7 @@ impl From<&RunSnapshot> for RowState {
 
 #[derive(Clone, Copy, Debug)]
 struct KnownRun {
-    stand: RowState,
+    state: RowState,
     due_at: Timestamp,
     read_at: Timestamp,
 }
@@ -96,7 +96,7 @@ impl Board {
     pub(super) fn to_reread(&self, now: Timestamp) -> Vec<RunId> {
         let after = self.runs_after(now);
         let is_due = |known: &KnownRun| known.due_at <= now || known.read_at + REREAD_PERIOD <= now;
-        let open = self.runs.range(..=after).filter(|(_, known)| !known.stand.status.is_terminal() && is_due(known));
+        let open = self.runs.range(..=after).filter(|(_, known)| !known.state.status.is_terminal() && is_due(known));
         let mut ids: Vec<(Timestamp, RunId)> = open.map(|(id, known)| (known.read_at, *id)).collect();
         ids.sort_unstable();
         ids.truncate(REREAD_COUNT_MAX);
@@ -138,7 +138,7 @@ impl Board {
         let mut runs: Vec<&RunSnapshot> = seen.runs.iter().collect();
         runs.sort_by_key(|run| run.id);
         let is_new = |run: &&RunSnapshot| match self.runs.get(&run.id) {
-            Some(known) => known.stand != RowState::from(*run),
+            Some(known) => known.state != RowState::from(*run),
             None => !is_full,
         };
         news.extend(runs.into_iter().filter(is_new).cloned().map(News::Run));
@@ -151,14 +151,14 @@ impl Board {
             self.runs.remove(id);
         }
         for run in &seen.runs {
-            let known = KnownRun { stand: RowState::from(run), due_at: run.due_at, read_at: now };
+            let known = KnownRun { state: RowState::from(run), due_at: run.due_at, read_at: now };
             if self.runs.len() < RUN_COUNT_MAX || self.runs.contains_key(&run.id) {
                 self.runs.insert(run.id, known);
             }
         }
         self.seen_at = Some(self.seen_at.map_or(now, |seen_at| seen_at.max(now)));
         let after = self.runs_after(now);
-        self.runs.retain(|id, known| *id > after || !known.stand.status.is_terminal());
+        self.runs.retain(|id, known| *id > after || !known.state.status.is_terminal());
         let since = self.jobs_since(now);
         self.jobs.retain(|_, (at, ..)| *at >= since);
         self.jobs.extend(seen.jobs.into_iter().map(|job| (job.id, (job.at, job.version, job.is_deleted))));

@@ -32,7 +32,7 @@ pub enum What {
     /// The state of a run changed.
     Run {
         /// Its new state.
-        stand: RunSnapshot,
+        snapshot: RunSnapshot,
         /// The name of its job.
         job: String,
     },
@@ -79,7 +79,7 @@ impl What {
     #[must_use]
     pub const fn place(&self) -> Option<(NamespaceId, AppId)> {
         match self {
-            Self::Run { stand, .. } => Some((stand.namespace, stand.app)),
+            Self::Run { snapshot, .. } => Some((snapshot.namespace, snapshot.app)),
             Self::Job(job) => Some((job.namespace, job.app)),
             Self::Executor { namespace, app, .. } => Some((*namespace, *app)),
             Self::Node { .. } | Self::Gap => None,

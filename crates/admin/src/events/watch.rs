@@ -211,9 +211,9 @@ impl State {
         self.board.apply(seen, now);
         for one in news {
             let what = match one {
-                News::Run(stand) => {
-                    let job = named.jobs.get(&stand.job).cloned().unwrap_or_default();
-                    What::Run { stand, job }
+                News::Run(snapshot) => {
+                    let job = named.jobs.get(&snapshot.job).cloned().unwrap_or_default();
+                    What::Run { snapshot, job }
                 }
                 News::Job(job) => What::Job(job),
                 News::Executor(id, Heard { name, namespace, app }, is_online) => {

@@ -1,12 +1,9 @@
 //! The loop that takes messages out of the outbox and sends them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use rondel_core::{NamespaceId, RunId};
 use rondel_outgoing::Outgoing;
 use rondel_store::StoreError;
@@ -16,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::client::{self, Refusal};
 use crate::background::{Background, TickError};
-use crate::delivery::{build_client, next_try};
+use crate::delivery::{Senders, next_try};
 use crate::metrics::add;
 use crate::node::Shared;
 
@@ -34,17 +31,9 @@ const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 
-/// Sends the messages of one namespace; resolves to the namespace and the result.
-type UnderWay = BoxFuture<'static, (NamespaceId, Result<(), StoreError>)>;
-
 pub(crate) struct WebhookLoop {
     shared: Arc<Shared>,
-    client: Option<Outgoing>,
-    under_way: FuturesUnordered<UnderWay>,
-    /// Namespaces with messages being sent: no others of theirs are taken meanwhile, so that none has to wait for these.
-    namespaces: BTreeSet<NamespaceId>,
-    /// The store error of the last sender that failed, until the next tick reports it.
-    failed: Option<TickError>,
+    senders: Senders<NamespaceId>,
 }
 
 impl Background for WebhookLoop {
@@ -56,40 +45,32 @@ impl Background for WebhookLoop {
     }
 
     async fn woken(&mut self) {
-        match self.under_way.next().await {
-            Some(sent) => self.sent(sent),
-            None => std::future::pending().await,
-        }
+        self.senders.one_ended().await;
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        match self.failed.take() {
-            Some(error) => Err(error),
-            None => self.send_due(stop).await,
-        }
+        self.senders.check()?;
+        self.send_due(stop).await
     }
 
     async fn stopped(&mut self) {
         // Each of them ends within the grace period, and postpones the messages that it has not sent.
-        while let Some(sent) = self.under_way.next().await {
-            self.sent(sent);
-        }
+        self.senders.all_ended().await;
     }
 }
 
 impl WebhookLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let (under_way, namespaces) = (FuturesUnordered::new(), BTreeSet::new());
-        Self { shared, client: None, under_way, namespaces, failed: None }
+        Self { shared, senders: Senders::new() }
     }
 
     /// Takes the due messages of namespaces that have none being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = UNDER_WAY_MAX.saturating_sub(self.namespaces.len());
+        let free = UNDER_WAY_MAX.saturating_sub(self.senders.count());
         if free == 0 || !self.shared.membership.holds() {
             return Ok(0);
         }
-        let without: Vec<NamespaceId> = self.namespaces.iter().copied().collect();
+        let without = self.senders.receivers();
         let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
         let take = TakeOutbox { without: &without, namespace_max, each_max: EACH_MAX, hold: HOLD };
         let now = self.shared.clock.now();
@@ -98,30 +79,16 @@ impl WebhookLoop {
             return Ok(0);
         }
         let count = u64::try_from(taken.len()).unwrap_or(u64::MAX);
-        let client = match &self.client {
-            Some(client) => client.clone(),
-            None => {
-                let client = build_client(&self.shared.config.outgoing_allow).map_err(TickError::new)?;
-                self.client.insert(client).clone()
-            }
-        };
+        let client = self.senders.client(&self.shared.config.outgoing_allow)?;
         let mut by_namespace: BTreeMap<NamespaceId, Vec<OutboxItem>> = BTreeMap::new();
         for item in taken {
             by_namespace.entry(item.namespace).or_default().push(item);
         }
         for (namespace, items) in by_namespace {
             let sender = Sender { shared: Arc::clone(&self.shared), client: client.clone(), stop: stop.clone() };
-            self.namespaces.insert(namespace);
-            self.under_way.push(Box::pin(async move { (namespace, sender.send_all(namespace, items).await) }));
+            self.senders.start(namespace, async move { sender.send_all(namespace, items).await });
         }
         Ok(count)
-    }
-
-    fn sent(&mut self, (namespace, sent): (NamespaceId, Result<(), StoreError>)) {
-        self.namespaces.remove(&namespace);
-        if let Err(error) = sent {
-            self.failed = Some(error.into());
-        }
     }
 }
 

@@ -210,7 +210,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// How many comparisons a schema makes by itself, without its subschemas.
+/// How many comparisons a schema makes without its subschemas.
 fn weight(keywords: &Map<String, Value>) -> usize {
     let of_keyword = |(keyword, value): (&String, &Value)| match (keyword.as_str(), value) {
         ("$defs" | "definitions", _) => 0,

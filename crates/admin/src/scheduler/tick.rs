@@ -37,7 +37,7 @@ fn lease_of(run: &Run) -> (RunId, LeaseToken) {
 }
 
 /// Whether a run is at another version or attempt by now. A run that is left of an earlier lease is not read again: it would pass for the
-/// one that was taken over from that lease, which comes here by itself.
+/// one that was taken over from that lease, which arrives here separately.
 fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
     check.owner == lease_of(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }

@@ -456,7 +456,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Checks that an executor stops by itself before its runs are given to another one.
+    /// Checks that an executor stops on its own before its runs are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short = |key, length: Length, least: Duration, what: &str| {

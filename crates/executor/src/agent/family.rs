@@ -44,7 +44,7 @@ impl Family {
         self.signal(Signal::TERM, 1);
     }
 
-    /// For a child that has ended by itself: the processes it left in the background may continue.
+    /// For a child that exited on its own: the processes it left in the background may continue.
     pub(super) fn disarm(mut self) {
         self.leader = None;
     }

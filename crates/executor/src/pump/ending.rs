@@ -9,7 +9,7 @@ use crate::run::StopCause;
 /// How many keys of failed rows a message names.
 const NAMED_MAX: usize = 10;
 
-/// The ending of a group that has released every item, with its counts. A group that ended by itself or by a drain
+/// The ending of a group that has released every item, with its counts. A group that ended on its own or by a drain
 /// yields, to continue elsewhere.
 pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_selects: u64) -> Ending {
     let Counts { rows, done, failed, .. } = group.total();

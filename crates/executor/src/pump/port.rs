@@ -22,7 +22,7 @@ pub struct Port {
     until: OnceLock<Until>,
 }
 
-/// When the group of a test releases its items by itself.
+/// When the group of a test releases its items on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Until {
     Dry,

@@ -211,13 +211,13 @@ impl PumpOutcome {
         self.items.iter().map(count).sum()
     }
 
-    /// Whether the group released its items by itself: they were dry, or the rows were executed.
+    /// Whether the group released its items on its own: they were dry, or the rows were executed.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.ending.is_yielded
     }
 
-    /// The status of the group's run; `Cancelled` even if it is complete, since a group never succeeds by itself.
+    /// The status of the group's run; `Cancelled` even if it is complete, since a group never succeeds on its own.
     #[must_use]
     pub fn status(&self) -> RunStatus {
         self.ending.status

@@ -149,7 +149,7 @@ fn no_welcome(patience: Duration) -> String {
     )
 }
 
-/// The transport's message without its own prefix, with a hint if it is not clear by itself.
+/// The transport's message without its own prefix, with a hint if it is not clear without one.
 fn with_hint(line: String) -> String {
     let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
     if line.contains("InvalidContentType") {

@@ -119,7 +119,7 @@ async fn fulfil(world: &World, engine: &Engine, wish: Wish, (name, items): (&str
     world.record("wish answered", record.id.get(), || format!("{wish:?} {answer}"));
 }
 
-/// Whether the job's root runs end by themselves.
+/// Whether the job's root runs end on their own.
 pub(super) fn has_end(record: &JobRecord) -> bool {
     record.spec.pump.as_ref().is_some_and(|pump| pump.until.is_some())
 }

@@ -133,7 +133,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
     let before = lock(&world.pumps).deal_counts.clone();
     sleep(CALM_FOR).await;
     for name in names {
-        // The root runs of a pump that ends by itself may wait one behind the other.
+        // The root runs of a pump that ends on its own may wait one behind the other.
         let look = Look::read(world, name).await.filter(|look| look.pump.until == Until::Stopped);
         let Some(job) = look.map(|look| look.record.id) else { continue };
         let mut truth = lock(&world.pumps);

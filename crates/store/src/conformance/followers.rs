@@ -152,7 +152,7 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     assert!(store.job(DEFAULT, &a.spec.name).await.unwrap().is_some(), "its follower stays");
 }
 
-/// Two edits, each of which is valid by itself, would make a cycle together: one of them is refused.
+/// Two edits, each of which is valid alone, would make a cycle together: one of them is refused.
 pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
     for _ in 0..5 {
         let a = child(store, "a", &[], json!({})).await;

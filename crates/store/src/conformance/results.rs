@@ -53,7 +53,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
 }
 
-/// An end that a server decides by itself is refused if another lease owns the run by now; the result of an executor is stored.
+/// An end that a server decides on its own is refused if another lease owns the run by now; the result of an executor is stored.
 pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;

@@ -37,7 +37,7 @@ pub struct AttemptEnd {
     pub detail: Option<Box<Detail>>,
     /// A number from 0 to 1 that spreads the retry.
     pub jitter: f64,
-    /// The lease under which a server decided this end by itself; the end is refused if the run has another owner by now. `None` for an
+    /// The lease under which a server decided this end on its own; the end is refused if the run has another owner by now. `None` for an
     /// executor's result, which any node may store.
     pub owner: Option<LeaseToken>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.

@@ -107,7 +107,7 @@ impl OldRun {
 }
 
 impl SqlStore {
-    /// The rows to remove now, in order: broadcasts after all of their shards, shards never by themselves.
+    /// The rows to remove now, in order: broadcasts after all of their shards, shards never alone.
     async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_whole()).filter_map(|run| run.parent).collect();
         let mut wholes = HashMap::new();

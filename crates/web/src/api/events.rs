@@ -113,7 +113,7 @@ pub(super) fn routes() -> Routes {
             listen,
             Doc::new(
                 "Listen to what happens",
-                "Runs that come to stand elsewhere, jobs that are saved, executors and servers that come and go: as server-sent events, \
+                "Changes of runs, saved jobs, and executors and servers that come and go: as server-sent events, \
                  or with `Accept: application/x-ndjson` as lines of JSON. The first one is `ready`, the last one `end`; `gap` reports that \
                  something may have been missed.",
             )
@@ -307,10 +307,10 @@ impl Stream {
     fn show(&self, event: &Event) -> Value {
         let (at, namespace, app) = (event.at, &self.namespace.name, &event.app);
         match &event.what {
-            What::Run { stand, job } => json!({
-                "at": at, "namespace": namespace, "app": app, "job": job, "id": stand.id, "fire_at": stand.fire_at,
-                "shard_index": stand.shard_index, "status": stand.status, "reason": stand.reason,
-                "attempt": stand.attempt, "executor": stand.executor,
+            What::Run { snapshot, job } => json!({
+                "at": at, "namespace": namespace, "app": app, "job": job, "id": snapshot.id, "fire_at": snapshot.fire_at,
+                "shard_index": snapshot.shard_index, "status": snapshot.status, "reason": snapshot.reason,
+                "attempt": snapshot.attempt, "executor": snapshot.executor,
             }),
             What::Job(job) => json!({
                 "at": at, "namespace": namespace, "app": app, "name": job.name, "version": job.version,

@@ -232,20 +232,20 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let record = find(&page.call, &name).await?;
     zones::page_of(&record.spec);
     let (now, t, query) = (page.engine().now(), page.t, page.query());
-    let teller = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
+    let formatter = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
     let within = page.call.seen_apps();
     if query.at.as_deref().is_some_and(|at| at.trim().is_empty()) {
         let why = page.engine().why_now(&record, within.as_deref()).await?;
-        answers.push(teller.answer(why.at, &why));
+        answers.push(formatter.answer(why.at, &why));
     } else if let Some(at) = query.at.as_deref() {
-        let zone = query.zone.as_deref().unwrap_or(teller.zone.name());
+        let zone = query.zone.as_deref().unwrap_or(formatter.zone.name());
         form = form.asked(at, zone);
         match question(at, zone, t) {
             Ok(Question { instants, zone }) => {
                 for at in &instants {
-                    answers.push(teller.answer(*at, &page.engine().why(&record, *at, within.as_deref()).await?));
+                    answers.push(formatter.answer(*at, &page.engine().why(&record, *at, within.as_deref()).await?));
                 }
                 note = match instants.len() {
                     0 => Some(t.why_gap(zone.name())),
@@ -269,10 +269,10 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         error,
         note,
         answers,
-        from: teller.when(from),
-        to: teller.when(to),
-        past: account.entries.iter().rev().map(|entry| teller.row(entry)).collect(),
-        ahead: coming.entries.iter().map(|entry| teller.row(entry)).collect(),
+        from: formatter.when(from),
+        to: formatter.when(to),
+        past: account.entries.iter().rev().map(|entry| formatter.row(entry)).collect(),
+        ahead: coming.entries.iter().map(|entry| formatter.row(entry)).collect(),
         has_more: coming.next.is_some(),
         earlier: format!("/jobs/{}/fires?{}", record.spec.name, pair("to", &before(from).to_string())),
         is_present: query.to.is_none(),

@@ -13,7 +13,7 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::problem::{Code, Problem};
 
-/// The part of the form by itself, for when another handler was chosen.
+/// The fragment of the form, for when another handler was chosen.
 #[derive(Template)]
 #[template(path = "job_params.html")]
 struct ParamsPart {

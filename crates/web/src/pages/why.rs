@@ -174,7 +174,7 @@ async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) 
     if !shown.zones.contains(&zone_text) {
         shown.zones.push(zone_text);
     }
-    let writer = AnswerFormatter { job: &record.spec.name, zone, now, t };
+    let formatter = AnswerFormatter { job: &record.spec.name, zone, now, t };
     let mut found = Vec::new();
     if shown.at.is_empty() {
         found.push(page.engine().why_now(record, within.as_deref()).await?);
@@ -200,7 +200,7 @@ async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) 
         };
         let executor = row.and_then(|run| run.present_executor().map(str::to_owned));
         let incident = part_of::of_answer(&page.call, record.id, why).await?;
-        shown.answers.push(Answer { incident, ..writer.answer(why, run, executor) });
+        shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
     shown.checks = checks(page, record).await?;
     let at = found.first().filter(|_| !shown.at.is_empty()).map(|why| why.at.to_string());

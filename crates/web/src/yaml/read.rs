@@ -230,7 +230,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Counts the size of a node by itself, or of an alias with everything below it.
+    /// Counts the size of a single node, or of an alias with everything below it.
     fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
         self.used = self.used.with(size);
         if self.used.node_count > NODE_COUNT_MAX {

@@ -39,29 +39,25 @@ fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
     assert!(world.at(5.0).contains(&"mark 1 5".to_owned()));
 }
 
+/// The step with which the waits of that second are stored.
+fn noted_at(world: &mut World, second: i64) -> Option<Step> {
+    world.around.now = Timestamp::from_secs(second);
+    world.on(Event::Round(Vec::new())).into_iter().find_map(|effect| match effect {
+        Effect::Store(step @ Step::NoteWaits(_)) => Some(step),
+        _ => None,
+    })
+}
+
 /// A wait that could not be stored is stored by the next look, although it has not changed.
 #[test]
 fn a_wait_that_was_not_stored_is_noted_again() {
     let mut world = World::new();
     world.arrive([plain(1)]);
     world.at(1.0);
-    let mut noted_at = |second: i64| {
-        world.around.now = Timestamp::from_secs(second);
-        let effects = world.on(Event::Round(Vec::new()));
-        let mut steps = effects.into_iter().filter_map(|effect| match effect {
-            Effect::Store(step @ Step::NoteWaits(_)) => Some(step),
-            _ => None,
-        });
-        let step = steps.next();
-        if second == 4 {
-            world.on(Event::StepRefused(step.expect("the wait is noted")));
-            return true;
-        }
-        step.is_some()
-    };
-    assert!(noted_at(4));
-    assert!(noted_at(5), "it was not stored");
-    assert!(!noted_at(20), "it is stored, and has not changed");
+    let refused = noted_at(&mut world, 4).expect("the wait is noted");
+    world.on(Event::StepRefused(refused));
+    assert!(noted_at(&mut world, 5).is_some(), "it was not stored");
+    assert!(noted_at(&mut world, 20).is_none(), "it is stored, and has not changed");
 }
 
 /// Leaves what was sent to executor 1 unanswered while its heartbeats come, and answers what is done then.

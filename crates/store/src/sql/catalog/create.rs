@@ -63,7 +63,7 @@ impl CreateJobs for SqlStore {
             if self.create_chunk(chunk).await? {
                 created.extend(chunk.iter().map(saved));
             } else {
-                // One of them cannot be created: creating each by itself finds out which.
+                // One of them cannot be created: creating each separately finds out which.
                 for job in chunk {
                     created.push(self.create_job(job.clone()).await?);
                 }

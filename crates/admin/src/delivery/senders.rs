@@ -1,0 +1,81 @@
+//! The receivers to which messages are being sent, each by one task, and the client that they share.
+
+use std::collections::BTreeSet;
+use std::future::pending;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use rondel_core::outgoing::AllowedAddresses;
+use rondel_outgoing::Outgoing;
+use rondel_store::StoreError;
+
+use super::build_client;
+use crate::background::TickError;
+
+/// Receivers, by namespace or channel. While messages are sent to one, no others of its messages are taken, so that none has to wait for these.
+pub(crate) struct Senders<K> {
+    /// Resolve to the receiver and the result.
+    under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
+    receivers: BTreeSet<K>,
+    /// The store error of the last sender that failed, until a tick reports it.
+    failed: Option<TickError>,
+    client: Option<Outgoing>,
+}
+
+impl<K: Ord + Copy + Send + 'static> Senders<K> {
+    pub(crate) fn new() -> Self {
+        Self { under_way: FuturesUnordered::new(), receivers: BTreeSet::new(), failed: None, client: None }
+    }
+
+    /// The receivers to which messages are being sent.
+    pub(crate) fn receivers(&self) -> Vec<K> {
+        self.receivers.iter().copied().collect()
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.receivers.len()
+    }
+
+    /// Starts to send to a receiver.
+    pub(crate) fn start(&mut self, to: K, send: impl Future<Output = Result<(), StoreError>> + Send + 'static) {
+        self.receivers.insert(to);
+        self.under_way.push(Box::pin(async move { (to, send.await) }));
+    }
+
+    /// Waits until a sender ends; for ever if there is none.
+    pub(crate) async fn one_ended(&mut self) {
+        match self.under_way.next().await {
+            Some(ended) => self.ended(ended),
+            None => pending().await,
+        }
+    }
+
+    /// Waits until all senders have ended.
+    pub(crate) async fn all_ended(&mut self) {
+        while let Some(ended) = self.under_way.next().await {
+            self.ended(ended);
+        }
+    }
+
+    fn ended(&mut self, (to, sent): (K, Result<(), StoreError>)) {
+        self.receivers.remove(&to);
+        if let Err(error) = sent {
+            self.failed = Some(error.into());
+        }
+    }
+
+    /// The store error of a sender that ended since the last call.
+    pub(crate) fn check(&mut self) -> Result<(), TickError> {
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    /// The client of all senders.
+    pub(crate) fn client(&mut self, allowed: &AllowedAddresses) -> Result<Outgoing, TickError> {
+        if let Some(client) = &self.client {
+            return Ok(client.clone());
+        }
+        let client = build_client(allowed).map_err(TickError::new)?;
+        Ok(self.client.insert(client).clone())
+    }
+}
