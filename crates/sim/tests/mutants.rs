@@ -49,7 +49,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
 
 /// Those that no seed has shown so far, each with the test that fails without the safeguard.
 const UNSEEN: &[&str] = &[
-    // `old_windows_are_noticed` in crates/admin/src/cluster/closures.rs.
+    // `old_windows_are_noticed` in crates/admin/src/cluster/maintenance.rs.
     "old_windows",
     // `a_lease_does_not_count_from_the_answer_to_its_renewal` in crates/admin/tests/gateway/slow.rs.
     "lease_from_the_answer",

@@ -198,8 +198,8 @@ pub(crate) fn delayed(
     (delay, defined_at): (Duration, Timestamp),
     now: Timestamp,
 ) -> Timestamp {
-    let is_told = fire_at <= finished_at && finished_at <= now;
-    (if is_told { finished_at.max(defined_at) } else { now }).saturating_add(delay)
+    let is_plausible = fire_at <= finished_at && finished_at <= now;
+    (if is_plausible { finished_at.max(defined_at) } else { now }).saturating_add(delay)
 }
 
 /// A result whose text every database can hold.
