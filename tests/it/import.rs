@@ -100,6 +100,37 @@ async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
     assert!(wrong.stderr.contains("mysql://USER:PASSWORD@HOST/NAME"), "{}", wrong.stderr);
 }
 
+/// An account that may not read a table is told which statement permits it, and not that there is no such table.
+#[tokio::test]
+async fn an_import_names_the_right_that_its_account_lacks() {
+    let Some(foreign) = scratch(Backend::Mysql).await else { return };
+    schema::fill(&foreign);
+    let (schema, reader) =
+        (foreign.sql("SELECT DATABASE()").trim().to_owned(), format!("import_{}", std::process::id()));
+    foreign.sql(&format!("CREATE USER '{reader}'@'%' IDENTIFIED BY 'word'"));
+    let mut url = reqwest::Url::parse(foreign.url()).expect("a URL");
+    url.set_username(&reader).expect("a user");
+    url.set_password(Some("word")).expect("a password");
+    let import = async || rondel(&["import", "xxl-job", "--database", url.as_str(), "--time-zone", "UTC"], &[]).await;
+    let grant = |table: &str| format!("GRANT SELECT ON {schema}.{table} TO '{reader}'@'%'");
+    foreign.sql(&grant("xxl_job_registry"));
+    for table in ["xxl_job_group", "xxl_job_info"] {
+        let refused = import().await;
+        assert!(refused.code == Some(1) && refused.stderr.contains(&grant(table)), "{refused:?}");
+        assert!(!refused.stderr.contains("has no table"), "{refused:?}");
+        foreign.sql(&grant(table));
+    }
+    let read = import().await;
+    let left_out = format!(
+        "xxl_job_user is left out: the account may not read the table xxl_job_user, which it may with: {}",
+        grant("xxl_job_user")
+    );
+    assert!(read.code == Some(0) && read.stderr.contains(&left_out), "{read:?}");
+    foreign.sql("DROP TABLE xxl_job_user");
+    assert!(import().await.stderr.contains("xxl_job_user is left out: the database has no table xxl_job_user"));
+    foreign.sql(&format!("DROP USER '{reader}'@'%'"));
+}
+
 /// Tab-separated rows by their first column.
 fn rows(text: &str) -> BTreeMap<String, Vec<String>> {
     let cells = |line: &str| line.split('\t').map(str::to_owned).collect::<Vec<_>>();

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use rondel_core::schedule::Kind;
-use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 
@@ -146,8 +145,7 @@ impl Count {
     }
 
     fn bucket(&self, at: Timestamp) -> Timestamp {
-        let step = millis(self.ahead.step).max(1);
-        Timestamp::from_millis(at.as_millis().div_euclid(step) * step)
+        at.floor(self.ahead.step)
     }
 
     fn note(&mut self, compiled: &Compiled, at: Timestamp) {

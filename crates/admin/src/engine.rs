@@ -35,7 +35,7 @@ use crate::failure_webhook::{self, TestSend, WebhookError, WebhookLoop, WebhookS
 use crate::fires;
 use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
 use crate::host::HostLoop;
-use crate::housekeeping::{self, Chore, HousekeepingLoop};
+use crate::housekeeping::{self, HousekeepingLoop, TaskType};
 use crate::identity::lookups::Lookups;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::log_limit::LogLimit;
@@ -73,20 +73,20 @@ impl Start<'_> {
     }
 
     fn housekeeping(&self) {
-        self.chore::<housekeeping::Stats>();
-        self.chore::<housekeeping::OldStats>();
-        self.chore::<housekeeping::Purge>();
-        self.chore::<housekeeping::Traces>();
-        self.chore::<housekeeping::Logs>();
-        self.chore::<housekeeping::Calls>();
-        self.chore::<housekeeping::Messages>();
-        self.chore::<housekeeping::Tokens>();
-        self.chore::<housekeeping::Executors>();
-        self.chore::<housekeeping::Nodes>();
+        self.task::<housekeeping::Stats>();
+        self.task::<housekeeping::OldStats>();
+        self.task::<housekeeping::Purge>();
+        self.task::<housekeeping::Traces>();
+        self.task::<housekeeping::Logs>();
+        self.task::<housekeeping::Calls>();
+        self.task::<housekeeping::Messages>();
+        self.task::<housekeeping::Tokens>();
+        self.task::<housekeeping::Executors>();
+        self.task::<housekeeping::Nodes>();
     }
 
-    fn chore<C: Chore + 'static>(&self) {
-        self.background(Until::Soft, HousekeepingLoop::<C>::new(Arc::clone(self.shared)));
+    fn task<T: TaskType + 'static>(&self) {
+        self.background(Until::Soft, HousekeepingLoop::<T>::new(Arc::clone(self.shared)));
     }
 }
 

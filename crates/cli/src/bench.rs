@@ -24,7 +24,7 @@ pub(crate) struct BenchArgs {
     /// How many jobs: runs per second of steady, runs of burst
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     jobs: u32,
-    /// How long it is measured; burst ends with its last result
+    /// How long to measure; burst ignores it, and ends with its last result
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
     /// How long it runs before that

@@ -77,6 +77,10 @@ use clap::CommandFactory as _;
 
 use crate::args::Cli;
 
+/// Threads of one server hand rows and messages to each other all the time, which the allocator of the C library is slow at.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     completion::answer(Cli::command);
     Cli::read().run()

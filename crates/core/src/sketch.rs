@@ -167,8 +167,7 @@ impl Step {
     /// The beginning of the bucket that an instant lies in.
     #[must_use]
     pub fn floor(self, at: Timestamp) -> Timestamp {
-        let length = millis(self.length());
-        Timestamp::from_millis(at.as_millis().div_euclid(length).saturating_mul(length))
+        at.floor(self.length())
     }
 }
 

@@ -70,6 +70,21 @@ impl Timestamp {
         Self::from_secs(self.0.saturating_add(999).div_euclid(1000))
     }
 
+    /// The beginning of the stretch that this instant lies in, where stretches of `length` follow each other from 1970 on.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use rondel_core::Timestamp;
+    /// let at: Timestamp = "2026-03-01T10:59:59Z".parse()?;
+    /// assert_eq!(at.floor(Duration::from_secs(4 * 3_600)), "2026-03-01T08:00:00Z".parse()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn floor(self, length: Duration) -> Self {
+        let length = millis(length).max(1);
+        Self(self.0.div_euclid(length).saturating_mul(length))
+    }
+
     /// The length from `earlier` to `self`; zero if `earlier` is the later one.
     #[must_use]
     pub fn since(self, earlier: Self) -> Duration {

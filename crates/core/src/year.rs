@@ -51,13 +51,13 @@ pub fn year(calendar: &Calendar, year: i32) -> Vec<YearDay> {
         month: day.month(),
         day: day.day(),
         weekday: day.weekday().num_days_from_monday(),
-        part: part(calendar, day),
+        part: part_of_day(calendar, day),
         name: calendar.day_name(day).map(str::to_owned),
     })
     .collect()
 }
 
-fn part(calendar: &Calendar, day: NaiveDate) -> Part {
+fn part_of_day(calendar: &Calendar, day: NaiveDate) -> Part {
     let mut at = day.and_time(NaiveTime::MIN);
     let begins_in = calendar.has(at);
     // Membership changes at these times alone.

@@ -289,7 +289,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
     let mut passed = Map::new();
     for parent in parents {
         let result = bounded(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);
-        let given = given(&parent).to_string();
+        let given = own_params(&parent).to_string();
         let given = bounded(parent.run, &given, &mut params_left);
         let entry = json!({
             "run_id": parent.run.to_string(),
@@ -304,7 +304,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
 }
 
 /// The parameters of a parent, without those of its own parents: they must not grow with the length of a chain.
-fn given(parent: &ParentResult) -> Value {
+fn own_params(parent: &ParentResult) -> Value {
     let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
     match own.unwrap_or_else(|| parent.job_params.clone()) {
         Value::Object(mut given) if parent.is_follower => {

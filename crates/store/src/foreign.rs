@@ -4,7 +4,7 @@ pub mod xxl_job;
 
 use std::collections::BTreeMap;
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
+use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _};
 
@@ -22,6 +22,9 @@ pub enum ForeignError {
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
     NoTable(String, String),
+    /// The account may not read the table; holds the statement that would permit it.
+    #[error("the account may not read the table {0}, which it may with: {1}")]
+    Unreadable(String, String),
     /// The table is larger than an import expects.
     #[error("the table {0} has more than {ROW_COUNT_MAX} rows")]
     TooMany(String),
@@ -105,7 +108,7 @@ impl Database {
         let there = self.columns(table).await?;
         let find = |wanted: &str| there.iter().find(|name| name.eq_ignore_ascii_case(wanted));
         let Some(key) = key.iter().map(|column| find(column).cloned()).collect::<Option<Vec<String>>>() else {
-            return Err(ForeignError::NoTable(table.to_owned(), key.join(", ")));
+            return Err(self.why_missing(table, &key.join(", ")).await?);
         };
         let known: Vec<&String> =
             there.iter().filter(|name| !without.iter().any(|one| name.eq_ignore_ascii_case(one))).collect();
@@ -133,6 +136,21 @@ impl Database {
             if rows.len() >= ROW_COUNT_MAX {
                 return Err(ForeignError::TooMany(table.to_owned()));
             }
+        }
+    }
+
+    /// Why a table has none of its columns: MySQL does not list the columns of a table that the account may not read.
+    async fn why_missing(&mut self, table: &str, key: &str) -> Result<ForeignError, ForeignError> {
+        let missing = ForeignError::NoTable(table.to_owned(), key.to_owned());
+        let text = format!("SELECT 1 FROM {} LIMIT 0", self.quoted(table));
+        let Self::MySql(connection) = self else { return Ok(missing) };
+        match sqlx::query(AssertSqlSafe(text)).execute(&mut *connection).await {
+            Err(error) if is_denied(&error) => {
+                let (schema, account) = account(connection).await?;
+                let grant = format!("GRANT SELECT ON {schema}.{table} TO {account}");
+                Ok(ForeignError::Unreadable(table.to_owned(), grant))
+            }
+            _ => Ok(missing),
         }
     }
 
@@ -184,6 +202,22 @@ impl Database {
         }
         Ok(page)
     }
+}
+
+/// MySQL's errors for an account that may not use a table, or a column of it.
+const DENIED: [u16; 2] = [1142, 1143];
+
+fn is_denied(error: &sqlx::Error) -> bool {
+    let own = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    own.is_some_and(|error| DENIED.contains(&error.number()))
+}
+
+/// The name of the database, and the account as statements that grant rights name it.
+async fn account(connection: &mut MySqlConnection) -> Result<(String, String), ForeignError> {
+    let text = "SELECT CAST(CURRENT_USER() AS CHAR), CAST(DATABASE() AS CHAR)";
+    let (account, schema): (String, String) = sqlx::query_as(text).fetch_one(connection).await?;
+    let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
+    Ok((schema, format!("'{user}'@'{host}'")))
 }
 
 #[cfg(test)]

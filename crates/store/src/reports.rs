@@ -40,6 +40,13 @@ pub struct FailureMessage {
 }
 
 impl FailureMessage {
+    /// Whether it names the jobs that it is to name, where those that were not read have at most so many of its runs.
+    pub(crate) fn names_its_jobs(&self, unread_max: u64) -> bool {
+        let count = usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX);
+        let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
+        is_whole || (self.jobs.len() >= count && self.jobs.last().is_some_and(|(_, last)| *last >= unread_max))
+    }
+
     /// Adds these jobs and keeps those with the most such runs.
     pub(crate) fn name_jobs(&mut self, jobs: impl IntoIterator<Item = (JobId, u64)>) {
         self.jobs.extend(jobs);

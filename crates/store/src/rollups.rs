@@ -3,6 +3,7 @@
 //! [`Stats::roll_up`](crate::Stats::roll_up) makes them from the ledger, each run once, together with the counts per job and hour.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::sketch::{Sketch, Step};
@@ -110,6 +111,9 @@ pub enum PointDetail {
     Whole,
     /// The verdicts alone: durations and lateness are empty.
     Verdicts,
+    /// Like [`Verdicts`](Self::Verdicts), summed in stretches of this length, which are counted from the epoch. Each point has the beginning
+    /// of its stretch, even if that is before the range.
+    VerdictsOf(Duration),
 }
 
 /// Selects points.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::outcome::is_provisional;
+use rondel_core::sketch::Step;
 use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::error::Result;
@@ -37,7 +38,7 @@ pub struct JobStat {
 /// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
-    /// Begins a pass of a chore that one node does per period. `false` if any node began one less than seven tenths of the period ago, so
+    /// Begins a pass of a housekeeping task that one node does per period. `false` if any node began one less than seven tenths of the period ago, so
     /// that passes neither double nor drift.
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
@@ -107,7 +108,7 @@ impl CountedRun {
         if self.is_shard || !self.status.is_terminal() {
             return None;
         }
-        let hour = Timestamp::from_secs(self.fire_at.second().div_euclid(3600) * 3600);
+        let hour = Step::Hour.floor(self.fire_at);
         let duration = self.duration().unwrap_or_default();
         let run_count = u64::try_from(self.span_count).unwrap_or(1);
         Some(JobStat { hour, status: self.status, run_count, duration })

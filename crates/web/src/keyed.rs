@@ -1,6 +1,6 @@
 //! `Idempotency-Key`: a call that is sent again gets its first answer, and is not made again.
 //!
-//! The call of a key is kept in the store, so that any server of the cluster finds it: before the call is made, and then with its answer.
+//! A call with a key is stored before it is made, and then with its answer, so that any server of the cluster finds it.
 //! If a server dies in between, the call has no answer, and can be made again a minute later.
 
 use std::collections::BTreeMap;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::try_join3;
+use futures_util::future::try_join;
 use rondel_admin::reports::{self, Failure, Group, LENGTH_MAX, POINT_COUNT_MAX, Period, Row, Stretch};
 use rondel_core::report::ON_TIME_DEFAULT;
 use rondel_core::sketch::Step;
@@ -149,7 +149,6 @@ struct Found {
     all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures count; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
-    apps: Option<Vec<AppId>>,
     is_cut: bool,
     next_cursor: Option<String>,
 }
@@ -166,7 +165,43 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     let stretch = Stretch { from: step.floor(stretch.from), ..stretch };
     let group_max = POINT_COUNT_MAX / stretch.point_count(kind).max(1);
     let group_max = usize::try_from(group_max).unwrap_or(usize::MAX).max(1);
-    let found = find(call, query, (kind, stretch, group_max)).await?;
+    let app = match &query.app {
+        Some(app) => Some(find_app(call, app).await?),
+        None => None,
+    };
+    let find = find(call, query, app, (kind, stretch, group_max));
+    let failures = async |jobs: Option<&[JobId]>| {
+        let apps = seen_apps(call, app);
+        let (namespace, from, to) = (call.namespace.id, stretch.from, stretch.to);
+        let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
+        Ok(reports::failures(call.engine().node(), asked).await?)
+    };
+    let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == By::Label {
+        let found = find.await?;
+        let (counts, failures) = try_join(counts(call, kind, stretch, &found), failures(found.jobs.as_deref())).await?;
+        (found, counts, failures)
+    } else {
+        // All failures of the apps are counted: they take longest to read, and need no list of jobs.
+        let counted = async {
+            let found = find.await?;
+            let counts = counts(call, kind, stretch, &found).await?;
+            Ok::<_, Problem>((found, counts))
+        };
+        let ((found, counts), failures) = try_join(counted, failures(None)).await?;
+        (found, counts, failures)
+    };
+    let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
+    let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
+    Ok(Report { stretch, total, rows, failures, is_cut, next_cursor })
+}
+
+/// The rows of the groups, and the total.
+async fn counts<Q>(
+    call: &Call<Q>,
+    kind: PointKind,
+    stretch: Stretch,
+    found: &Found,
+) -> Result<(Vec<Row>, Vec<Row>), Problem> {
     let node = call.engine().node();
     let (of, owners) = found.all.clone().unwrap_or_else(|| {
         let owners = found.groups.iter().flat_map(|group| group.owners.iter().copied()).collect();
@@ -174,23 +209,13 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     });
     let all = [Group { name: call.namespace.name.clone(), app: None, owners }];
     let whole = Stretch { period: Period::Total, ..stretch };
-    let asked = FailureQuery {
-        namespace: call.namespace.id,
-        jobs: found.jobs.as_deref(),
-        apps: found.apps.as_deref(),
-        from: stretch.from,
-        to: stretch.to,
-        limit: FAILURE_ROWS,
-    };
-    let (rows, mut total, failures) = try_join3(
-        reports::rows(node, kind, &found.groups, stretch),
-        reports::rows(node, of, &all, whole),
-        reports::failures(node, asked),
-    )
-    .await?;
-    let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
-    let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
-    Ok(Report { stretch, total, rows, failures, is_cut, next_cursor })
+    let rows = reports::rows(node, kind, &found.groups, stretch);
+    Ok(try_join(rows, reports::rows(node, of, &all, whole)).await?)
+}
+
+/// The named app, or else the apps that the caller sees; `None` for all.
+fn seen_apps<Q>(call: &Call<Q>, app: Option<AppId>) -> Option<Vec<AppId>> {
+    app.map(|app| vec![app]).or_else(|| call.seen_apps())
 }
 
 fn stretch(query: &ReportQuery, now: Timestamp) -> Result<Stretch, Problem> {
@@ -219,15 +244,11 @@ fn stretch(query: &ReportQuery, now: Timestamp) -> Result<Stretch, Problem> {
 async fn find<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
+    app: Option<AppId>,
     (kind, stretch, group_max): (PointKind, Stretch, usize),
 ) -> Result<Found, Problem> {
     let store = call.engine().store();
-    let app = match &query.app {
-        Some(app) => Some(find_app(call, app).await?),
-        None => None,
-    };
-    // The named app, or else the apps that the caller sees.
-    let apps = app.map(|app| vec![app]).or_else(|| call.seen_apps());
+    let apps = seen_apps(call, app);
     let whole = |apps: &Option<Vec<AppId>>| match apps {
         None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
@@ -237,7 +258,7 @@ async fn find<Q: Sync>(
             let (_, owners) = whole(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
             let is_cut = group.owners.len() > group_max;
-            Ok(Found { groups: vec![group], apps, is_cut, ..Found::default() })
+            Ok(Found { groups: vec![group], is_cut, ..Found::default() })
         }
         By::App => {
             let mut seen = store.apps(call.namespace.id).await?;
@@ -250,18 +271,18 @@ async fn find<Q: Sync>(
                 app: None,
             };
             let groups = seen.into_iter().map(group).collect();
-            Ok(Found { groups, all: Some(whole(&apps)), apps, is_cut, ..Found::default() })
+            Ok(Found { groups, all: Some(whole(&apps)), is_cut, ..Found::default() })
         }
         By::Job => jobs(call, query, (app, stretch, group_max)).await.map(|found| {
             let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
-            Found { all, jobs, apps, ..found }
+            Found { all, jobs, ..found }
         }),
         By::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
             let found = labels(call, query, (app, stretch, group_max)).await?;
             let jobs = Some(owners_of(&found.groups));
-            Ok(Found { jobs, apps, ..found })
+            Ok(Found { jobs, ..found })
         }
     }
 }

@@ -146,7 +146,7 @@ pub(crate) async fn build_search<Q>(
     search.late = filter.late;
     for text in &filter.texts {
         let lower = text.text.to_lowercase();
-        let jobs = if is_part(&lower) { containing(call, &lower).await? } else { Vec::new() };
+        let jobs = if is_part(&lower) { jobs_containing(call, &lower).await? } else { Vec::new() };
         let jobs = jobs.into_iter().map(|job| job.id).collect();
         search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
     }
@@ -189,7 +189,7 @@ async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern]) -> Result<Option<Vec<JobI
         }
         let part = pattern.part().to_ascii_lowercase();
         if is_part(&part) {
-            let mut jobs = containing(call, &part).await?;
+            let mut jobs = jobs_containing(call, &part).await?;
             jobs.retain(|job| pattern.is_name() || pattern.matches(&job.name));
             found.extend(jobs.into_iter().map(|job| job.id));
         }
@@ -206,7 +206,7 @@ fn is_part(text: &str) -> bool {
     text.len() <= name::NAME_LEN_MAX && text.chars().all(plain)
 }
 
-async fn containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<Entry>>, Problem> {
+async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<Entry>>, Problem> {
     let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
     Ok(board.named(|name| name.contains(part), call.seen_apps().as_deref(), JOB_COUNT_MAX))
 }

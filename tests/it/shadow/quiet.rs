@@ -105,6 +105,26 @@ async fn an_account_that_may_only_read_switches_nothing() {
     assert_eq!(pair.job("job-1").await["mode"], Value::from("shadow"));
 }
 
+/// Without --yes, the command tells where each job runs now, and what would become of it.
+#[tokio::test]
+async fn a_rehearsal_names_where_each_job_runs() {
+    let Some(pair) = Pair::start().await else { return };
+    pair.old.add(1..=3, 1, now_s() + 3_600);
+    pair.old.sql("UPDATE xxl_job_info SET trigger_status = 0, trigger_next_time = 0 WHERE id = 2");
+    pair.old.sql("UPDATE xxl_job_info SET glue_type = 'GLUE_SHELL', executor_handler = '' WHERE id = 3");
+    let cron = json!({"schedule": {"cron": "0 0 3 * * ?"}});
+    let script = json!({"schedule": {"cron": "0 0 3 * * ?"}, "handler": "GLUE_SHELL", "params": {"source": "x"}});
+    create(&pair.server, &[shadow(1, &cron), shadow(2, &json!({})), shadow(3, &script)]).await;
+    let rehearsed = pair.switch("promote", &["job-1", "job-2", "job-3"], &[]).await;
+    assert_eq!(rehearsed.0.code, Some(2), "{rehearsed:?}");
+    rehearsed.check("job-1", "xxl-job", "would run here from its next one on");
+    rehearsed.check("job-2", "xxl-job", "has no schedule: would run here when it is triggered");
+    rehearsed.check("job-3", "xxl-job", "its script needs an executor in Java");
+    let planned = Value::from(vec![shadow(4, &cron)]);
+    let plan = pair.server.api().post("/api/v1/jobs/apply?dry_run=true", planned).await.expect(200).to_string();
+    assert!(plan.contains("is in shadow mode") && plan.contains("rondel shadow promote"), "{plan}");
+}
+
 /// A demotion leaves an instant in the definition, which no file of an import has.
 #[tokio::test]
 async fn a_file_without_a_seam_leaves_that_of_a_job_as_it_is() {

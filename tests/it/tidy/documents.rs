@@ -53,6 +53,42 @@ fn the_life_of_a_run_names_a_file_and_a_function_for_each_step() {
     assert_eq!(functions.len(), count, "two steps name the same function");
 }
 
+/// Each row of the code index has a noun of its own, in alphabetical order, and files with what it names in them.
+#[test]
+fn the_code_index_names_what_is_there() {
+    let text = read(Path::new("docs/CODE_INDEX.md"));
+    let rows: Vec<Vec<&str>> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"))
+        .map(|row| row.split(" | ").collect())
+        .skip(1)
+        .collect();
+    assert!(rows.len() > 100, "{} rows", rows.len());
+    let mut wrong = Vec::new();
+    let nouns: Vec<String> = rows.iter().map(|row| row[0].replace('`', "").to_lowercase()).collect();
+    wrong.extend(nouns.windows(2).filter(|two| two[0] >= two[1]).map(|two| format!("not in order: {two:?}")));
+    for row in &rows {
+        assert_eq!(row.len(), 4, "{row:?}");
+        for cell in row[1..].iter().filter(|cell| **cell != "–") {
+            for pair in cell.split(", ") {
+                let words: Vec<&str> = pair.split('`').collect();
+                let ["", file, " ", name, ""] = words[..] else { panic!("not a file and a name: {pair}") };
+                let kinds = ["fn", "struct", "enum", "trait", "const", "type", "function"];
+                let text = read(Path::new(file));
+                let is_named = |at: usize| !text[at..].starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+                let is_there = kinds.iter().any(|kind| {
+                    let definition = format!("{kind} {name}");
+                    text.match_indices(&definition).any(|(at, _)| is_named(at + definition.len()))
+                });
+                if !is_there {
+                    wrong.push(format!("{}: {file} does not define {name}", row[0]));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
 fn documents(files: &[PathBuf]) -> Vec<&PathBuf> {
     let is_document = |path: &&PathBuf| {
         *path == Path::new("README.md") || (path.starts_with("docs") && path.extension().is_some_and(|end| end == "md"))

@@ -92,8 +92,7 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     work_off(d);
 }
 
-/// Offers freed places to the runs that wait for them, in order. Only event handlers call it: the functions that it calls add to the same
-/// queue.
+/// Offers freed places to waiting runs, in order. Only event handlers call it: the functions that it calls add to `d.state.work`.
 pub(super) fn work_off(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {

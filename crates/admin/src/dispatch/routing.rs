@@ -62,9 +62,9 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
     // Executors that left triggers unanswered lately are skipped if another one is available. A broadcast goes to all.
-    let is_paused = |online: &Online| d.state.executors.silences.is_paused(online.session.executor, now);
-    if job.route != Route::Broadcast && online.iter().any(|one| one.takes_new() && !is_paused(one)) {
-        for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_paused(one)) {
+    let is_avoided = |online: &Online| d.state.executors.silences.is_avoided(online.session.executor, now);
+    if job.route != Route::Broadcast && online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
+        for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_avoided(one)) {
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }
     }

@@ -123,12 +123,12 @@ impl OpenRun {
     }
 
     /// The epoch and the attempt: of two versions of one run, the greater is the later.
-    const fn version(&self) -> (i64, i32) {
-        version(&self.ready)
+    const fn epoch_and_attempt(&self) -> (i64, i32) {
+        epoch_and_attempt(&self.ready)
     }
 }
 
-const fn version(ready: &Ready) -> (i64, i32) {
+const fn epoch_and_attempt(ready: &Ready) -> (i64, i32) {
     (ready.run.node_epoch, ready.run.attempt)
 }
 
@@ -330,7 +330,7 @@ impl OpenRuns {
     pub(crate) fn arrival(&self, ready: &Ready) -> Arrival {
         let Some(here) = self.get(ready.run.id) else { return Arrival::New };
         let has_timer = matches!(here.stage, Stage::Scheduled(_) | Stage::HeldBack(_));
-        match version(ready).cmp(&here.version()) {
+        match epoch_and_attempt(ready).cmp(&here.epoch_and_attempt()) {
             std::cmp::Ordering::Greater => Arrival::Replaces,
             std::cmp::Ordering::Equal if has_timer => Arrival::Replaces,
             std::cmp::Ordering::Equal | std::cmp::Ordering::Less => Arrival::Known,

@@ -49,7 +49,7 @@ impl Silences {
     }
 
     /// Whether runs go to other executors first.
-    pub(crate) fn is_paused(&self, executor: ExecutorId, now: Timestamp) -> bool {
+    pub(crate) fn is_avoided(&self, executor: ExecutorId, now: Timestamp) -> bool {
         self.0.get(&executor).is_some_and(|silence| silence.paused_until > now)
     }
 }
@@ -64,10 +64,13 @@ mod tests {
         for (count, now, until) in [(1, 100, 130), (2, 200, 260), (3, 300, 420), (4, 500, 740), (5, 800, 1_280)] {
             let expected = UnansweredTriggers { count, since: at(85) };
             assert_eq!(silences.left_unanswered(executor, at(now - 15), at(now)), expected);
-            assert!(silences.is_paused(executor, at(until - 1)) && !silences.is_paused(executor, at(until)), "{count}");
+            assert!(
+                silences.is_avoided(executor, at(until - 1)) && !silences.is_avoided(executor, at(until)),
+                "{count}"
+            );
         }
         silences.left_unanswered(executor, at(2_000), at(2_000));
-        assert!(!silences.is_paused(executor, at(2_600)), "ten minutes at most");
+        assert!(!silences.is_avoided(executor, at(2_600)), "ten minutes at most");
         assert!(silences.end(executor) && !silences.end(executor));
         assert_eq!(silences.left_unanswered(executor, at(3_000), at(3_015)).count, 1, "it had answered");
     }

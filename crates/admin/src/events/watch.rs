@@ -67,7 +67,7 @@ pub struct Listener {
     /// The position up to which the client listened before.
     cursor: Option<Cursor>,
     /// The last event that was delivered; `None` before the start.
-    had: Option<u64>,
+    last_delivered: Option<u64>,
 }
 
 /// What a listener receives.
@@ -98,7 +98,7 @@ impl Events {
     /// Subscribes, from now on or from the position of an earlier cursor.
     #[must_use]
     pub fn listen(self: &Arc<Self>, cursor: Option<Cursor>) -> Listener {
-        Listener { events: Arc::clone(self), cursor, had: None }
+        Listener { events: Arc::clone(self), cursor, last_delivered: None }
     }
 }
 
@@ -119,7 +119,7 @@ impl Listener {
         if state.looked_at.is_none_or(|at| at.elapsed() >= PERIOD) {
             state.look(store, now).await;
         }
-        let Some(had) = self.had else {
+        let Some(last) = self.last_delivered else {
             // There is no position to start from before the store was read once.
             if state.board.seen_at.is_none() {
                 return Next::Nothing;
@@ -129,12 +129,12 @@ impl Listener {
                 Some(None) => (state.last, true),
                 None => (state.last, false),
             };
-            self.had = Some(number);
+            self.last_delivered = Some(number);
             return Next::Begun { cursor: state.cursor(id, number), is_gap };
         };
-        let Some(events) = state.newer_than(had) else { return Next::TooSlow };
+        let Some(events) = state.newer_than(last) else { return Next::TooSlow };
         let Some(last) = events.last() else { return Next::Nothing };
-        self.had = Some(last.number);
+        self.last_delivered = Some(last.number);
         let cursor = Cursor { watch: id, number: last.number, at: last.at };
         Next::Events(events, cursor)
     }
@@ -434,7 +434,7 @@ mod tests {
         }
         let Next::Events(heard, _) = slow.take(&store, Timestamp::EPOCH).await else { unreachable!() };
         assert_eq!(heard.len(), BATCH, "as many as fit are kept");
-        let mut slower = Listener { had: Some(0), ..slow.clone() };
+        let mut slower = Listener { last_delivered: Some(0), ..slow.clone() };
         events.state.lock().await.keep(Timestamp::EPOCH, None, What::Gap);
         assert_eq!(slower.take(&store, Timestamp::EPOCH).await, Next::TooSlow);
         assert!(events.state.lock().await.kept.len() <= KEPT_COUNT);

@@ -43,7 +43,7 @@ const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// A housekeeping task. Each has a loop of its own, so that a slow or failing one does not delay the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Duty {
+pub(crate) enum Task {
     /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
     Stats,
     OldStats,
@@ -57,9 +57,9 @@ pub(crate) enum Duty {
     Nodes,
 }
 
-impl Duty {
+impl Task {
     /// Its name in the loops' reports, and in the table of the last passes.
-    const fn task(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Stats => "roll_up",
             Self::OldStats => "forget_stats",
@@ -91,36 +91,36 @@ impl Duty {
     }
 }
 
-/// A duty as a type, so that each loop has its name and work as constants.
-pub(crate) trait Chore: Send {
-    const DUTY: Duty;
+/// A task as a type, so that each loop has its name and work as constants.
+pub(crate) trait TaskType: Send {
+    const TASK: Task;
 }
 
-macro_rules! chores {
-    ($($chore:ident)*) => {$(
+macro_rules! tasks {
+    ($($task:ident)*) => {$(
         #[derive(Debug)]
-        pub(crate) struct $chore;
+        pub(crate) struct $task;
 
-        impl Chore for $chore {
-            const DUTY: Duty = Duty::$chore;
+        impl TaskType for $task {
+            const TASK: Task = Task::$task;
         }
     )*};
 }
 
-chores! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes }
+tasks! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes }
 
-pub(crate) struct HousekeepingLoop<C> {
+pub(crate) struct HousekeepingLoop<T> {
     shared: Arc<Shared>,
     /// Period in which runs and logs are looked through; it depends on their retention.
     keep_period: Duration,
     batch: u32,
     started: Instant,
-    chore: PhantomData<C>,
+    task: PhantomData<T>,
 }
 
-impl<C: Chore> Background for HousekeepingLoop<C> {
-    const NAME: &'static str = C::DUTY.task();
-    const WORK: &'static str = C::DUTY.work();
+impl<T: TaskType> Background for HousekeepingLoop<T> {
+    const NAME: &'static str = T::TASK.name();
+    const WORK: &'static str = T::TASK.work();
 
     fn period(&self) -> Option<Duration> {
         // The check is as frequent as the counts, since the last pass, begun by another node, may become outdated earlier.
@@ -139,39 +139,39 @@ impl<C: Chore> Background for HousekeepingLoop<C> {
     }
 }
 
-impl<C: Chore> HousekeepingLoop<C> {
+impl<T: TaskType> HousekeepingLoop<T> {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let keep_period = period(shared.config.retention.min(shared.config.log_retention));
-        Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), chore: PhantomData }
+        Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), task: PhantomData }
     }
 
     /// Runs a pass if one is due. Returns the number of rows removed.
     async fn perform(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
-        let period = match C::DUTY {
-            Duty::Stats => self.keep_period.min(STATS_PERIOD),
-            Duty::Purge | Duty::Traces | Duty::Logs | Duty::Messages => self.keep_period,
-            Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
+        let period = match T::TASK {
+            Task::Stats => self.keep_period.min(STATS_PERIOD),
+            Task::Purge | Task::Traces | Task::Logs | Task::Messages => self.keep_period,
+            Task::OldStats | Task::Calls | Task::Tokens | Task::Executors | Task::Nodes => PERIOD_MAX,
         };
-        let is_early = C::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
-        if is_early || !store.begin_pass(C::DUTY.task(), period).await? {
+        let is_early = T::TASK == Task::Executors && self.started.elapsed() < SETTLE_TIME;
+        if is_early || !store.begin_pass(T::TASK.name(), period).await? {
             return Ok(0);
         }
         let retention = self.shared.config.retention;
-        match C::DUTY {
-            Duty::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
-            Duty::OldStats => stats::forget_old(&self.shared).await,
-            Duty::Purge => self.purge(stop).await,
-            Duty::Traces => {
+        match T::TASK {
+            Task::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
+            Task::OldStats => stats::forget_old(&self.shared).await,
+            Task::Purge => self.purge(stop).await,
+            Task::Traces => {
                 let traces = in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
                 Ok(traces + in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
             }
-            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
-            Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
-            Duty::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
-            Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
-            Duty::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
-            Duty::Nodes => {
+            Task::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
+            Task::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
+            Task::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
+            Task::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
+            Task::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
+            Task::Nodes => {
                 // By then its runs are deleted as well.
                 let dead_for = FORGET_NODE_AFTER.max(retention + FORGET_AFTER);
                 store.forget_nodes(now - dead_for, BATCH_MAX).await

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use rondel_core::job::{PARAMS_LEN_MAX, check_params_size};
 use rondel_core::overrides::Overrides;
+use rondel_core::shadow::Mode;
 use rondel_core::spec::{ItemSpec, ItemsSpec, with_params_of_shard};
 use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
 use serde_json::Value;
@@ -21,6 +22,8 @@ pub enum JobWarning {
         /// The handler.
         handler: String,
     },
+    /// The job is in shadow mode: its fires are planned, and nothing is sent.
+    Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
     LeavesShadow,
 }
@@ -31,6 +34,9 @@ impl std::fmt::Display for JobWarning {
             Self::NoHandler { app, handler } => {
                 write!(f, "no executor of app {app} that is online has a handler {handler}")
             }
+            Self::Shadow => f.write_str(
+                "is in shadow mode: its fires are planned, and none is sent until it is switched over with rondel shadow promote",
+            ),
             Self::LeavesShadow => f.write_str(
                 "leaves shadow mode, and runs here from its next fire on, also while another scheduler runs it: rondel shadow promote stops it there",
             ),
@@ -65,10 +71,14 @@ pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, 
 #[must_use]
 pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobWarning> {
     let (app, handler) = (&spec.app, &spec.handler);
-    match node.shared().registry.params_schema(namespace, app, handler) {
-        Some(_) => Vec::new(),
-        None => vec![JobWarning::NoHandler { app: app.clone(), handler: handler.clone() }],
+    let mut warnings = Vec::new();
+    if spec.enabled && spec.mode == Mode::Shadow {
+        warnings.push(JobWarning::Shadow);
     }
+    if !is_offered(node, namespace, app, handler) {
+        warnings.push(JobWarning::NoHandler { app: app.clone(), handler: handler.clone() });
+    }
+    warnings
 }
 
 /// Whether an executor connected to this node offers a handler.

@@ -96,7 +96,7 @@ settings! {
         /// What executors need beside a token: any certificate that is signed so, or one made out to their app and name
         #[arg(long, global = true, value_name = "WHICH", env = "RONDEL_SERVER_EXECUTOR_CERTIFICATES")]
         executor_certificates: ExecutorCertificates, example "\"named\"";
-        /// Listen beyond this machine without TLS, because something else keeps strangers out
+        /// Listen on external addresses without TLS; something else restricts access
         #[arg(long, global = true, env = "RONDEL_SERVER_INSECURE_HTTP", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         insecure_http: bool = false;
         /// How long this server may act after it was last heard of; then another one takes over its jobs

@@ -35,7 +35,7 @@ pub(crate) struct DevArgs {
     /// Where console, REST and gRPC listen; port 0 is a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: Listen,
-    /// Listen beyond this machine without TLS, because something else keeps strangers out
+    /// Listen on external addresses without TLS; something else restricts access
     #[arg(long)]
     insecure_http: bool,
     /// Run script text that comes with a job, not only programs named by it

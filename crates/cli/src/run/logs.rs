@@ -151,7 +151,7 @@ impl Log<'_> {
                     body = self.page(Some(&cursor)).await?;
                     asked = Some(cursor);
                 }
-                next => return self.close(&items, next.as_deref()),
+                next => return self.write_document(&items, next.as_deref()),
             }
         }
     }
@@ -210,7 +210,7 @@ impl Log<'_> {
     }
 
     /// Writes the items of several pages as one document.
-    fn close(&self, items: &[String], next: Option<&str>) -> Result<(), Failure> {
+    fn write_document(&self, items: &[String], next: Option<&str>) -> Result<(), Failure> {
         if self.format != Format::Json {
             return Ok(());
         }

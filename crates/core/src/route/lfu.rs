@@ -1,4 +1,4 @@
-//! LFU: the executor that this job used least often (XXL-JOB's LFU). Remembers a count for each name, for a day. An executor that comes
+//! LFU: the executor that this job used least often (XXL-JOB's LFU). Remembers a count for each executor, for a day. An executor that comes
 //! online starts with the least count of the others, so that it is not flooded. Among equals it picks at random, so that jobs created
 //! together do not all begin with the first.
 

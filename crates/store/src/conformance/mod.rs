@@ -260,6 +260,7 @@ macro_rules! for_each_conformance_check {
             runs_are_counted_by_hour,
             failures_are_counted_by_message_and_day,
             a_message_names_the_jobs_that_had_it_most,
+            a_message_of_many_jobs_names_some,
             a_weekly_report_is_written_once,
             points_add_up_to_the_runs,
             failing_jobs_are_those_whose_newest_runs_failed,

@@ -126,6 +126,36 @@ pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
     assert_eq!(store.failure_messages(&first_day).await.unwrap()[0].count, 28);
 }
 
+/// The most frequent message names its jobs also where each of them had other messages more often.
+pub async fn a_message_of_many_jobs_names_some(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
+    let (app, mut ids) = (name("app"), Vec::new());
+    for number in 0..21 {
+        let job = job(store, Some(at)).await;
+        let count = if number % 2 == 1 { 3 } else { 1 };
+        let rows: Vec<Run> = (0..count).map(|fire| run(&job, token, at + Duration::from_secs(fire))).collect();
+        claim(store, token, &job, rows.clone()).await;
+        let message = |(index, row)| {
+            let text = if index == 0 { "is tired" } else { "is angry" };
+            AttemptEnd { message: Some(format!("{app} {text}")), ..finish(row, FAILED) }
+        };
+        finish_all(store, &rows.iter().enumerate().map(message).collect::<Vec<_>>()).await;
+        ids.push(job.id);
+    }
+    roll_up(store).await;
+    let to = at + Duration::from_secs(86_400);
+    let query = FailureQuery { namespace: DEFAULT, jobs: Some(&ids), apps: None, from: at, to, limit: 1 };
+    let found = store.failure_messages(&query).await.unwrap();
+    let sums: Vec<_> = found.iter().map(|one| (one.count, one.job_count)).collect();
+    assert_eq!(sums, [(21, 21)], "{found:?}");
+    let tired: Vec<_> = ids.iter().take(5).map(|id| (*id, 1)).collect();
+    assert_eq!(found[0].jobs, tired);
+    let both = store.failure_messages(&FailureQuery { limit: 2, ..query }).await.unwrap();
+    let angry: Vec<_> = ids.iter().skip(1).step_by(2).take(5).map(|id| (*id, 2)).collect();
+    assert_eq!((&both[0].jobs, both[1].count, both[1].job_count, &both[1].jobs), (&tired, 20, 10, &angry));
+}
+
 /// A report is written once, with the schedule that it was made from; its message is sent through its channel.
 pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     let now = store.now().await.unwrap();

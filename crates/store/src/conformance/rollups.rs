@@ -98,6 +98,15 @@ pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let verdicts = store.points(&PointQuery { detail: PointDetail::Verdicts, ..query }).await.unwrap();
     let bare = StatPoint { durations: Sketch::default(), lateness: Sketch::default(), ..whole[0].clone() };
     assert_eq!(verdicts, [bare], "the verdicts without the lengths");
+    let length = Duration::from_secs(4 * 3_600);
+    let sums = store.points(&PointQuery { detail: PointDetail::VerdictsOf(length), ..query }).await.unwrap();
+    assert_eq!(sums, [StatPoint { at: at.floor(length), ..verdicts[0].clone() }], "a stretch begins before the range");
+    let of_app = PointQuery { kind: PointKind::App, owners: &[app.get(), app.get() + 1], step: Step::Minute, ..query };
+    let of_app =
+        PointQuery { to: first + Duration::from_secs(7_200), detail: PointDetail::VerdictsOf(length), ..of_app };
+    let sums = store.points(&PointQuery { limit: 1, ..of_app }).await.unwrap();
+    let verdicts = Verdicts { succeeded: 3, failed: 1, skipped: 4, ..Verdicts::default() };
+    assert_eq!(sums.iter().map(|sum| (sum.owner, sum.verdicts)).collect::<Vec<_>>(), [(app.get(), verdicts)]);
     while store.forget_points(PointKind::Job, Step::Hour, first + Duration::from_secs(1), 1).await.unwrap() > 0 {}
     assert!(store.points(&query).await.unwrap().is_empty());
     assert!(!points(store, PointKind::Job, job.id.get(), Step::Day).await.is_empty());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use sqlx::mysql::MySqlConnection;
 use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
-use super::{Database, ForeignError};
+use super::{Database, ForeignError, account, is_denied};
 
 /// A row of `xxl_job_log`: an attempt to send a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -210,10 +210,8 @@ impl XxlDatabase {
         if denied.is_empty() {
             return Ok(());
         }
-        let text = "SELECT CAST(CURRENT_USER() AS CHAR), CAST(DATABASE() AS CHAR)";
-        let (account, schema): (String, String) = sqlx::query_as(text).fetch_one(&mut self.0).await?;
-        let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
-        let grant = |table: &&str| format!("GRANT SELECT, UPDATE ON {schema}.{table} TO '{user}'@'{host}'");
+        let (schema, account) = account(&mut self.0).await?;
+        let grant = |table: &&str| format!("GRANT SELECT, UPDATE ON {schema}.{table} TO {account}");
         Err(ForeignError::Denied(denied.iter().map(grant).collect::<Vec<_>>().join("; ")))
     }
 
@@ -318,14 +316,6 @@ const RIGHTS: [(&str, &str); 2] = [
     ),
     ("xxl_job_lock", "SELECT lock_name FROM xxl_job_lock WHERE 1 = 0 FOR UPDATE"),
 ];
-/// MySQL's errors for an account that may not use a table, or a column of it.
-const DENIED: [u16; 2] = [1142, 1143];
-
-fn is_denied(error: &sqlx::Error) -> bool {
-    let own = error.as_database_error().and_then(|error| error.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>());
-    own.is_some_and(|error| DENIED.contains(&error.number()))
-}
-
 type MySqlQuery = sqlx::query::Query<'static, sqlx::MySql, sqlx::mysql::MySqlArguments>;
 
 fn marks(count: usize) -> String {

@@ -1,4 +1,4 @@
-//! The nodes that count for limits.
+//! Which node counts the runs of each limit.
 
 use async_trait::async_trait;
 use rondel_core::{NamespaceId, NodeId};

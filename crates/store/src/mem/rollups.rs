@@ -27,10 +27,20 @@ impl Rollups for MemStore {
         let mut points: Vec<StatPoint> =
             state.points.iter().filter(|(key, _)| is_asked(key)).map(|(_, point)| point.clone()).collect();
         points.sort_by_key(|point| (point.owner, point.at));
-        points.truncate(size(query.limit));
-        if query.detail == PointDetail::Verdicts {
+        if query.detail != PointDetail::Whole {
             points.iter_mut().for_each(|point| (point.durations, point.lateness) = Default::default());
         }
+        if let PointDetail::VerdictsOf(length) = query.detail {
+            points.iter_mut().for_each(|point| point.at = point.at.floor(length));
+            points.dedup_by(|next, sum| {
+                let is_same = (next.owner, next.at) == (sum.owner, sum.at);
+                if is_same {
+                    sum.verdicts = sum.verdicts.plus(next.verdicts);
+                }
+                is_same
+            });
+        }
+        points.truncate(size(query.limit));
         Ok(points)
     }
 

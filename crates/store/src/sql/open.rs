@@ -18,7 +18,7 @@ use super::{SqlStore, failure, migrate};
 use crate::OpenError;
 use crate::sealed::Sealer;
 
-/// Each reader of a file has a thread and a cache of its own.
+/// Few, because each SQLite reader has a thread and a cache of its own.
 const SQLITE_READERS_MAX: u32 = 4;
 
 impl SqlStore {

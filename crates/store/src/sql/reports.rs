@@ -19,29 +19,42 @@ use crate::{Reports, Result};
 
 /// Maximum number of messages that are read of one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
+/// How many pairs of a message and a job are read for each message, and at most.
+const PAIR_COUNT: u32 = 10;
+const PAIR_COUNT_MAX: u32 = 10_000;
 
-/// The most frequent messages, each with the jobs that had it most: a row for each of these jobs. Of a message the first row alone has
-/// the text. The failures are summed up once, by message and job; windows over these sums do the rest.
+/// The most frequent messages, and then the most frequent pairs of a message and a job, which have no number of jobs. The failures are
+/// summed once, by job and message: to rank the jobs of each message in the database takes longer than all the rest.
 macro_rules! select_failures {
     ($rest:literal) => {
         concat!(
-            "SELECT placed.fold_key, CAST(placed.total AS {bigint}) AS total, placed.job_count, placed.newest_run_id, \
-             placed.job_id, placed.run_count, CASE WHEN placed.place = 1 THEN \
-             (SELECT MAX(failure_stat.message) FROM failure_stat \
-             WHERE failure_stat.job_id = placed.job_id AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
-             AND failure_stat.fold_key = placed.fold_key) END AS message FROM \
-             (SELECT summed.fold_key, summed.job_id, summed.run_count, \
-             ROW_NUMBER() OVER (PARTITION BY summed.fold_key ORDER BY summed.run_count DESC, summed.job_id) AS place, \
-             SUM(summed.run_count) OVER (PARTITION BY summed.fold_key) AS total, \
-             COUNT(*) OVER (PARTITION BY summed.fold_key) AS job_count, \
-             MAX(summed.newest_run_id) OVER (PARTITION BY summed.fold_key) AS newest_run_id FROM \
-             (SELECT failure_stat.fold_key, failure_stat.job_id, \
-             CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, \
-             MAX(failure_stat.newest_run_id) AS newest_run_id FROM failure_stat WHERE ",
+            "WITH summed AS (SELECT failure_stat.job_id, failure_stat.fold_key, \
+             CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count, MAX(failure_stat.newest_run_id) AS newest_run_id \
+             FROM failure_stat WHERE ",
             $rest,
             " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
-             GROUP BY failure_stat.fold_key, failure_stat.job_id) summed) placed WHERE placed.place <= ? \
-             ORDER BY placed.total DESC, placed.fold_key, placed.place LIMIT ?"
+             GROUP BY failure_stat.job_id, failure_stat.fold_key) \
+             SELECT totals.fold_key, totals.job_id, totals.run_count, totals.job_count, totals.newest_run_id, \
+             (SELECT MAX(failure_stat.message) FROM failure_stat WHERE failure_stat.job_id = totals.job_id \
+             AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? \
+             AND failure_stat.fold_key = totals.fold_key) AS message FROM \
+             (SELECT summed.fold_key, MIN(summed.job_id) AS job_id, CAST(SUM(summed.run_count) AS {bigint}) AS run_count, \
+             COUNT(*) AS job_count, MAX(summed.newest_run_id) AS newest_run_id FROM summed GROUP BY summed.fold_key \
+             ORDER BY run_count DESC, summed.fold_key LIMIT ?) totals \
+             UNION ALL SELECT pairs.fold_key, pairs.job_id, pairs.run_count, 0, pairs.newest_run_id, NULL FROM \
+             (SELECT summed.fold_key, summed.job_id, summed.run_count, summed.newest_run_id FROM summed \
+             ORDER BY summed.run_count DESC, summed.job_id LIMIT ?) pairs"
+        )
+    };
+}
+/// The jobs with the most runs that failed with one message.
+macro_rules! select_jobs {
+    ($rest:literal) => {
+        concat!(
+            "SELECT failure_stat.job_id, CAST(SUM(failure_stat.run_count) AS {bigint}) AS run_count FROM failure_stat WHERE ",
+            $rest,
+            " AND failure_stat.day_at_ms >= ? AND failure_stat.day_at_ms < ? AND failure_stat.fold_key = ? \
+             GROUP BY failure_stat.job_id ORDER BY run_count DESC, failure_stat.job_id LIMIT ?"
         )
     };
 }
@@ -62,6 +75,14 @@ const READ_FAILURES_OF_APPS: Statement = Statement {
 };
 pub(super) const READ_FAILURES_OF_JOBS: Statement =
     Statement { name: "read_failures_of_jobs", text: select_failures!("failure_stat.job_id {in_list}") };
+pub(super) const READ_FAILING_WITH: Statement =
+    Statement { name: "read_failing_with", text: select_jobs!("failure_stat.namespace_id = ?") };
+const READ_FAILING_WITH_OF_APPS: Statement = Statement {
+    name: "read_failing_with_of_apps",
+    text: select_jobs!("failure_stat.namespace_id = ? AND failure_stat.app_id {in_list}"),
+};
+pub(super) const READ_FAILING_WITH_OF_JOBS: Statement =
+    Statement { name: "read_failing_with_of_jobs", text: select_jobs!("failure_stat.job_id {in_list}") };
 const READ_MESSAGES: Statement =
     Statement { name: "read_messages_of_runs", text: "SELECT id, message FROM run WHERE id {in_list}" };
 const READ_FAILURE_KEYS: Statement = Statement {
@@ -109,16 +130,37 @@ const MOVE_SCHEDULE: Statement = Statement {
 #[async_trait]
 impl Reports for SqlStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
+        let begun = begun(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
         // A message that is rare in one part of a long list of jobs may be frequent in all of it.
-        let is_in_parts = query.jobs.is_some_and(|jobs| jobs.len() > CHUNK_MAX);
-        let limit = if is_in_parts { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
+        let limit = if begun.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
-        for read in reads(query, limit) {
-            for row in self.rows(read).await? {
-                add_row(&mut found, &row)?;
+        let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);
+        // Pairs that were not read have at most so many runs.
+        let mut unread_max = 0;
+        for read in begun {
+            let read = read.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
+            let (mut pair_count, mut last) = (0, 0);
+            for row in self.rows(read.int(pair_limit.into())).await? {
+                if let Some(run_count) = add_row(&mut found, &row)? {
+                    (pair_count, last) = (pair_count + 1, run_count);
+                }
+            }
+            if pair_count >= pair_limit {
+                unread_max = unread_max.max(last);
             }
         }
-        Ok(most_frequent(found.into_values().collect(), query.limit))
+        let mut messages = most_frequent(found.into_values().collect(), query.limit);
+        for message in messages.iter_mut().filter(|message| !message.names_its_jobs(unread_max)) {
+            message.jobs.clear();
+            for read in begun_for_jobs(query) {
+                let read = read.at(query.from).at(query.to).int(message.key).int(MESSAGE_JOB_COUNT.into());
+                for row in self.rows(read).await? {
+                    let mut columns = Reader::new(&row, "failure_stat");
+                    message.name_jobs([(JobId::new(columns.int("job_id")?), count(columns.int("run_count")?))]);
+                }
+            }
+        }
+        Ok(messages)
     }
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
@@ -213,48 +255,49 @@ impl Tx<'_> {
     }
 }
 
-/// The queries for one question: about the namespace, about apps, or about jobs in parts.
-fn reads(query: &FailureQuery<'_>, limit: u32) -> Vec<Query> {
-    let begin = |statement| Query::new(statement).at(query.from).at(query.to);
-    let row_count = limit.saturating_mul(MESSAGE_JOB_COUNT);
-    let finish = |read: Query| read.at(query.from).at(query.to).int(MESSAGE_JOB_COUNT.into()).int(row_count.into());
+/// The queries for one question, without what follows the jobs that it is about: all of the namespace, those of apps, or those of a list
+/// in parts. The statements are in this order.
+fn begun(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
     match (query.jobs, query.apps) {
-        (Some(jobs), _) => jobs
-            .chunks(CHUNK_MAX)
-            .map(|chunk| finish(begin(&READ_FAILURES_OF_JOBS).list(chunk.iter().map(|job| job.get()))))
-            .collect(),
+        (Some(jobs), _) => {
+            jobs.chunks(CHUNK_MAX).map(|chunk| Query::new(of_jobs).list(chunk.iter().map(|job| job.get()))).collect()
+        }
         (None, Some([])) => Vec::new(),
         (None, Some(apps)) => {
             let apps = apps.iter().take(CHUNK_MAX).map(|app| app.get());
-            vec![finish(begin(&READ_FAILURES_OF_APPS).int(query.namespace.get()).list(apps))]
+            vec![Query::new(of_apps).int(query.namespace.get()).list(apps)]
         }
-        (None, None) => vec![finish(begin(&READ_FAILURES).int(query.namespace.get()))],
+        (None, None) => vec![Query::new(all).int(query.namespace.get())],
     }
 }
 
-/// Adds a job to a message; the first job of a message in each part brings the sums of that part.
-fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<()> {
+fn begun_for_jobs(query: &FailureQuery<'_>) -> Vec<Query> {
+    begun(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
+}
+
+/// Adds a message, or the job of a pair to a message that was added before. Returns the number of runs of a pair.
+fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
-    let number = |value: i64| u64::try_from(value).unwrap_or(0);
-    let (key, count) = (columns.int("fold_key")?, number(columns.int("total")?));
-    let (job_count, newest) = (number(columns.int("job_count")?), RunId::new(columns.int("newest_run_id")?));
-    let job = (JobId::new(columns.int("job_id")?), number(columns.int("run_count")?));
-    let message = found.entry(key).or_insert_with(|| FailureMessage {
-        key,
-        message: String::new(),
-        count: 0,
-        job_count: 0,
-        jobs: Vec::new(),
-        newest,
-    });
-    if let Some(text) = columns.opt_text("message")? {
-        message.message = text;
-        message.count += count;
-        message.job_count += job_count;
-        message.newest = message.newest.max(newest);
+    let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));
+    let (run_count, job_count) = (count(columns.int("run_count")?), count(columns.int("job_count")?));
+    let newest = RunId::new(columns.int("newest_run_id")?);
+    if job_count == 0 {
+        if let Some(message) = found.get_mut(&key) {
+            message.name_jobs([(job, run_count)]);
+        }
+        return Ok(Some(run_count));
     }
-    message.name_jobs([job]);
-    Ok(())
+    let text = columns.opt_text("message")?.unwrap_or_default();
+    let new = || FailureMessage { key, message: text, count: 0, job_count: 0, jobs: Vec::new(), newest };
+    let message = found.entry(key).or_insert_with(new);
+    message.count += run_count;
+    message.job_count += job_count;
+    message.newest = message.newest.max(newest);
+    Ok(None)
+}
+
+fn count(value: i64) -> u64 {
+    u64::try_from(value).unwrap_or(0)
 }
 
 fn schedule(row: &AnyRow) -> Result<ScheduledReport> {

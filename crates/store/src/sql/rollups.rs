@@ -68,6 +68,19 @@ pub(super) const READ_POINTS: Statement =
     Statement { name: "read_points", text: concat!("SELECT ", point_columns!(), of_owners!()) };
 pub(super) const READ_VERDICTS: Statement =
     Statement { name: "read_verdicts", text: concat!("SELECT ", verdict_columns!(), of_owners!()) };
+/// Likewise, summed in stretches.
+pub(super) const READ_SUMMED_VERDICTS: Statement = Statement {
+    name: "read_summed_verdicts",
+    text: "SELECT stat_point.owner_id, stat_point.at_ms - stat_point.at_ms % ? AS stretch_at_ms, \
+           CAST(SUM(stat_point.succeeded_count) AS {bigint}) AS succeeded_count, \
+           CAST(SUM(stat_point.failed_count) AS {bigint}) AS failed_count, \
+           CAST(SUM(stat_point.timed_out_count) AS {bigint}) AS timed_out_count, \
+           CAST(SUM(stat_point.cancelled_count) AS {bigint}) AS cancelled_count, \
+           CAST(SUM(stat_point.unknown_count) AS {bigint}) AS unknown_count, \
+           CAST(SUM(stat_point.skipped_count) AS {bigint}) AS skipped_count FROM stat_point \
+           WHERE stat_point.owner_id {in_list} AND stat_point.kind = ? AND stat_point.step_ms = ? \
+           AND stat_point.at_ms >= ? AND stat_point.at_ms < ? GROUP BY 1, 2 ORDER BY 1, 2 LIMIT ?",
+};
 pub(super) const READ_OLD_POINTS: Statement = Statement {
     name: "read_old_points",
     text: "SELECT at_ms FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms < ? ORDER BY at_ms LIMIT ?",
@@ -203,11 +216,15 @@ impl Rollups for SqlStore {
     async fn points(&self, query: &PointQuery<'_>) -> Result<Vec<StatPoint>> {
         let mut points = Vec::new();
         for chunk in query.owners.chunks(CHUNK_MAX) {
-            let (statement, read_point) = match query.detail {
-                PointDetail::Whole => (&READ_POINTS, point as fn(&mut Reader<'_>) -> Result<StatPoint>),
-                PointDetail::Verdicts => (&READ_VERDICTS, verdicts as fn(&mut Reader<'_>) -> Result<StatPoint>),
+            let of_verdicts = verdicts as fn(&mut Reader<'_>) -> Result<StatPoint>;
+            let (read, read_point) = match query.detail {
+                PointDetail::Whole => (Query::new(&READ_POINTS), point as fn(&mut Reader<'_>) -> Result<StatPoint>),
+                PointDetail::Verdicts => (Query::new(&READ_VERDICTS), of_verdicts),
+                PointDetail::VerdictsOf(length) => {
+                    (Query::new(&READ_SUMMED_VERDICTS).int(millis(length).max(1)), of_verdicts)
+                }
             };
-            let read = Query::new(statement).list(chunk.iter().copied()).text(query.kind.as_str());
+            let read = read.list(chunk.iter().copied()).text(query.kind.as_str());
             let read = read.int(millis(query.step.length())).at(query.from).at(query.to).int(query.limit.into());
             for row in self.rows(read).await? {
                 points.push(read_point(&mut Reader::new(&row, "stat_point"))?);

@@ -151,7 +151,7 @@ fn without_password(url: &str) -> String {
             };
             format!("{}{user}{secret}{}", &url[..start], &url[at..])
         }
-        None => without_false_port(url, start),
+        None => mask_non_numeric_port(url, start),
     };
     let Some((head, query)) = shown.split_once('?') else { return shown };
     let hide = |pair: &str| match pair.split_once('=') {
@@ -163,7 +163,7 @@ fn without_password(url: &str) -> String {
 }
 
 /// Without an @, a port follows the colon; any other text there may be a password whose host was forgotten.
-fn without_false_port(url: &str, start: usize) -> String {
+fn mask_non_numeric_port(url: &str, start: usize) -> String {
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
     match url[start..end].split_once(':') {
         Some((host, port)) if !host.starts_with('[') && !port.bytes().all(|byte| byte.is_ascii_digit()) => {

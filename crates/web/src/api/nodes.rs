@@ -60,8 +60,8 @@ pub(super) struct NodeJson {
     claims_tried: u64,
     claims_lost: u64,
     refused_count: u64,
-    /// 99 of 100 fires of schedules of the last five minutes were released so many milliseconds after their instants, or sooner, by
-    /// the steps of `rondel_fire_lateness_seconds`; null where there was none.
+    /// The 99th percentile of how long after their instants scheduled fires of the last five minutes were released, in milliseconds, by the
+    /// buckets of `rondel_fire_lateness_seconds`; null without fires.
     lateness_p99_ms: Option<u64>,
     /// The disks that it writes to: that of its data folder, and that of its SQLite file if that is in another folder.
     disks: Vec<DiskJson>,

@@ -260,7 +260,7 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
         let message = format!("has {} fires; at most {SHADOW_BATCH_MAX} are taken at once", fires.len());
         return Err(refuse_value("/fires", message));
     }
-    let jobs = jobs_of(&call, &fires).await?;
+    let jobs = jobs_of_fires(&call, &fires).await?;
     let mut observed = Vec::with_capacity(fires.len());
     for (index, fire) in fires.into_iter().enumerate() {
         observed.push(checked(&call, index, fire, &jobs)?);
@@ -269,7 +269,7 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
     json(StatusCode::OK, &StoredJson { stored })
 }
 
-async fn jobs_of(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {
+async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String, (JobId, AppId)>, Problem> {
     let mut names: Vec<&str> =
         fires.iter().map(|fire| fire.job.as_str()).filter(|job| name::check(job).is_ok()).collect();
     names.sort_unstable();

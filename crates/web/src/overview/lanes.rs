@@ -5,12 +5,11 @@ use std::time::Duration;
 
 use rondel_admin::coming::{LanePlan, lane_plans};
 use rondel_core::sketch::Step;
-use rondel_core::time::millis;
 use rondel_core::{AppId, IdGen, JobId, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::rollups::{JobPulse, PointKind, RunMark, StatPoint, Verdicts};
 
-use super::series::{Span, fitting_step, verdicts, verdicts_of_each};
+use super::series::{Span, fitting_step, summed_verdicts};
 use super::trouble::{SHARED_COUNT, Trouble};
 use crate::api::jobs::seen_from;
 use crate::call::Call;
@@ -156,8 +155,8 @@ struct Drawn {
     marks: Vec<RunMark>,
     /// Runs before this are joined.
     cut: Option<Timestamp>,
-    /// The counts of the joined runs.
-    points: Vec<StatPoint>,
+    /// The verdicts of the joined runs, summed in stretches.
+    stretches: Vec<StatPoint>,
 }
 
 /// Reads the newest runs of each job, and the counts of those that have more.
@@ -176,7 +175,7 @@ async fn drawn<Q: Sync>(
     for Drawn { marks, cut, .. } in drawn.values_mut() {
         // Runs are drawn one by one from the end of the newest joined stretch on.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
-        *cut = oldest.map(|oldest| floor(oldest.fire_at, length) + length);
+        *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
         let cut = *cut;
         marks.retain(|mark| call.sees(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
@@ -184,17 +183,18 @@ async fn drawn<Q: Sync>(
     let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step = if ask.to.since(ask.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
     let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
-    let points = verdicts_of_each(call, &owners, Span::new(step, ask.from, ask.to)).await?;
+    let span = Span::new(step, ask.from, ask.to);
+    let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
     for job in joined {
         // For a job that moved, only runs in apps that the caller sees count.
         let from = seen_from(call, job, ask.from, ask.to).await?;
         let Some(its) = drawn.get_mut(&job.id) else { continue };
-        let is_seen = |point: &&StatPoint| {
-            point.owner == job.id.get()
-                && its.cut.is_some_and(|cut| point.at < cut)
-                && (from <= ask.from || point.at >= from)
+        let is_seen = |stretch: &&StatPoint| {
+            stretch.owner == job.id.get()
+                && its.cut.is_some_and(|cut| stretch.at < cut)
+                && (from <= ask.from || stretch.at >= from)
         };
-        its.points = points.iter().filter(is_seen).cloned().collect();
+        its.stretches = stretches.iter().filter(is_seen).cloned().collect();
     }
     Ok(drawn)
 }
@@ -240,16 +240,15 @@ async fn named<Q>(call: &Call<Q>, ask: &Ask, ids: &[JobId]) -> Result<Vec<JobRec
 }
 
 fn job_lane(job: &JobRecord, plan: LanePlan, drawn: Drawn, (now, length): (Timestamp, Duration)) -> Lane {
-    let Drawn { mut marks, cut, points } = drawn;
+    let Drawn { mut marks, cut, stretches } = drawn;
     // A run that was claimed ahead of its instant is drawn as a planned fire.
     let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
     let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
-    let stretches = stretches(&points, length);
-    let joined = || stretches.values();
+    let joined = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count = u64::try_from(marks.len()).unwrap_or(u64::MAX) + joined().map(Verdicts::total).sum::<u64>();
     let trouble_count = of_marks.trouble() + joined().map(Verdicts::trouble).sum::<u64>();
-    let of_stretches = stretches.iter().flat_map(|(at, verdicts)| join(*at, *verdicts, length));
+    let of_stretches = stretches.iter().flat_map(|stretch| marks_of(stretch, length));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed.into_iter().filter(|at| *at > now));
     fires.sort_unstable();
@@ -283,16 +282,6 @@ fn verdict(mark: &RunMark) -> Verdicts {
     }
 }
 
-/// The sums of points in stretches of this length.
-fn stretches<'p>(points: impl IntoIterator<Item = &'p StatPoint>, length: Duration) -> BTreeMap<Timestamp, Verdicts> {
-    let mut sums: BTreeMap<Timestamp, Verdicts> = BTreeMap::new();
-    for point in points {
-        let sum = sums.entry(floor(point.at, length)).or_default();
-        *sum = sum.plus(point.verdicts);
-    }
-    sums
-}
-
 /// The length of the stretches in which runs are joined.
 fn joined_length(ask: &Ask) -> Duration {
     let hours = match ask.to.since(ask.from).as_secs() / 3_600 {
@@ -303,14 +292,9 @@ fn joined_length(ask: &Ask) -> Duration {
     Step::Hour.length() * hours
 }
 
-fn floor(at: Timestamp, length: Duration) -> Timestamp {
-    let length = millis(length).max(1);
-    Timestamp::from_millis(at.as_millis().div_euclid(length) * length)
-}
-
 /// The marks of a stretch, one for each kind of verdict.
-fn join(at: Timestamp, verdicts: Verdicts, length: Duration) -> Vec<Mark> {
-    let Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped } = verdicts;
+fn marks_of(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
+    let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
     let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
     let parts = [
         (RunStatus::Succeeded, succeeded + cancelled),
@@ -345,17 +329,18 @@ async fn by_app<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
     // An hour is the longest step in which apps are counted.
     let step = fitting_step(ask.to.since(ask.from)).min(Step::Hour).max(Step::Quarter);
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
-    let points = verdicts(call, PointKind::App, &ids, Span::new(step, ask.from, ask.to)).await?;
     // In a long range, fewer stretches can be distinguished.
     let length = if step == Step::Hour { joined_length(ask) } else { step.length() };
+    let span = Span::new(step, ask.from, ask.to);
+    let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
     let lane = |app: rondel_store::catalog::App| {
-        let own: Vec<&StatPoint> = points.iter().filter(|point| point.owner == app.id.get()).collect();
-        let sum = own.iter().fold(Verdicts::default(), |sum, point| sum.plus(point.verdicts));
+        let own = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
+        let sum = own().fold(Verdicts::default(), |sum, stretch| sum.plus(stretch.verdicts));
         Lane {
             name: app.name,
             run_count: sum.total(),
             trouble_count: sum.trouble(),
-            marks: stretches(own, length).into_iter().flat_map(|(at, verdicts)| join(at, verdicts, length)).collect(),
+            marks: own().flat_map(|stretch| marks_of(stretch, length)).collect(),
             is_joined: true,
             ..Lane::default()
         }

@@ -90,24 +90,19 @@ pub(crate) async fn read<Q>(
     points(call, (kind, owners), span, PointDetail::Whole).await
 }
 
-/// The verdicts of these owners.
-pub(crate) async fn verdicts<Q>(
+/// The verdicts of each of these owners, summed in stretches of `length`, in as few reads as the limit of one read allows.
+pub(crate) async fn summed_verdicts<Q>(
     call: &Call<Q>,
-    kind: PointKind,
-    owners: &[i64],
+    (kind, owners): (PointKind, &[i64]),
     span: Span,
+    length: Duration,
 ) -> Result<Vec<StatPoint>, Problem> {
-    points(call, (kind, owners), span, PointDetail::Verdicts).await
-}
-
-/// The verdicts of these jobs, in as few reads as the limit of one read allows.
-pub(crate) async fn verdicts_of_each<Q>(call: &Call<Q>, jobs: &[i64], span: Span) -> Result<Vec<StatPoint>, Problem> {
     let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
-    let mut points = Vec::new();
-    for chunk in jobs.chunks(usize::try_from(count).unwrap_or(usize::MAX).max(1)) {
-        points.append(&mut verdicts(call, PointKind::Job, chunk, span).await?);
+    let mut found = Vec::new();
+    for chunk in owners.chunks(usize::try_from(count).unwrap_or(usize::MAX).max(1)) {
+        found.append(&mut points(call, (kind, chunk), span, PointDetail::VerdictsOf(length)).await?);
     }
-    Ok(points)
+    Ok(found)
 }
 
 async fn points<Q>(

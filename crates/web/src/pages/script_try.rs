@@ -15,7 +15,7 @@ use crate::body::refuse_value;
 use crate::call::forbidden;
 use crate::problem::{Code, Problem};
 
-/// How many executors are read for proposals of apps.
+/// Maximum number of executors that are read to suggest apps.
 const EXECUTOR_COUNT: u32 = 200;
 /// The suffix of the job's name after that of its script.
 const SUFFIX: &str = ".try";

@@ -177,6 +177,7 @@ impl Texts {
     pub(crate) fn warning(&self, warning: &JobWarning) -> String {
         match warning {
             JobWarning::NoHandler { app, handler } => self.warning_no_handler(app, handler),
+            JobWarning::Shadow => self.warning_shadow.to_owned(),
             JobWarning::LeavesShadow => self.warning_leaves_shadow.to_owned(),
         }
     }

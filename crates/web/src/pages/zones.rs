@@ -5,6 +5,7 @@
 use std::cell::Cell;
 use std::future::Future;
 
+use chrono::{Datelike as _, Timelike as _};
 use http::HeaderMap;
 use rondel_core::cron::{Tz, parse_zone};
 use rondel_core::{JobSpec, Timestamp};
@@ -128,8 +129,10 @@ pub(crate) fn short(zone: Tz) -> String {
 /// An instant in a zone: date, time of day and milliseconds.
 pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
     let Some(local) = at.to_utc().map(|at| at.with_timezone(&zone)) else { return Default::default() };
-    let part = |format: &str| local.format(format).to_string();
-    (part("%Y-%m-%d"), part("%H:%M:%S"), part(".%3f"))
+    // A page has thousands of instants: a format that is parsed for each of them takes a tenth of its time.
+    let date = format!("{:04}-{:02}-{:02}", local.year(), local.month(), local.day());
+    let time = format!("{:02}:{:02}:{:02}", local.hour(), local.minute(), local.second());
+    (date, time, format!(".{:03}", local.timestamp_subsec_millis()))
 }
 
 /// An instant in every known zone, one per line.

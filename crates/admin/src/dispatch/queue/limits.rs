@@ -37,10 +37,10 @@ pub(crate) struct Limits {
     waiting: HashMap<RunId, (LimitKey, Turn)>,
     /// When a rate limit may admit its next run.
     wake_at: Option<Timestamp>,
-    /// Whether another node may count for a limit.
+    /// Whether another node may count the runs of a limit.
     is_cluster: bool,
-    /// Limits that this node counts for.
-    own: HashSet<LimitName>,
+    /// Limits whose runs this node counts.
+    counted_here: HashSet<LimitName>,
     /// Limits whose home is to be asked for.
     to_ask: BTreeSet<LimitName>,
 }
@@ -121,7 +121,7 @@ impl Limits {
 
     /// Records that this node counts for the limit.
     pub(crate) fn own(&mut self, name: LimitName) {
-        self.own.insert(name);
+        self.counted_here.insert(name);
     }
 
     /// The jobs of the first `count` runs, in turn, that wait until the limit's home is known.
@@ -135,7 +135,7 @@ impl Limits {
     /// because a job with shards cannot move there any more.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
-            && let Some(name) = names(ready).find(|name| !self.own.contains(name))
+            && let Some(name) = names(ready).find(|name| !self.counted_here.contains(name))
         {
             return Some(LimitKey::Home(name));
         }
@@ -296,7 +296,7 @@ impl Limits {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
         // The node that adopts this node's open runs counts in its place.
-        self.own.clear();
+        self.counted_here.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));
             limit.waiting.clear();

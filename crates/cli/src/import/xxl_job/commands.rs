@@ -212,8 +212,6 @@ pub(super) fn unknown(row: &Row, entry: &mut Entry) {
 }
 
 pub(super) fn remarks(tables: &Tables, found: &mut Found) {
-    for table in &tables.missing {
-        found.remarks.push(format!("{table} is not there, or may not be read: nothing of it is in this report"));
-    }
+    found.remarks.extend(tables.missing.iter().cloned());
     found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

@@ -22,8 +22,8 @@ pub(in crate::import) struct Tables {
     /// Earlier scripts.
     pub(super) versions: Vec<Row>,
     pub(super) users: Vec<Row>,
-    /// Tables that do not exist, or may not be read.
-    pub(super) missing: Vec<&'static str>,
+    /// Why tables are left out.
+    pub(super) missing: Vec<String>,
 }
 
 impl Tables {
@@ -38,7 +38,9 @@ impl Tables {
         for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
             match database.rows(table, &["id"], &SECRETS, &[]).await {
                 Ok(read) => *rows = read,
-                Err(ForeignError::NoTable(..)) => tables.missing.push(table),
+                Err(why @ (ForeignError::NoTable(..) | ForeignError::Unreadable(..))) => {
+                    tables.missing.push(format!("{table} is left out: {why}"));
+                }
                 Err(error) => return Err(wrong(error)),
             }
         }
@@ -55,7 +57,7 @@ impl Tables {
         for (table, rows) in [(VERSIONS, &mut tables.versions), (USERS, &mut tables.users)] {
             match read.remove(table) {
                 Some(found) => *rows = found,
-                None => tables.missing.push(table),
+                None => tables.missing.push(format!("{table} is left out: the dump does not have it")),
             }
         }
         let mut needed = |table: &str| {

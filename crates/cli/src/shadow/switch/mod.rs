@@ -103,7 +103,7 @@ impl SwitchArgs {
         } else {
             planned(direction, &switch, &refused)
         };
-        report(&switch, &outcomes, format)?;
+        report(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
             let why = denied.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
             return Err(Failure::refused(format!("nothing was done: add --yes to switch them{why}")));
@@ -112,7 +112,7 @@ impl SwitchArgs {
     }
 }
 
-fn report(switch: &Switch<'_>, outcomes: &Outcomes, format: FormatArgs) -> Result<(), Failure> {
+fn report(switch: &Switch<'_>, outcomes: &Outcomes, (is_done, format): (bool, FormatArgs)) -> Result<(), Failure> {
     let shown = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
@@ -125,14 +125,23 @@ fn report(switch: &Switch<'_>, outcomes: &Outcomes, format: FormatArgs) -> Resul
         Format::Json | Format::Jsonl | Format::Yaml => {
             output::document(&json!({"items": items}).to_string(), format.format)
         }
-        Format::Name | Format::Table | Format::Wide => VIEW.items(&items, format),
+        Format::Name | Format::Table | Format::Wide if is_done => VIEW.items(&items, format),
+        Format::Name | Format::Table | Format::Wide => PLAN.items(&items, format),
     }
 }
 
+/// How the handlers of XXL-JOB's scripts begin.
+const GLUE: &str = "GLUE_";
+/// The view of what the command would do: jobs run where they are.
+const PLAN: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 
 fn row(one: &Value, _: Timestamp) -> Vec<String> {
     ["job", "seam", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
+}
+
+fn planned_row(one: &Value, _: Timestamp) -> Vec<String> {
+    ["job", "runs", "result"].iter().map(|key| text_of(&one[*key])).collect()
 }
 
 /// Describes what the command would do.
@@ -142,7 +151,7 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
         let status = switch.there.get(&job.number);
         let is_running = status.is_some_and(|status| status.is_running);
         let next = millis(status.map_or(0, |status| status.next_ms));
-        let result = match (refused.get(&job.name), direction) {
+        let mut result = match (refused.get(&job.name), direction) {
             (Some(reason), _) => format!("would be refused: {reason}"),
             (None, Direction::Promote) if !job.is_shadow && !is_running => "was switched before".to_owned(),
             (None, Direction::Demote) if job.is_shadow && (is_running || !job.is_firing()) => {
@@ -154,6 +163,9 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
                 format!("runs in XXL-JOB, and has its fires before {next} there: would run here from its next one on")
             }
             (None, Direction::Promote) if !job.is_enabled => "would be switched, and stay paused here".to_owned(),
+            (None, Direction::Promote) if !job.has_clock => {
+                "has no schedule: would run here when it is triggered".to_owned()
+            }
             (None, Direction::Promote) => "does not run in XXL-JOB: would run here only".to_owned(),
             (None, Direction::Demote) if !job.is_enabled => {
                 "would be switched, and start nothing in XXL-JOB".to_owned()
@@ -164,6 +176,10 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()
             }
         };
+        let is_wanted = direction == Direction::Promote && job.is_shadow && !refused.contains_key(&job.name);
+        if is_wanted && job.handler.starts_with(GLUE) {
+            result.push_str("; its script needs an executor in Java, and executors do not tell whether they are");
+        }
         outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), result));
     }
     outcomes

@@ -32,7 +32,7 @@ struct Followed {
     now: Timestamp,
 }
 
-/// The jobs of a batch whose next fire follows from a run, and their new next fires.
+/// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
     followed: HashMap<RunId, Followed>,

@@ -61,14 +61,14 @@ struct FiresJson {
     to: Timestamp,
     /// Whether that is the whole week.
     is_whole: bool,
-    vanishing: KindJson,
-    appearing: KindJson,
+    vanishing: FireChangeJson,
+    appearing: FireChangeJson,
 }
 
 /// Fires of a kind.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedFireKind")]
-struct KindJson {
+struct FireChangeJson {
     count: u64,
     first: Vec<Timestamp>,
 }
@@ -136,7 +136,7 @@ pub(super) const fn word(action: Action) -> &'static str {
 
 impl From<&FireChanges> for FiresJson {
     fn from(changes: &FireChanges) -> Self {
-        let kind = |fires: &Fires| KindJson { count: fires.count, first: fires.first.clone() };
+        let kind = |fires: &Fires| FireChangeJson { count: fires.count, first: fires.first.clone() };
         Self {
             to: changes.to,
             is_whole: changes.is_whole,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::access::Permission::View;
+use rondel_core::sketch::Step;
 use rondel_core::{RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::upkeep::JobStat;
@@ -119,8 +120,7 @@ pub(crate) async fn seen_from<Q>(
 
 /// The beginning of the next hour: runs that were claimed just before the job moved can be planned for a later instant.
 fn next_hour(at: Timestamp) -> Timestamp {
-    let hour = 3_600_000;
-    Timestamp::from_millis(at.as_millis().div_euclid(hour).saturating_add(1).saturating_mul(hour))
+    Step::Hour.floor(at) + Step::Hour.length()
 }
 
 fn check_range(from: Timestamp, to: Timestamp) -> Result<(), Problem> {
