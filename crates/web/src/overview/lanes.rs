@@ -138,7 +138,7 @@ async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (ask.from, ask.to), now).await?;
     // In a long range, fewer runs can be distinguished.
-    let share = if joined_length(ask) > Step::Hour.length() { 4 } else { 1 };
+    let share = if joined_length(ask) > Step::Hour.length() { 8 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
     let mut drawn = drawn(call, &jobs, (ask, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {

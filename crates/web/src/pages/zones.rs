@@ -165,6 +165,14 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_an_instant_have_all_their_digits() {
+        let at: Timestamp = "2026-03-01T23:02:03.004Z".parse().unwrap();
+        let zone = parse_zone("Asia/Kathmandu").unwrap();
+        let expected = ("2026-03-02".to_owned(), "04:47:03".to_owned(), ".004".to_owned());
+        assert_eq!(parts(at, zone), expected);
+    }
+
+    #[test]
     fn the_reader_s_zone_is_shown_once_it_is_known() {
         let job = parse_zone("America/New_York").ok();
         for (cookie, expected) in [
