@@ -28,7 +28,7 @@ pub(crate) struct Compiled {
     pub(crate) job: Job,
     /// The counters of its namespace, for its fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
-    /// The job's own series, if it has any.
+    /// The job's own series of metrics, if it has any.
     pub(crate) series: Option<Arc<JobSeries>>,
     /// The counters of its label values for its runs, if any label key is configured.
     pub(crate) labelled: Option<Arc<LabelledCounts>>,

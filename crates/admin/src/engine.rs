@@ -256,7 +256,7 @@ impl Engine {
         cancel::cancel_runs(&self.node, record, fire_at, by, app).await
     }
 
-    /// Removes the names of jobs from runs that belong to none of these apps; `None` for a caller who may see all of them.
+    /// Removes from runs the names of jobs that belong to none of the apps in `within`; `None` for a caller who may see all of them.
     ///
     /// # Errors
     /// The store's.
@@ -300,7 +300,7 @@ impl Engine {
     }
 
     /// Serves an executor's stream that did not arrive by gRPC and whose token was already checked. `messages` are the executor's messages
-    /// in order, the hello first. The receiver yields the messages to it, the welcome first; when it ends, the stream has ended.
+    /// in order, the hello first. The receiver yields the messages for the executor, the welcome first; when it ends, the stream has ended.
     ///
     /// # Errors
     /// A status with the reason why the executor is refused.

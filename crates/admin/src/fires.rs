@@ -1,4 +1,4 @@
-//! Accounts for a job's fires: reads the facts here; `core` computes the account.
+//! Accounts for a job's fires: this module reads the facts, `core` computes the account.
 
 use rondel_core::fires::{self, About, Account, Context, Definition, Facts, Range, Why};
 use rondel_core::maintenance::MaintenanceWindow;
@@ -51,7 +51,7 @@ impl Read {
     }
 }
 
-/// The answer to `why` for a job without an instant.
+/// The answer to why a job is in its present state: complete, or still to be computed for an instant.
 enum WhyStep {
     Done(Why),
     At(Timestamp, About),
@@ -256,7 +256,7 @@ async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Resu
     Ok(Read { attempts, context, ..read })
 }
 
-/// Runs outside the tasks that fire jobs: an account may compute thousands of instants.
+/// Computes on a thread of its own, not in the tasks that fire jobs: an account may have thousands of instants.
 pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(account).await {
         Ok(account) => account,

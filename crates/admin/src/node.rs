@@ -139,7 +139,7 @@ impl Shared {
         }
     }
 
-    /// Puts those of these runs into the ring, to be ended there, that were left in the store for lack of room.
+    /// Puts into the ring, to be ended there, those of these runs that were left in the store for lack of room.
     pub(crate) async fn end_left(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
@@ -375,7 +375,7 @@ impl Node {
         self.0.lookups.bearer(self.store(), (authorization, client), self.now()).await
     }
 
-    /// The account that signed in with a cookie that came from an address; `None` for no account.
+    /// The account that is signed in by a cookie; `None` if there is none. `client` is the address that sent the cookie.
     ///
     /// # Errors
     /// [`LookupError`].

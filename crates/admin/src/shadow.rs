@@ -161,8 +161,8 @@ async fn add(
     Ok(fire_count)
 }
 
-/// The part of a range in which both schedulers plan the job's fires. A job that went back to shadow mode was in it before its promotion too;
-/// in between, the other scheduler was stopped, and the runs that were sent here are no fires of the comparison.
+/// The part of a range in which both schedulers plan the job's fires. A job that went back to shadow mode was in it before its promotion
+/// too; in between, the other scheduler was stopped, and the runs that were sent here are not compared.
 fn in_shadow(created_at: Timestamp, (mode, seam): (Mode, Option<Timestamp>), range: Range) -> Range {
     let from = range.from.max(created_at + SETTLE);
     match (mode, seam) {
@@ -184,7 +184,7 @@ async fn read(
     let mut old = store.shadow_fires((ask.namespace, ask.source), job.id, sent, FIRE_COUNT_MAX).await?;
     old.retain(|fire| (from..to).contains(&fire.at()));
     for fire in &mut old {
-        // The name that Rondel gives to an XXL-JOB executor.
+        // Executors of XXL-JOB are compared by the names that Rondel gives to their addresses.
         if let Ok(address) = Address::parse(&fire.executor) {
             fire.executor = address.name();
         }

@@ -11,7 +11,7 @@ use crate::node::Node;
 /// Names looked up per query.
 const BATCH: usize = 500;
 
-/// Removes the names of jobs from runs that belong to none of these apps; `None` for a caller who may see all of them.
+/// Removes from runs the names of jobs that belong to none of the apps in `within`; `None` for a caller who may see all of them.
 ///
 /// # Errors
 /// The store's.

@@ -23,7 +23,7 @@ thread_local! {
 }
 
 /// The id for a trace that begins now on this thread, for the id generator. The ids of fires' traces are derived from their runs, so that
-/// all attempts share one trace, on whichever node they run.
+/// all attempts of a run share one trace, on whichever node they run.
 #[must_use]
 pub fn take_next_trace() -> Option<u128> {
     let id = NEXT_TRACE.replace(0);

@@ -186,7 +186,7 @@ fn finish(run: &Run) -> AttemptEnd {
             backoff: Duration::from_secs(10),
             backoff_max: Duration::from_secs(60),
             at_least_once: true,
-            delays: false,
+            has_fixed_delay: false,
             awaits_children: false,
             is_pump: false,
         },

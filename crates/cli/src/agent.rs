@@ -30,7 +30,7 @@ pub(crate) struct AgentArgs {
 enum AgentCommand {
     /// Check the settings, print the effective ones, and connect to no server
     CheckConfig,
-    /// Wait for the end of the agent that started this, and end what its runs left
+    /// Wait until the agent that started this process has ended, then end what its runs left
     #[command(hide = true)]
     CleanUpAfter {
         #[arg(value_name = "DIR")]
@@ -39,7 +39,7 @@ enum AgentCommand {
     /// Become a program as another user
     #[command(hide = true)]
     ExecAs(ExecAs),
-    /// Look what another user can reach
+    /// Check what another user can reach
     #[command(hide = true)]
     ProbeAs(ProbeAs),
 }
@@ -48,7 +48,7 @@ const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, th
     the token itself, the variable RONDEL_TOKEN; rondel token create NAME --kind executor --role executor:NAMESPACE/APP \
     makes one";
 
-/// The arguments of this program that start the watcher.
+/// The arguments that start this program as the watcher, which cleans up after the agent.
 const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 
 impl AgentArgs {
@@ -107,7 +107,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     }
     builder = match (handover.token(), &config.settings.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
-        // The executor reads the file again at each dial.
+        // Read here only to check it: the executor reads the file again at each dial.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };

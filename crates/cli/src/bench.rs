@@ -15,10 +15,10 @@ use crate::{output, runtime, telemetry};
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
-    /// Where it is: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
+    /// The database: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
     #[arg(long, value_name = "URL", required = true, value_parser = DatabaseParser)]
     database: Option<Database>,
-    /// Which question is asked
+    /// What to measure
     #[arg(long, value_enum, default_value_t = Mode::Steady)]
     mode: Mode,
     /// How many jobs: runs per second of steady, runs of burst
@@ -27,7 +27,7 @@ pub(crate) struct BenchArgs {
     /// How long to measure; burst ignores it, and ends with its last result
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// How long it runs before that
+    /// How long to run before measuring
     #[arg(long, value_name = "S", default_value_t = 5)]
     warm_up: u32,
     /// How many servers on the database, all in this process
@@ -39,7 +39,7 @@ pub(crate) struct BenchArgs {
     /// How many runs each executor takes at the same time
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// Beside the measured runs, let one print gibibyte after gibibyte: into its log, or to /dev/null for comparison
+    /// Beside the measured runs, start one that prints without pause: into its log, or to /dev/null for comparison
     #[arg(long, value_enum, value_name = "SINK")]
     flood: Option<Flood>,
     /// Run each executor in a process of its own, so that each part's cost is seen
@@ -72,7 +72,7 @@ enum BenchCommand {
 
 #[derive(Debug, Args)]
 struct SeedArgs {
-    /// Where it is: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
+    /// The database: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
     #[arg(long, value_name = "URL", value_parser = DatabaseParser)]
     database: Database,
     /// How many jobs

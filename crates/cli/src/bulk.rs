@@ -105,7 +105,7 @@ fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
     }
 }
 
-/// The names of the jobs or runs that were changed; of repeated runs, those of the new ones.
+/// The names of the jobs or runs that were changed; of retried runs, the ids of the new ones.
 fn names(answer: &Value) -> Vec<String> {
     let lists = ["jobs", "made"].into_iter().filter_map(|key| answer[key].as_array());
     lists.flatten().map(text_of).collect()

@@ -31,7 +31,7 @@ enum CalendarCommand {
     List(list::BoundArgs),
     /// Show a calendar
     Get(NameArgs),
-    /// Save a calendar from a file, and move on the jobs that are planned by it
+    /// Save a calendar from a file, and plan the jobs that use it anew
     Apply(ApplyArgs),
     /// Save a calendar from the days of an iCalendar or CSV file
     Import(ImportArgs),
@@ -79,7 +79,7 @@ struct ImportArgs {
     /// The kind of file; without it, the ending of the file's name decides
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<Kind>,
-    /// What the days become: a calendar of them, or one of working days without them
+    /// Whether the calendar consists of these days, or of the working days without them
     #[arg(long = "as", value_enum, default_value_t = As::Days, value_name = "WHAT")]
     wanted: As,
     /// For which years to expand what repeats for ever: 2026 or 2026..2030

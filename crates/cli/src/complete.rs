@@ -10,7 +10,7 @@ use crate::runtime;
 
 /// A completion is not worth a longer wait.
 const TIMEOUT: Duration = Duration::from_secs(1);
-/// As many names as a reader looks through.
+/// How many names are requested: a longer list would not be read.
 const COUNT_MAX: &str = "100";
 
 /// Completes the name of a job.

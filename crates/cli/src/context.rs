@@ -47,7 +47,7 @@ struct AddArgs {
     /// The server's URL
     #[arg(long, value_name = "URL")]
     url: String,
-    /// The namespace that commands mean
+    /// The namespace that commands use
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Take the token in this file; rondel login asks for one
@@ -169,7 +169,7 @@ impl LoginArgs {
         let client = ClientArgs::of_context(&context).client_with(Some(credential))?;
         client.get(&["jobs"], &[("limit", "1")]).await?;
         contexts.keep_token(&name, &token)?;
-        output::talk(&format!("signed in to {}", client.place()));
+        output::talk(&format!("signed in to {}", client.server_url()));
         Ok(())
     }
 }
@@ -188,7 +188,7 @@ impl LogoutArgs {
     }
 }
 
-/// Reads one line of standard input, which a terminal does not show.
+/// Reads a token from a line of standard input; a terminal does not echo it.
 fn read_token(server: &str) -> Result<Token, Failure> {
     let stdin = std::io::stdin();
     let shown = if stdin.is_terminal() {

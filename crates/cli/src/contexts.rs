@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::startup_files::StartupFiles;
 use crate::token_file;
 
-/// A server under a user's own name for it.
+/// A server that a user has given a name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Context {
@@ -35,7 +35,7 @@ struct ContextFile {
     contexts: BTreeMap<String, Context>,
 }
 
-/// The folder, and the contents of its file.
+/// The user's contexts: the folder, and the contents of its file.
 #[derive(Clone, Debug)]
 pub(crate) struct Contexts {
     folder: PathBuf,

@@ -140,7 +140,7 @@ impl CronReport {
         self.found.fires.iter().map(|fire| fire.at)
     }
 
-    /// The warnings as sentences, without the one that ends the command.
+    /// The warnings as sentences; none if the schedule never fires, which `end` reports.
     fn warnings(&self) -> impl Iterator<Item = &str> {
         let warnings = self.found.warnings.iter().filter(|_| !self.found.fires.is_empty());
         warnings.map(|warning| warning.sentence(self.lang))

@@ -111,7 +111,7 @@ fn contexts() -> Check {
 }
 
 async fn of_server(client: &Client) -> Vec<Check> {
-    let place = client.place();
+    let place = client.server_url();
     let mut checks = Vec::new();
     let ready = match client.plain("readyz?verbose").await {
         Ok(answer) => answer,
@@ -144,7 +144,7 @@ async fn of_server(client: &Client) -> Vec<Check> {
     checks
 }
 
-/// Whether the database was set back in time under the server.
+/// A warning if the server reports that its database went back in time.
 fn history(ready: &str) -> Option<Check> {
     let ready: Value = serde_json::from_str(ready).ok()?;
     let details = ready["details"].as_array()?;
@@ -193,7 +193,8 @@ async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
     checks
 }
 
-/// Whether a server listens at the address of the database. The database is not opened: that would migrate its tables.
+/// Checks that the database's file or folder exists, or that a database server listens at its address. The database is not
+/// opened: that would migrate its tables.
 async fn database(database: &Database) -> Check {
     let shown = database.to_string();
     if let Some(file) = database.0.sqlite_path() {

@@ -91,7 +91,7 @@ fn row(executor: &Value, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// `2 of 16`; with a question mark if this server does not hear the executor.
+/// `2 of 16`; with a question mark if the executor is not connected to this server.
 fn busy(executor: &Value) -> String {
     let slots = text_of(&executor["slots"]);
     match &executor["running"] {

@@ -28,9 +28,9 @@ pub(crate) enum Exit {
     Unreachable = 8,
     /// `plan --exit-code` found changes.
     Changes = 10,
-    /// A program that the agent starts as another user cannot be started …
+    /// The program that the agent starts as another user cannot be started. Shells use this code too.
     CannotStart = 126,
-    /// … or does not exist. Shells use the same codes.
+    /// That program does not exist. Shells use this code too.
     NoProgram = 127,
     /// SIGINT.
     Interrupted = 130,
@@ -67,7 +67,7 @@ impl Failure {
         Self::new(Exit::Failed, format!("{doing}: {}", chain_in_one_line(error)))
     }
 
-    /// A failure that is not an error of a library.
+    /// A failure without an error as its cause, and without an exit code of its own.
     pub(crate) fn from_text(sentence: impl Into<String>) -> Self {
         Self::new(Exit::Failed, sentence)
     }

@@ -78,7 +78,7 @@ impl Handover {
         };
         let mut arguments = std::env::args_os();
         let called = arguments.next().unwrap_or_else(|| "rondel".into());
-        // The running program is meant even if its file was replaced or removed since its start.
+        // If the program's file was replaced or removed since its start, `/proc/self/exe` still is the running program.
         let program = std::env::current_exe().ok().filter(|path| path.is_file());
         let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
         command.arg0(called).args(arguments).env(MARK, "1").env_remove(TOKEN).stdin(Stdio::from(file));

@@ -77,7 +77,7 @@ use clap::CommandFactory as _;
 
 use crate::args::Cli;
 
-/// Threads of one server hand rows and messages to each other all the time, which the allocator of the C library is slow at.
+/// Not the allocator of the C library, which is slow when threads hand rows and messages to each other, as those of a server do.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -24,7 +24,7 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     /// List the servers
     List,
-    /// Let a server give its jobs to the others and take none; what executors have in hand goes on
+    /// Let a server give its jobs to the others and take none; runs on executors continue
     Drain(OneNode),
     /// Let a server work again
     Activate(OneNode),

@@ -9,7 +9,8 @@ use crate::args::Cli;
 
 /// The prose, with a place for each generated part.
 const GUIDE: &str = include_str!("reference/guide.md");
-/// Where a flag is shared, by the id of one flag of its group: the commands that have it, and the flags of its heading.
+/// The groups of shared flags: the name of the group in the guide, the id of one of its flags (by which the commands with the
+/// group are found), and its heading in the help.
 const SHARED: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("output", "no_headers", "Output")];
 
 fn document(mut root: Command) -> String {
@@ -27,7 +28,7 @@ fn document(mut root: Command) -> String {
         text = text.replace(&format!("{{{{{part} flags}}}}"), table(&flags).trim_end());
     }
     let mut commands = String::new();
-    // Defaults that are put in move a command to the end.
+    // In the tree with defaults, the commands that got them are at the end: the order is that of the tree without.
     let order: Vec<String> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let mut nouns: Vec<&Command> = visible(&root).collect();
     nouns.sort_by_key(|command| order.iter().position(|name| name == command.get_name()));
@@ -48,7 +49,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// A command under a heading of this level, and the commands below it. What it inherits is listed above it.
+/// A command under a heading of this level, and the commands below it, without the arguments that a command above lists.
 fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String) {
     let is_group = visible(command).next().is_some();
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
@@ -125,7 +126,7 @@ fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Text that cannot end a cell of a table, or begin HTML.
+/// Escapes the character that would end a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

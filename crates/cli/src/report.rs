@@ -69,7 +69,7 @@ struct ShowArgs {
     /// A scheduled fire that begins no later than this is on time
     #[arg(long, value_name = "DURATION")]
     on_time: Option<String>,
-    /// Rows at most, of jobs
+    /// Maximum number of jobs, with --by job
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=500))]
     limit: Option<u32>,
     /// Print the rows as CSV

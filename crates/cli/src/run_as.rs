@@ -68,7 +68,7 @@ pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
         return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
     }
     let mut groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
-    // A group without an entry of its own counts too.
+    // The primary group counts even if the host has no entry for it.
     if !groups.contains(&gid) {
         groups.push(gid);
     }
@@ -110,7 +110,7 @@ fn own_files(config: &AgentConfig) -> Vec<PathBuf> {
     let secrets = config.settings.secrets_dir.iter().flat_map(|folder| std::fs::read_dir(folder).into_iter().flatten());
     let secrets = secrets.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
     let all = named.chain(key).chain(secrets);
-    // The probe is started in another folder.
+    // Absolute paths, because the probe is started in another folder.
     all.map(|path| std::path::absolute(&path).unwrap_or(path)).collect()
 }
 

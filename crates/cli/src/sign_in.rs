@@ -18,6 +18,6 @@ impl SignInLinkArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let link = client.post(&["sign-in-links"], "{}").await?;
-        output::data(&format!("{}{}", client.place(), text_of(&link.value()?["path"])))
+        output::data(&format!("{}{}", client.server_url(), text_of(&link.value()?["path"])))
     }
 }

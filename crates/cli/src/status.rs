@@ -76,7 +76,7 @@ impl StatusArgs {
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
                 let StatusData { nodes, executors, running, waiting, overdue, failed, skipped } = seen;
                 let whole = json!({
-                    "server": client.place(), "nodes": nodes, "executors": executors, "running": running,
+                    "server": client.server_url(), "nodes": nodes, "executors": executors, "running": running,
                     "waiting": waiting, "overdue": overdue, "failed": failed,
                     "skipped": skipped,
                 });
@@ -102,8 +102,8 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 /// Whether the run was skipped recently although its job wanted it to run.
 fn is_skipped_lately(run: &Value, now: Timestamp) -> bool {
     let finished_at = run["finished_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let is_unwanted = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
-    is_unwanted && finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
+    let should_have_run = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
+    should_have_run && finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
 }
 
 /// How many fires these runs stand for: one row may have several.
@@ -114,7 +114,7 @@ fn fire_count(runs: &[Value]) -> u64 {
 impl StatusData {
     fn screen(&self, client: &Client, paint: Paint) -> String {
         let title = |text: &str| paint.ink(Ink::Bold, text);
-        let mut parts = vec![format!("{} {}", title("Server"), client.place())];
+        let mut parts = vec![format!("{} {}", title("Server"), client.server_url())];
         parts.push(format!("{}\n{}", title("Nodes"), self.node_lines()));
         parts.push(format!("{}\n{}", title("Executors"), self.executor_lines()));
         let count = |runs: &[Value]| match runs.len() {

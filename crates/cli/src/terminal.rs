@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use rondel_core::plain::is_invisible;
 
-/// The text with everything escaped that a terminal would obey, or that would reorder visible text or make two texts look the
+/// Escapes the characters that a terminal would obey, that would reorder visible text, or that would make two texts look the
 /// same: control characters (ANSI escapes begin with one), and Unicode's invisible characters. A tab stays.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_harmful) {

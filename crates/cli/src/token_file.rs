@@ -81,7 +81,7 @@ pub(crate) fn path_from_environment() -> Option<PathBuf> {
     variable("RONDEL_TOKEN_FILE").map(PathBuf::from)
 }
 
-/// Reads the environment directly: a secret must not be a flag, which every user of the machine can see.
+/// Reads a variable without clap, which would add a flag for it: every user of the machine can see a flag's value.
 fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }

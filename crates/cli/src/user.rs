@@ -70,7 +70,7 @@ enum UserCommand {
         #[arg(long)]
         keep_tokens: bool,
     },
-    /// Print a link by which a user comes in, once, within 15 minutes
+    /// Print a link with which a user signs in, once, within 15 minutes
     Link(NameArgs),
     /// Delete a user, with their tokens
     Delete(NameArgs),
@@ -94,7 +94,7 @@ impl UserArgs {
         let (client, format) = (self.client.client()?, self.format);
         let link = async |name: &str| {
             let link = client.post(&["users", name, "sign-in-link"], "{}").await?;
-            Ok::<_, Failure>(format!("{}{}", client.place(), text_of(&link.value()?["path"])))
+            Ok::<_, Failure>(format!("{}{}", client.server_url(), text_of(&link.value()?["path"])))
         };
         match self.command {
             UserCommand::List(bounds) => VIEW.list(&list::read(&client, "users", &[], &bounds).await?, format),
@@ -138,7 +138,7 @@ impl UserArgs {
     }
 }
 
-/// The first line of stdin: other users of the machine could read an argument.
+/// Reads the password from the first line of stdin: other users of the machine could read an argument.
 fn password(name: &str) -> Result<String, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {

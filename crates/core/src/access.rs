@@ -1,4 +1,4 @@
-//! Which caller may do what: roles, what they permit, and where. Pure: another part has authenticated the caller.
+//! Which caller may do what: roles, what they permit, and where. The caller is authenticated elsewhere, before.
 
 use std::collections::BTreeSet;
 
@@ -73,29 +73,29 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 /// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// To be signed in, for what belongs to the caller.
-    Own,
+    /// To be signed in, which is enough for what belongs to the caller.
+    SignedIn,
     /// To view.
     View,
-    /// To view everywhere, for what describes all namespaces at once.
-    Watch,
+    /// To view everywhere, as needed for what describes all namespaces at once.
+    ViewEverywhere,
     /// To start, cancel, pause and resume what others have defined.
     Operate,
     /// To define, change and delete.
     Edit,
-    /// To view and change what guards a namespace.
+    /// To view and change what only admins of a namespace control, such as its failure webhook and its alert channels.
     Admin,
     /// To view and change what belongs to no namespace: users, namespaces, the audit log, the cluster.
     Cluster,
 }
 
 impl Role {
-    /// Whether the role permits this at its place. [`Permission::Watch`] and [`Permission::Cluster`] also depend on the place.
+    /// Whether the role permits this at its place. [`Permission::ViewEverywhere`] and [`Permission::Cluster`] also depend on the place.
     #[must_use]
     pub const fn permits(self, permission: Permission) -> bool {
         match permission {
-            Permission::Own => true,
-            Permission::View | Permission::Watch => !matches!(self, Self::Executor),
+            Permission::SignedIn => true,
+            Permission::View | Permission::ViewEverywhere => !matches!(self, Self::Executor),
             Permission::Operate => matches!(self, Self::Operator | Self::Editor | Self::Admin),
             Permission::Edit => matches!(self, Self::Editor | Self::Admin),
             Permission::Admin | Permission::Cluster => matches!(self, Self::Admin),
@@ -212,10 +212,10 @@ impl Rights {
     }
 
     /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who may
-    /// view any app of the namespace may view that too.
+    /// view any app of the namespace may also view what belongs to the namespace.
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
-        if matches!(permission, Permission::Own | Permission::Watch | Permission::Cluster) {
+        if matches!(permission, Permission::SignedIn | Permission::ViewEverywhere | Permission::Cluster) {
             return self.allow_somewhere(permission);
         }
         let looks_around = app.is_none() && permission == Permission::View;
@@ -231,8 +231,10 @@ impl Rights {
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.every(|grants| match permission {
-            Permission::Own => true,
-            Permission::Watch => grants.iter().any(|grant| grant.is_everywhere() && grant.role.permits(permission)),
+            Permission::SignedIn => true,
+            Permission::ViewEverywhere => {
+                grants.iter().any(|grant| grant.is_everywhere() && grant.role.permits(permission))
+            }
             Permission::Cluster => grants.contains(&Grant::everywhere(Role::Admin)),
             _ => grants.iter().any(|grant| grant.role.permits(permission)),
         })
@@ -320,16 +322,16 @@ mod tests {
 
     #[test]
     fn roles_permit_more_and_more() {
-        use Permission::{Admin, Cluster, Edit, Operate, Own, View, Watch};
+        use Permission::{Admin, Cluster, Edit, Operate, SignedIn, View, ViewEverywhere};
         let table = [
-            (Role::Viewer, vec![Own, View, Watch]),
-            (Role::Operator, vec![Own, View, Watch, Operate]),
-            (Role::Editor, vec![Own, View, Watch, Operate, Edit]),
-            (Role::Admin, vec![Own, View, Watch, Operate, Edit, Admin, Cluster]),
-            (Role::Executor, vec![Own]),
+            (Role::Viewer, vec![SignedIn, View, ViewEverywhere]),
+            (Role::Operator, vec![SignedIn, View, ViewEverywhere, Operate]),
+            (Role::Editor, vec![SignedIn, View, ViewEverywhere, Operate, Edit]),
+            (Role::Admin, vec![SignedIn, View, ViewEverywhere, Operate, Edit, Admin, Cluster]),
+            (Role::Executor, vec![SignedIn]),
         ];
         for (role, permitted) in table {
-            for permission in [Own, View, Watch, Operate, Edit, Admin, Cluster] {
+            for permission in [SignedIn, View, ViewEverywhere, Operate, Edit, Admin, Cluster] {
                 let expected = permitted.contains(&permission);
                 assert_eq!(role.permits(permission), expected, "{role} {permission:?}");
                 assert_eq!(grant(role, None, None).allow_somewhere(permission), expected, "{role} {permission:?}");
@@ -351,7 +353,7 @@ mod tests {
         assert!(whole.allow(Permission::Admin, HERE, None) && whole.allow(Permission::Edit, HERE, Some(OTHER)));
         assert!(!whole.allow(Permission::Cluster, HERE, None) && !whole.allow_somewhere(Permission::Cluster));
         assert!(
-            !whole.allow_somewhere(Permission::Watch),
+            !whole.allow_somewhere(Permission::ViewEverywhere),
             "what describes all namespaces is for callers who may see all"
         );
         assert_eq!(whole.reach(Permission::Edit, HERE), Reach::All);

@@ -15,10 +15,10 @@ const HANDLERS: [(&str, &[&str]); 7] = [
     ("pump", &["select"]),
 ];
 
-/// Whether the agent has a handler with this name. Their parameters are programs and scripts to run, or (`http`) an address
+/// Whether the agent has a handler with this name. The parameters of these handlers are programs and scripts to run, or (`http`) an address
 /// to send secrets to.
 #[must_use]
-pub fn is_one(handler: &str) -> bool {
+pub fn is_agent_handler(handler: &str) -> bool {
     HANDLERS.iter().any(|(name, _)| *name == handler)
 }
 
@@ -29,14 +29,14 @@ pub fn params_schema(handler: &str) -> Option<Value> {
         "shell" => include_str!("agent_handlers/shell.json"),
         "http" => include_str!("agent_handlers/http.json"),
         "pump" => include_str!("agent_handlers/pump.json"),
-        handler if is_one(handler) => include_str!("agent_handlers/script.json"),
+        handler if is_agent_handler(handler) => include_str!("agent_handlers/script.json"),
         _ => return None,
     };
     serde_json::from_str(text).ok()
 }
 
-/// The error for a parameter that a handler of the agent needs and that is missing. For servers to which no executor with the handler is
-/// connected, so that they have no schema.
+/// The error for a parameter that a handler of the agent needs and that is missing. For use while no executor with the handler is
+/// connected, so that none has declared a schema.
 #[must_use]
 pub fn missing(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;

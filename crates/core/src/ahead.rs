@@ -3,7 +3,7 @@
 use crate::job::Job;
 use crate::time::Timestamp;
 
-/// How many instants of each kind are listed; all are counted.
+/// Maximum number of vanishing fires that are listed, and of appearing ones; all are counted.
 pub const LISTED_MAX: usize = 50;
 /// How many fires of one job are compared.
 pub const STEPS_MAX: u32 = 10_000;
@@ -51,7 +51,7 @@ impl Fires {
 /// Compares the fires after `from` and up to `to` of the definitions before and after an edit; `None` stands for a job that does not exist.
 /// A paused job has no fires, nor has one whose instants depend on its runs.
 ///
-/// At most `steps` fires are looked at; afterwards it holds what is left for other jobs.
+/// At most `steps` fires are compared; `steps` is reduced by their number, and what is left is for other jobs.
 ///
 /// ```
 /// use rondel_core::ahead::{Planned, fire_changes};

@@ -8,7 +8,8 @@ use crate::time::Timestamp;
 
 /// Handlers should begin within this after the planned instant.
 pub const LATENESS_OBJECTIVE: Duration = Duration::from_secs(1);
-/// A run is far longer than usual if it takes this many times what 95 of 100 runs do not exceed, and longer than [`LONGER_THAN`].
+/// A run is far longer than usual if it takes more than this many times the 95th percentile of its job's runs, and longer than
+/// [`LONGER_THAN`].
 const LONGER_BY: u32 = 3;
 /// A run that is no longer than this is never far longer than usual.
 const LONGER_THAN: Duration = Duration::from_secs(60);
@@ -26,7 +27,7 @@ pub struct Failing {
     pub streak: u64,
     /// The planned instant of the first of them.
     pub since: Timestamp,
-    /// The newest run that succeeded before; `None` if none ever did.
+    /// The last success before them; `None` if the job never succeeded.
     pub succeeded_at: Option<Timestamp>,
     /// The message of the newest failure.
     pub message: Option<String>,
@@ -52,7 +53,7 @@ pub struct UnderWay {
     pub job: String,
     /// When its handler began.
     pub since: Timestamp,
-    /// What 95 of 100 runs of the job do not exceed; `None` if that is not known.
+    /// The 95th percentile of the lengths of the job's runs; `None` if it is not known.
     pub usual: Option<Duration>,
 }
 
@@ -65,7 +66,7 @@ pub struct Facts {
     pub unoffered: Vec<Unoffered>,
     /// Runs under way.
     pub under_way: Vec<UnderWay>,
-    /// The lateness that 99 of 100 runs of the last minutes did not exceed.
+    /// The 99th percentile of the lateness of the runs of the last minutes.
     pub lateness: Option<Duration>,
     /// Paused jobs by name, each with the instant from which it is paused.
     pub paused: Vec<(String, Timestamp)>,
@@ -90,7 +91,7 @@ pub enum Severity {
 
 /// A finding that needs a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Look {
+pub enum Finding {
     /// A server is gone.
     NodeLost(String, Timestamp),
     /// A loop of a server fails.
@@ -109,7 +110,7 @@ pub enum Look {
     Paused(String, Timestamp),
 }
 
-impl Look {
+impl Finding {
     /// The severity of the finding.
     #[must_use]
     pub const fn severity(&self) -> Severity {
@@ -140,29 +141,29 @@ impl Look {
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::attention::{Facts, Look, needs_a_look};
+/// use rondel_core::attention::{Facts, Finding, needs_a_look};
 ///
 /// let at = Timestamp::from_secs(1_900_000_000);
 /// let facts = Facts { lost_nodes: vec![("n2".to_owned(), at)], ..Facts::default() };
-/// assert_eq!(needs_a_look(facts, at), [Look::NodeLost("n2".to_owned(), at)]);
+/// assert_eq!(needs_a_look(facts, at), [Finding::NodeLost("n2".to_owned(), at)]);
 /// ```
 #[must_use]
-pub fn needs_a_look(facts: Facts, now: Timestamp) -> Vec<Look> {
+pub fn needs_a_look(facts: Facts, now: Timestamp) -> Vec<Finding> {
     let is_long = |run: &UnderWay| {
         let took = now.since(run.since);
         run.usual.is_some_and(|usual| took > LONGER_THAN && took > usual.saturating_mul(LONGER_BY))
     };
     let is_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
     let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;
-    let mut looks: Vec<Look> = Vec::new();
-    looks.extend(facts.lost_nodes.into_iter().map(|(name, at)| Look::NodeLost(name, at)));
-    looks.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Look::LoopFails(node, name, since)));
-    looks.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Look::Fails));
-    looks.extend(facts.unoffered.into_iter().map(Look::NoExecutor));
-    looks.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Look::Late));
-    looks.extend(facts.under_way.into_iter().filter(is_long).map(Look::Long));
-    looks.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Look::TokenEnds(name, at)));
-    looks.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Look::Paused(name, at)));
+    let mut looks: Vec<Finding> = Vec::new();
+    looks.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
+    looks.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Finding::LoopFails(node, name, since)));
+    looks.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Finding::Fails));
+    looks.extend(facts.unoffered.into_iter().map(Finding::NoExecutor));
+    looks.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Finding::Late));
+    looks.extend(facts.under_way.into_iter().filter(is_long).map(Finding::Long));
+    looks.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
+    looks.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Finding::Paused(name, at)));
     looks.sort_by_key(|look| (look.severity(), std::cmp::Reverse(look.weight())));
     looks
 }
@@ -212,9 +213,9 @@ mod tests {
         let names: Vec<&str> = looks
             .iter()
             .map(|look| match look {
-                Look::NodeLost(name, _) | Look::TokenEnds(name, _) | Look::Paused(name, _) => name.as_str(),
-                Look::Fails(failing) => failing.job.as_str(),
-                Look::Late(_) => "late",
+                Finding::NodeLost(name, _) | Finding::TokenEnds(name, _) | Finding::Paused(name, _) => name.as_str(),
+                Finding::Fails(failing) => failing.job.as_str(),
+                Finding::Late(_) => "late",
                 other => unreachable!("{other:?}"),
             })
             .collect();

@@ -46,7 +46,7 @@ impl Actor<'_> {
     #[must_use]
     pub fn may_manage_token(&self, target: TokenTarget<'_>) -> bool {
         if target.owner.is_some() && target.owner == self.account {
-            // Both are limited by the same account, so its grants are left out of the comparison.
+            // Both tokens are limited by the grants of the same account, so these are left out of the comparison.
             let own = Rights::new(self.rights.grants().to_vec());
             return !self.is_token || target.grants.iter().all(|grant| own.cover(grant));
         }
@@ -54,14 +54,14 @@ impl Actor<'_> {
         self.rights.allow_somewhere(Permission::Cluster) || (is_of_executors && self.covers(target.grants))
     }
 
-    /// Whether it may see and end the sign-ins of its own account, which can do all that the account can.
+    /// Whether it may see and end the sign-ins of its own account. A sign-in can do all that the account can.
     #[must_use]
     pub fn may_manage_sign_ins(&self, account_grants: &[Grant]) -> bool {
         !self.is_token || self.covers(account_grants)
     }
 
-    /// Whether it may change how an account signs in: its password, or a link that signs in as it. A token may not do so for
-    /// the account that it belongs to, since it would become more than a token.
+    /// Whether it may change how an account signs in: its password, or a link that signs in to the account. A token may not do so for its
+    /// own account: its holder could then sign in, and have all rights of the account.
     #[must_use]
     pub fn may_change_sign_in_of(&self, account: AccountId) -> bool {
         !self.is_token || self.account != Some(account)

@@ -20,8 +20,8 @@ pub fn doubled(first: Duration, max: Duration, failed_count: u32) -> Duration {
     first.saturating_mul(factor).min(max)
 }
 
-/// A part of a wait, so that callers that failed together do not all try again together: `chance` from 0 to 1 gives half of the wait up to
-/// the whole wait.
+/// The wait with jitter, so that callers that failed together do not all try again together: from half of the wait (`chance` 0) up to the
+/// whole wait (`chance` 1).
 #[must_use]
 pub fn spread(wait: Duration, chance: f64) -> Duration {
     wait.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)

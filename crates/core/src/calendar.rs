@@ -187,7 +187,7 @@ impl Calendar {
         self.node.has(day.and_time(NaiveTime::MIN))
     }
 
-    /// Whether it distinguishes times of one day.
+    /// Whether one of its rules lists times of day.
     #[must_use]
     pub const fn has_times(&self) -> bool {
         self.has_times

@@ -43,7 +43,7 @@ pub struct EffectiveDeclarations {
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::declared::{SeenSet, standing};
+/// use rondel_core::declared::{SeenSet, effective_declarations};
 ///
 /// let set = |first, last, text: &str| SeenSet {
 ///     first_seen_at: Timestamp::from_secs(first),
@@ -51,10 +51,10 @@ pub struct EffectiveDeclarations {
 ///     jobs: [("report".to_owned(), text.to_owned())].into(),
 /// };
 /// let both = [set(10, 100, "old"), set(90, 100, "new")];
-/// assert_eq!(standing(&both, Timestamp::from_secs(95)).jobs["report"], "new");
+/// assert_eq!(effective_declarations(&both, Timestamp::from_secs(95)).jobs["report"], "new");
 /// ```
 #[must_use]
-pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarations {
+pub fn effective_declarations(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarations {
     let mut first_seen: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
     for set in sets {
         for (name, text) in &set.jobs {
@@ -68,7 +68,7 @@ pub fn standing(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarati
     }
     let mut youngest: BTreeMap<&str, (Timestamp, &str)> = BTreeMap::new();
     for (name, text) in living.iter().flat_map(|set| &set.jobs) {
-        // Of two with the same age, every node must take the same one.
+        // Of two declarations with the same age, every node must choose the same one: the greater text.
         let mark = (first_seen[&(name.as_str(), text.as_str())], text.as_str());
         let best = youngest.entry(name).or_insert(mark);
         *best = (*best).max(mark);
@@ -119,7 +119,7 @@ pub fn drift(current: &JobSpec, declared: &JobSpec) -> Vec<String> {
 fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
     match serde_json::to_value(spec) {
         Ok(Value::Object(fields)) => fields,
-        // A definition is an object; it always can be written.
+        // A definition always serializes to an object.
         Ok(_) | Err(_) => serde_json::Map::new(),
     }
 }
@@ -134,8 +134,8 @@ pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     ordered
 }
 
-/// The names of jobs after those of their parents; those of a circle, and of jobs that follow from one, are left out. Each
-/// edge is visited twice, however long the chains are.
+/// The names of jobs, each after its parents; jobs of a circle, and jobs that follow from one, are left out. Each edge is visited twice,
+/// however long the chains are.
 fn names_in_order(specs: &BTreeMap<String, JobSpec>) -> Vec<String> {
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -188,7 +188,7 @@ mod tests {
 
     #[track_caller]
     fn check_standing(sets: &[SeenSet], wanted: &[(&str, &str)], gone: &[&str]) {
-        let found = standing(sets, Timestamp::from_secs(100));
+        let found = effective_declarations(sets, Timestamp::from_secs(100));
         let jobs: Vec<_> = found.jobs.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         assert_eq!(
             (jobs.as_slice(), found.gone.iter().map(String::as_str).collect::<Vec<_>>()),

@@ -22,8 +22,8 @@ pub struct ClaimPace {
     pub jobs_per_second: u32,
 }
 
-/// The instants whose fires must be claimed from `now` on to be claimed in time. `instants` are in order; the fires of one are claimed
-/// after those of the dense instants before it.
+/// The instants whose fires must be claimed from `now` on to be claimed in time. `instants` are in order; the fires of each instant are
+/// claimed after those of the instants before it.
 #[must_use]
 pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
     let mut job_count = 0_u64;

@@ -1,6 +1,6 @@
 //! Which parts of a document are shown to which readers. The audit log shows fields that are on a list and hides every other value: authors
-//! name a job's parameters as they like, so no list of secret names is ever complete. Old versions of a job and runs hide what looks like a
-//! secret from callers who may not edit the job.
+//! name a job's parameters as they like, so no list of secret names is ever complete. Callers who may not edit a job see its old versions
+//! and its runs without what looks like a secret.
 
 mod bounded;
 mod secrets;
@@ -188,7 +188,7 @@ fn shown(document: Value) -> Value {
     }
 }
 
-/// As [`for_audit`], for documents keyed by the names of their objects; `more` of them were left out before.
+/// As [`for_audit`], for documents keyed by the names of their objects; `more` is how many the caller left out already.
 #[must_use]
 pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
     bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, shown(document))).collect(), more)
@@ -203,7 +203,7 @@ pub fn is_shown(field: &str) -> bool {
 fn audited(key: &str, value: Value) -> Value {
     let mut fields = segments(key);
     let last = fields.next_back().unwrap_or_default();
-    // Fields below the labels have names that their author chose.
+    // Fields below `labels` are shown although they are not on the list: their names are chosen by the author.
     if key.starts_with('/') && segments(key).any(|field| field == LABELS) {
         return value;
     }
@@ -224,7 +224,7 @@ fn segments(key: &str) -> impl DoubleEndedIterator<Item = &str> {
     path.split('/').filter(move |part| !is_pointer || !part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The same shape without the values: it still shows which fields there are, and whether they are set.
+/// The same shape with all numbers and texts hidden: it still shows which fields there are, and whether they are set.
 fn hidden(value: Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value,

@@ -2,7 +2,7 @@
 //!
 //! Rows that the new definition also fires move to the new version; others are settled. A settled row whose instant is still ahead is
 //! reopened if a later definition fires it again; it is never inserted again, because its key exists. The next fire is the first one
-//! without a row. Past fires without a row share one, unless the scan still runs them.
+//! without a row. Past fires without a row share one skipped row, unless the scan still runs them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::status::RunStatus;
 use crate::time::Timestamp;
 
 /// A row that may start within this time may be on its way already: the tick reads rows that far ahead. An edit leaves it as it is, so that
-/// the ledger never shows a run that began as skipped. No fire due later than this after an edit runs under the old definition.
+/// the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old definition.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
@@ -45,14 +45,14 @@ pub struct EditContext<'a> {
     /// The latest known time of the clock when the rows were read. It is later than `now` if the edit was slow to arrive, or the clock
     /// stepped back. Rows due by then may have been sent.
     pub read_at: Timestamp,
-    /// Its rows that an edit is about, in any order.
+    /// Its future rows, in any order.
     pub rows: &'a [FutureRow],
     /// Its definition before; `None` if that can no longer be read.
     pub before: Option<&'a Job>,
     /// The first fire without a row, by that definition.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end sets the next fire; only for a job with a delay.
-    pub follows: Option<RunId>,
+    pub awaited_run: Option<RunId>,
 }
 
 /// A row that runs under the new definition.
@@ -74,13 +74,13 @@ pub struct EditPlan {
     /// Why they are skipped.
     pub reason: Reason,
     /// Past fires of the previous definition that have no row and will not run; they are skipped for the same reason.
-    pub passed: Option<MissedSpan>,
+    pub skipped_span: Option<MissedSpan>,
     /// Settled rows that are open again under the new version.
     pub reopen: Vec<Moved>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end sets the next fire.
-    pub follows: Option<RunId>,
+    pub awaited_run: Option<RunId>,
 }
 
 /// Plans an edit. `job` is the new definition, `None` for a deleted one.
@@ -95,10 +95,10 @@ pub fn plan_edit(job: Option<&Job>, standing: EditContext<'_>) -> EditPlan {
         keep: Vec::new(),
         settle: Vec::new(),
         reason,
-        passed: None,
+        skipped_span: None,
         reopen: Vec::new(),
         next_fire_at: None,
-        follows: standing.follows,
+        awaited_run: standing.awaited_run,
     };
     match job.filter(|job| job.enabled) {
         Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, standing),
@@ -106,12 +106,12 @@ pub fn plan_edit(job: Option<&Job>, standing: EditContext<'_>) -> EditPlan {
     }
     let overdue = standing.next_fire_at.filter(|at| *at <= standing.now && plan.next_fire_at != Some(*at));
     if let (Some(overdue), Some(before)) = (overdue, standing.before.filter(|before| before.enabled)) {
-        plan.passed = all_between(before, standing.anchor, overdue, standing.now);
+        plan.skipped_span = all_between(before, standing.anchor, overdue, standing.now);
     }
     plan
 }
 
-/// How far before the present a row's planned instant can be although the row starts later: the larger jitter of the definitions before and
+/// How far a row's planned instant can lie in the past while its start is still ahead: the larger jitter of the definitions before and
 /// after an edit.
 #[must_use]
 pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
@@ -127,7 +127,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
             (false, Some(moved)) => plan.keep.push(moved),
             (false, None) if is_on_its_way(row, standing) => {}
             (false, None) => plan.settle.push(row.id),
-            // Without the jitter of the old definition, its start may have passed.
+            // By the jitter of the new definition, its start may have passed: then it stays settled.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
             (true, _) => {}
         }
@@ -137,16 +137,17 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // The scan runs it now. If it has a row already, it is not inserted again, because its key exists.
+    // The scan runs an `at` that passed after the check. If it has a row already, it is not inserted again, because its key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
-    // Past fires without a row (their home has just died) are left to the scan: it runs them or records why not.
+    // If the schedule stays the same, past fires without a row (their home has just died) are left to the scan: it runs them or records why
+    // not.
     let is_same = standing.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
     if let Some(overdue) = standing.next_fire_at.filter(|at| is_same && *at <= now) {
         plan.next_fire_at = Some(overdue);
     }
     // A run that is settled here ends without the runs that would have followed it.
-    plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
+    plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
 }
 
 fn is_on_its_way(row: &FutureRow, standing: EditContext<'_>) -> bool {
@@ -164,17 +165,17 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, standing: EditContext<'_>) {
             plan.settle.push(row.id);
         }
     }
-    plan.follows = plan.follows.filter(|run| !plan.settle.contains(run));
-    plan.next_fire_at = match (plan.follows, standing.next_fire_at) {
+    plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
+    plan.next_fire_at = match (plan.awaited_run, standing.next_fire_at) {
         (Some(_), _) => None,
         (None, Some(next)) if is_same => Some(next),
         (None, _) => job.timetable.first_delayed(standing.now),
     };
-    // That instant already has a row, which an earlier edit settled.
+    // If an earlier edit settled the row of that instant, the row is reopened.
     let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = standing.rows.iter().find(is_next) {
         plan.reopen.push(Moved { id: row.id, due_at: row.due_at });
-        (plan.next_fire_at, plan.follows) = (None, Some(row.id));
+        (plan.next_fire_at, plan.awaited_run) = (None, Some(row.id));
     }
 }
 
@@ -206,7 +207,7 @@ mod tests {
             rows,
             before: None,
             next_fire_at: None,
-            follows: None,
+            awaited_run: None,
         }
     }
 
@@ -275,10 +276,10 @@ mod tests {
         let row = soon(101_500, RunStatus::Pending);
         let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..standing(std::slice::from_ref(&row)) };
         assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
-        let delayed = EditContext { follows: Some(RunId::new(1)), ..standing(&[]) };
+        let delayed = EditContext { awaited_run: Some(RunId::new(1)), ..standing(&[]) };
         let rows = [soon(100_500, RunStatus::Pending)];
         let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), EditContext { rows: &rows, ..delayed });
-        assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.follows), (vec![], None, Some(RunId::new(1))));
+        assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
     }
 
     #[test]
@@ -315,7 +316,7 @@ mod tests {
         let passed = |after: Option<&Job>, before: &Job, overdue| {
             let next_fire_at = Some(Timestamp::from_secs(overdue));
             let plan = plan_edit(after, EditContext { before: Some(before), next_fire_at, ..standing(&[]) });
-            plan.passed.map(|span| (span.first.second(), span.last.second(), span.count))
+            plan.skipped_span.map(|span| (span.first.second(), span.last.second(), span.count))
         };
         for after in [Some(&other), Some(&paused), Some(&delay), None] {
             assert_eq!(passed(after, &before, 97), Some((97, 100, 4)));
@@ -337,17 +338,17 @@ mod tests {
         let run = RunId::new(9);
         let next = Some(Timestamp::from_millis(101_020));
         let waits = EditContext { before: Some(&two), next_fire_at: next, ..standing(&[]) };
-        let runs = EditContext { before: Some(&two), follows: Some(run), ..standing(&[]) };
+        let runs = EditContext { before: Some(&two), awaited_run: Some(run), ..standing(&[]) };
         assert_eq!(plan_edit(Some(&two), waits).next_fire_at, next);
         assert_eq!(plan_edit(Some(&three), waits).next_fire_at, Some(Timestamp::from_secs(103)));
         for job in [&two, &three] {
             let plan = plan_edit(Some(job), runs);
-            assert_eq!((plan.next_fire_at, plan.follows), (None, Some(run)));
+            assert_eq!((plan.next_fire_at, plan.awaited_run), (None, Some(run)));
         }
         let ahead = [row(9, 101, RunStatus::Pending)];
         let claimed = EditContext { rows: &ahead, ..runs };
         let plan = plan_edit(Some(&three), claimed);
-        assert_eq!((ids(&plan.settle), plan.follows), (vec![9], None));
+        assert_eq!((ids(&plan.settle), plan.awaited_run), (vec![9], None));
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(103)));
     }
 
@@ -379,6 +380,6 @@ mod tests {
         let start = json!({"delay": "2s", "start_at": "1970-01-01T00:02:00Z"});
         let settled = row(7, 120, RunStatus::Skipped);
         let plan = plan_edit(Some(&job(&start, true)), standing(&[settled]));
-        assert_eq!((moved(&plan.reopen), plan.next_fire_at, plan.follows), (vec![7], None, Some(settled.id)));
+        assert_eq!((moved(&plan.reopen), plan.next_fire_at, plan.awaited_run), (vec![7], None, Some(settled.id)));
     }
 }

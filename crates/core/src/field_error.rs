@@ -21,7 +21,7 @@ impl FieldError {
         Self { pointer: pointer.into(), message: message.into(), jobs: Vec::new() }
     }
 
-    /// Adds the jobs that the error is about, each followed by the next one.
+    /// Adds the jobs that the error is about, parents before the jobs that follow from them.
     #[must_use]
     pub fn with_jobs(self, jobs: Vec<String>) -> Self {
         Self { jobs, ..self }

@@ -38,10 +38,9 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// The client of a connection from `peer`. The headers are read from the right, because each proxy appends to them, and
-    /// only while the entries are trusted proxies: the first other one is the client. An entry that is no address ends the
-    /// search at the last trusted hop. If both headers are there and disagree, one of them was sent by the client; then
-    /// neither is believed.
+    /// The client of a connection from `peer`. The headers are read from the right, because each proxy appends to them, as long as the
+    /// entries are trusted proxies: the first one that is not is the client. An entry that is no address ends the search at the last
+    /// trusted hop. If both headers are there and disagree, one of them was sent by the client; then neither is believed.
     #[must_use]
     pub fn client(&self, peer: IpAddr, forwarded: &[&str], x_forwarded_for: &[&str]) -> IpAddr {
         let peer = peer.to_canonical();
@@ -70,7 +69,7 @@ impl TrustedProxies {
     }
 }
 
-/// The `for` of one element of `Forwarded`.
+/// The address in the `for` of one element of `Forwarded`.
 fn forwarded_node(element: &str) -> Option<IpAddr> {
     let mut pairs = element.split(';').filter_map(|pair| pair.split_once('='));
     let (_, value) = pairs.find(|(name, _)| name.trim().eq_ignore_ascii_case("for"))?;

@@ -283,25 +283,25 @@ pub enum Turn {
 pub struct Fire<'g> {
     graph: &'g Graph,
     members: BTreeSet<JobId>,
-    stands: BTreeMap<JobId, JobState>,
+    states: BTreeMap<JobId, JobState>,
 }
 
 impl<'g> Fire<'g> {
     /// A fire with these jobs, its root among them.
     #[must_use]
-    pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, stands: BTreeMap<JobId, JobState>) -> Self {
-        Self { graph, members, stands }
+    pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, states: BTreeMap<JobId, JobState>) -> Self {
+        Self { graph, members, states }
     }
 
     /// The state of a job; `None` while it has no run.
     #[must_use]
-    pub fn stand(&self, job: JobId) -> Option<JobState> {
-        self.stands.get(&job).copied()
+    pub fn state_of(&self, job: JobId) -> Option<JobState> {
+        self.states.get(&job).copied()
     }
 
     /// Records that a job has a run, or that its state changed.
     pub fn set(&mut self, job: JobId, stand: JobState) {
-        self.stands.insert(job, stand);
+        self.states.insert(job, stand);
     }
 
     /// The parents of a job that belong to this fire.
@@ -312,7 +312,7 @@ impl<'g> Fire<'g> {
     /// The jobs without a run whose parents have all ended, and what becomes of them, by id.
     #[must_use]
     pub fn turns(&self) -> Vec<(JobId, Turn)> {
-        let waiting = self.members.iter().filter(|job| !self.stands.contains_key(job));
+        let waiting = self.members.iter().filter(|job| !self.states.contains_key(job));
         waiting.filter_map(|job| Some((*job, self.turn(*job)?))).collect()
     }
 
@@ -321,7 +321,7 @@ impl<'g> Fire<'g> {
         let mut refused = None;
         let mut count = 0;
         for (parent, on) in wanted.iter().filter(|(parent, _)| self.members.contains(parent)) {
-            let ended = self.stand(*parent)?.ended?;
+            let ended = self.state_of(*parent)?.ended?;
             count += 1;
             if !satisfies(*on, ended) {
                 refused = refused.or(Some(*parent));
@@ -333,15 +333,15 @@ impl<'g> Fire<'g> {
     /// How many of a job's children have no verdict yet.
     #[must_use]
     pub fn open_children(&self, job: JobId) -> usize {
-        let is_open = |child: &JobId| self.stand(*child).is_none_or(|stand| stand.verdict.is_none());
+        let is_open = |child: &JobId| self.state_of(*child).is_none_or(|stand| stand.verdict.is_none());
         self.children_of(job).filter(is_open).count()
     }
 
-    /// The first child that fails a job which waits for its children. A child that did not have to run fails no parent: its parents did not
-    /// end as required, or it is paused or in shadow mode.
+    /// The first child because of which a job that waits for its children fails. A child that did not have to run does not count: its
+    /// parents did not end as required, or it is paused or in shadow mode.
     #[must_use]
     pub fn failing_child(&self, job: JobId) -> Option<(JobId, RunStatus)> {
-        self.children_of(job).find_map(|child| match self.stand(child)?.verdict? {
+        self.children_of(job).find_map(|child| match self.state_of(child)?.verdict? {
             (RunStatus::Succeeded, _)
             | (RunStatus::Skipped, Some(Reason::Parent | Reason::Paused | Reason::Shadow)) => None,
             (status, _) => Some((child, status)),

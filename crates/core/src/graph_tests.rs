@@ -193,7 +193,7 @@ proptest! {
             let mut fire = Fire::new(&graph, members.clone(), stands);
             let mut turns = 0;
             while let Some((job, turn)) = fire.turns().into_iter().next() {
-                prop_assert!(fire.stand(job).is_none());
+                prop_assert!(fire.state_of(job).is_none());
                 let status = match turn {
                     Turn::Runs if outcomes[usize::try_from(job.get()).unwrap()] => RunStatus::Succeeded,
                     Turn::Runs => RunStatus::Failed,

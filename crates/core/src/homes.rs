@@ -13,13 +13,13 @@ pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, Recen
 words! {
     /// Where a job without a living home goes.
     ClaimStrategy {
-        /// To the node that comes first.
+        /// To the node that claims it first.
         Default = "default",
-        /// To the node that the hash of the job's id chooses among those that live.
+        /// To the living node that the hash of the job's id chooses.
         IdHash = "id_hash",
         /// To the node whose jobs have the fewest recent fires.
         LeastCount = "least_count",
-        /// To the node that the hash chooses, each with a share by its weight.
+        /// As `id_hash`, but each node gets a share of the jobs in proportion to its weight.
         Weight = "weight",
     }
 }
@@ -50,7 +50,7 @@ impl ClaimStrategy {
     }
 
     /// The new home of each of these jobs, which have no living home; `None` leaves a job to the node that claims it first. Nodes that see
-    /// the same jobs and seats get the same result.
+    /// the same jobs and the same `nodes` (the nodes to choose from) get the same result.
     ///
     /// ```
     /// use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
@@ -64,45 +64,45 @@ impl ClaimStrategy {
     /// assert_eq!(ClaimStrategy::Default.deal(&[job(1, 0)], &[seat(1), seat(2)]), [None]);
     /// ```
     #[must_use]
-    pub fn deal(self, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
+    pub fn deal(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => vec![None; jobs.len()],
-            Self::IdHash => jobs.iter().map(|job| by_hash(job.job, seats, |_| 1)).collect(),
-            Self::Weight => jobs.iter().map(|job| by_hash(job.job, seats, |seat| seat.weight)).collect(),
-            Self::LeastCount => by_load(jobs, seats),
+            Self::IdHash => jobs.iter().map(|job| by_hash(job.job, nodes, |_| 1)).collect(),
+            Self::Weight => jobs.iter().map(|job| by_hash(job.job, nodes, |seat| seat.weight)).collect(),
+            Self::LeastCount => by_load(jobs, nodes),
         }
     }
 
-    /// The new home of each of these jobs when its home leaves: every strategy names one. `None` only without seats.
+    /// The new home of each of these jobs when its home leaves: every strategy names one. `None` only if `nodes` is empty.
     #[must_use]
-    pub fn give_away(self, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
+    pub fn give_away(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
-            Self::Default => Self::LeastCount.deal(jobs, seats),
-            _ => self.deal(jobs, seats),
+            Self::Default => Self::LeastCount.deal(jobs, nodes),
+            _ => self.deal(jobs, nodes),
         }
     }
 
-    /// The jobs of `this` that belong to another node, each with that node. A strategy that counts moves no more than levels the loads, and
-    /// ignores small differences: the giver does not fall below the average, nor does a taker rise above it, so that a job does not move
-    /// back.
+    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves no more jobs than it takes to level the
+    /// loads, and ignores small differences: the giver does not fall below the average, nor does a taker rise above it, so that a job does
+    /// not move back.
     #[must_use]
-    pub fn misplaced(self, this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+    pub fn misplaced(self, this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
             Self::Default => Vec::new(),
             Self::IdHash | Self::Weight => {
-                let owners = self.deal(jobs, seats);
+                let owners = self.deal(jobs, nodes);
                 let elsewhere = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((job.job, owner?)));
                 elsewhere.filter(|(_, owner)| *owner != this).collect()
             }
-            Self::LeastCount => surplus(this, jobs, seats),
+            Self::LeastCount => surplus(this, jobs, nodes),
         }
     }
 }
 
 /// Rendezvous hashing: every node draws a number for the job, the highest wins. When a node joins or leaves, only its own share moves; the
 /// remainder of a division would move nearly all. Ids are hashed first, since they differ mostly in their time bits.
-fn by_hash(job: JobId, seats: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
-    let all_zero = seats.iter().all(|seat| weight(seat) == 0);
+fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
+    let all_zero = nodes.iter().all(|seat| weight(seat) == 0);
     let draw = |seat: &NodeShare| {
         let weight = if all_zero { 1 } else { weight(seat) };
         // −weight / ln(u) for u uniform in (0, 1): the winners are shared out by weight.
@@ -110,13 +110,13 @@ fn by_hash(job: JobId, seats: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
         let uniform = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
         (weight > 0).then(|| -f64::from(weight) / uniform.ln())
     };
-    let drawn = seats.iter().filter_map(|seat| Some((draw(seat)?, seat.node)));
+    let drawn = nodes.iter().filter_map(|seat| Some((draw(seat)?, seat.node)));
     drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
 /// Deals each job to the node with the least load so far, beginning with the job that has the most recent fires.
-fn by_load(jobs: &[JobShare], seats: &[NodeShare]) -> Vec<Option<NodeId>> {
-    let mut loads: Vec<(u64, NodeId)> = seats.iter().map(|seat| (seat.load(), seat.node)).collect();
+fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
+    let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|seat| (seat.load(), seat.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), place(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
@@ -139,17 +139,17 @@ const SLACK_PART: u64 = 20;
 /// Differences up to the load of this many jobs that do not fire are ignored too.
 const SLACK_COUNT: u64 = 2;
 
-fn surplus(this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, NodeId)> {
-    let Some(own) = seats.iter().find(|seat| seat.node == this) else { return Vec::new() };
-    let count = u64::try_from(seats.len()).unwrap_or(1).max(1);
-    let level = seats.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
+fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+    let Some(own) = nodes.iter().find(|seat| seat.node == this) else { return Vec::new() };
+    let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
+    let level = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
     let slack = (level / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
     if own.load() <= level.saturating_add(slack) {
         return Vec::new();
     }
     let mut left = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
-        seats.iter().map(|seat| (level.saturating_sub(seat.load()), seat.node)).collect();
+        nodes.iter().map(|seat| (level.saturating_sub(seat.load()), seat.node)).collect();
     // In the order of their hashes, so that the surplus is not made up of one heavy job, which may never be idle.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| place(job));
@@ -164,7 +164,7 @@ fn surplus(this: NodeId, jobs: &[JobShare], seats: &[NodeShare]) -> Vec<(JobId, 
     given
 }
 
-/// Spreads the bits of a number over all of them (splitmix64).
+/// Mixes the bits of a number (splitmix64), so that similar numbers get unrelated results.
 const fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -110,7 +110,7 @@ ids! {
 }
 
 impl JobId {
-    /// The lane, below `count`, in which everything about this job is written in order.
+    /// The lane (a number below `count`) in which everything about this job is written in order.
     #[must_use]
     pub fn lane(self, count: usize) -> usize {
         // Ids of one node differ mostly in their time bits, so they are mixed before the remainder is taken.

@@ -78,7 +78,7 @@ pub struct Job {
     pub on_silence: OnSilence,
     /// How long one attempt may take.
     pub timeout: Option<Duration>,
-    /// How long a due run waits for an executor; groups of a pump wait as long as it runs.
+    /// How long a due run waits for an executor; groups of a pump wait as long as the pump runs.
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
     pub after: AfterPolicy,
@@ -150,7 +150,7 @@ impl Job {
                 backoff: waits.0,
                 backoff_max: waits.1,
                 at_least_once: spec.delivery == Delivery::AtLeastOnce,
-                delays: timetable_delays,
+                has_fixed_delay: timetable_delays,
                 awaits_children: spec.over == Over::Children,
                 is_pump: pump.is_some(),
             },

@@ -57,7 +57,7 @@ pub(crate) fn check(labels: &Labels, errors: &mut Vec<FieldError>) {
         return;
     }
     for (key, value) in labels {
-        // A key that may hold anything cannot be put into a pointer.
+        // A wrong key is not put into the pointer, because it may contain anything.
         if let Err(message) = check_key(key) {
             errors.push(FieldError::new("/labels", message));
         } else if let Err(message) = check_value(value) {

@@ -1,19 +1,21 @@
-//! The words of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
+//! The types of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
 //! - [`spec`] is a job's definition as users write it, [`job`] is that definition checked and ready for the engine;
 //! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when a job is due, [`plan`] decides what a scan does about it,
-//!   [`misfire`] what happens to fires that did not run in time, [`dense`] when to start claiming the fires of an instant that has many;
+//!   [`misfire`] what happens to fires that did not run in time, [`dense`] when to start claiming the fires of an instant at which many
+//!   jobs fire;
 //! - [`fires`] accounts for every past fire, [`preview`] lists coming ones, [`year`] shows a calendar day by day; [`words`] puts schedules
-//!   into sentences, [`diff`] shows what an edit changed and [`ahead`] which coming fires it changes; [`document`] writes definitions down;
+//!   into sentences, [`diff`] shows what an edit changed and [`ahead`] which coming fires it changes; [`document`] writes a definition
+//!   without its default values;
 //! - [`filter`] parses what users type to narrow a list of runs or jobs, [`folded_state`] sums up a job's state in one word;
 //! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] has what a server knows about the agent's
 //!   handlers, [`script`] how their parameters name a script that the server keeps;
 //! - [`declared`] decides what happens to jobs that are declared in code; [`access`] who may do what, [`outgoing`] where the server may
 //!   send requests, [`forwarded`] where clients' requests come from, [`secret_file`] who may read a file with a secret;
-//! - [`select`] and [`route`] choose the executor, [`outcome`] and [`graph`] decide what follows;
+//! - [`select`] and [`route`] choose the executor of a run, [`outcome`] and [`graph`] decide what follows its end;
 //! - [`shape`] checks whether a document has the form of a type, and reports every error;
 //! - [`tree`] shows which run of a fire follows from which;
-//! - [`attention`] picks jobs and runs that need a look, [`sketch`] counts lengths so that their quantiles can be read;
+//! - [`attention`] picks jobs and runs that need a look, [`sketch`] holds distributions of lengths, for their quantiles;
 //! - [`labels`] are what users group jobs by;
 //! - [`pump`] decides which group of a pump job has which item, and when the job's root run begins and ends;
 //! - [`homes`] decides which node of a cluster owns which job;

@@ -1,7 +1,7 @@
 //! Classifies a line of a log: its severity, and whether Rondel itself wrote it to mark missing lines.
 //!
-//! The severity is decided here alone, from the level that came with the line, or from its text: a program that only prints
-//! names its level there.
+//! The severity is decided here alone, from the level that came with the line, or from its text: a program that only prints puts its level
+//! there.
 
 use std::fmt;
 use std::str::FromStr;
@@ -140,7 +140,7 @@ fn word_of(word: &str) -> Option<Severity> {
     })
 }
 
-/// The first line of a stack trace, as languages print it.
+/// An error, if the line is the first one of a stack trace, as programming languages print it.
 fn thrown(head: &str) -> Option<Severity> {
     let is_start =
         ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
@@ -208,7 +208,7 @@ pub fn gap(level: &str, text: &str) -> Option<Gap> {
     parts.iter().any(|part| text.contains(part)).then_some(Gap::Part)
 }
 
-/// A line that Rondel wrote, in a language; `None` for other lines, and for English.
+/// A line that Rondel wrote, translated; `None` for other lines, and for English, in which it was written.
 #[must_use]
 pub fn in_words(level: &str, text: &str, lang: Lang) -> Option<String> {
     gap(level, text).filter(|_| lang == Lang::Zh)?;

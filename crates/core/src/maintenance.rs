@@ -81,7 +81,7 @@ pub fn plan_within(
     closed: &[MaintenanceWindow],
 ) -> Plan {
     let all = closed;
-    // The misfire policy decides about the fires of an ended hold window anyway.
+    // A hold window that has ended does not count: the misfire policy decides about its fires anyway.
     let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > window.now;
     let closed: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
     let inside = |at: Timestamp| closed.iter().filter(move |one| one.has(at));

@@ -98,7 +98,7 @@ fn skip_missed_plain(
 ) -> MissedPlan {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more than run late: it is the end of the skipped span.
+    // One more than will run late: the extra one is an end of the skipped span.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
@@ -157,7 +157,7 @@ fn span(missed: &[Fire]) -> Option<MissedSpan> {
 
 /// A fire whose run was planned in time.
 #[derive(Clone, Copy, Debug)]
-pub struct LateFire {
+pub struct PlannedInTime {
     /// Its instant.
     pub fire_at: Timestamp,
     /// When it should have started.
@@ -168,7 +168,7 @@ pub struct LateFire {
 /// instant. `taken_up_at` is when this server took the run over. A fire within the tolerance always runs. Where the policy runs one missed
 /// fire, that is the newest of the job, whether it already has a row or a scan has yet to find it.
 #[must_use]
-pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, taken_up_at: Timestamp) -> bool {
+pub fn runs_late(job: &Job, anchor: Timestamp, fire: PlannedInTime, taken_up_at: Timestamp) -> bool {
     if fire.due_at >= taken_up_at - job.misfire.tolerance {
         return true;
     }
@@ -183,14 +183,14 @@ pub fn runs_late(job: &Job, anchor: Timestamp, fire: LateFire, taken_up_at: Time
 words! {
     /// Why a server came late to a fire.
     LateBecause {
-        /// Servers were at work, and had more fires to start than they could.
+        /// Servers were at work, but had more fires to start than they could manage.
         Overload = "overload",
         /// It was late already when a server took it up: servers or the database had been away.
         Outage = "outage",
     }
 }
 
-/// How late a server got to a fire, and why. Waits for executors, limits and earlier runs count from there.
+/// How late a server got to a fire, and why. Waits for executors, limits and earlier runs come after that, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// Why.
@@ -230,7 +230,7 @@ mod tests {
         ] {
             let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": "1s"}, "misfire": {"policy": policy}});
             let job = serde_json::from_value::<JobSpec>(spec).unwrap().compile().unwrap();
-            let fire = LateFire { fire_at: Timestamp::from_secs(fire_at), due_at: Timestamp::from_secs(fire_at) };
+            let fire = PlannedInTime { fire_at: Timestamp::from_secs(fire_at), due_at: Timestamp::from_secs(fire_at) };
             assert_eq!(runs_late(&job, Timestamp::EPOCH, fire, Timestamp::from_secs(100)), runs, "{policy} {fire_at}");
         }
     }

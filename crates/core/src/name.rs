@@ -3,7 +3,7 @@
 /// The longest name, in bytes.
 pub const NAME_LEN_MAX: usize = 100;
 
-/// Words that the API uses after a collection, so that `/jobs/{name}` stays unambiguous.
+/// Path segments that the API uses in the place of a name. They are not allowed as names, so that `/jobs/{name}` stays unambiguous.
 const RESERVED: [&str; 9] = ["apply", "export", "preview", "search", "bulk", "new", "edit", "stats", "versions"];
 
 /// Checks that `name` can name a namespace, an app, a job or an executor; `Err` holds the sentence for the user.
@@ -29,7 +29,7 @@ pub fn check(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that `name` can name an account: like other names, or like an address of electronic mail.
+/// Checks that `name` can name an account: like other names, or like an e-mail address.
 ///
 /// # Errors
 /// A sentence with what is allowed.
@@ -50,7 +50,7 @@ pub fn check_account(name: &str) -> Result<(), String> {
     ))
 }
 
-/// Checks that `name` can name a handler. Code chooses these names: letters of both cases are allowed.
+/// Checks that `name` can name a handler. Letters of both cases are allowed, because these names are chosen in code.
 ///
 /// # Errors
 /// A sentence with what is allowed.
@@ -64,10 +64,10 @@ pub fn check_handler(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// In place of a list of handlers: the executor takes any run, and fails one whose handler it does not have. No handler has this name.
+/// In place of a list of handlers: an executor with it takes any run, and fails a run of a handler that it lacks. No handler has this name.
 pub const ANY_HANDLER: &str = "*";
 
-/// Whether an executor with these handlers takes a run of this one.
+/// Whether an executor with these handlers takes a run of the handler `wanted`.
 ///
 /// ```
 /// use rondel_core::name::{ANY_HANDLER, takes_handler};

@@ -2,8 +2,8 @@
 
 use strsim::osa_distance;
 
-/// The names that may be meant by `wanted`, the nearest first, at most `max`: those that differ in a few characters, and those
-/// that contain it.
+/// The names that may be meant by `wanted`, the nearest first, at most `max`: those that differ in a few characters, and those that contain
+/// it or are a part of it.
 ///
 /// ```
 /// use rondel_core::near::near_misses;

@@ -28,9 +28,9 @@ words! {
         Resolved = "resolved",
         /// It still holds.
         Reminder = "reminder",
-        /// It happened more often since the last message.
+        /// More occurrences since the last message.
         Digest = "digest",
-        /// It was not acknowledged in time.
+        /// The incident was not acknowledged in time.
         Escalated = "escalated",
         /// A user acknowledged the incident.
         Acknowledged = "acknowledged",

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 /// How often a run is sent again after its executor died, in addition to the job's own retries.
 pub const LOST_RETRY_MAX: i32 = 3;
-/// Upper bound on the attempts of a run that never reaches an executor: before each of them a server died or a message was lost.
+/// Upper bound on the attempts of a run that never reaches an executor, because each time a server dies or a message is lost.
 const UNRECEIVED_ATTEMPT_MAX: i32 = 1_000;
 
 /// A request to cancel a run: who asks, and the reason of the verdict.
@@ -44,7 +44,7 @@ pub fn cancelled_by(by: &str) -> String {
 /// How an attempt ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The handler returned well.
+    /// The handler returned without an error.
     Succeeded,
     /// The handler failed; `retryable` is false if it reported that a retry is of no use.
     Failed {
@@ -70,7 +70,7 @@ pub enum Outcome {
     Yielded,
 }
 
-/// The part of a job's definition that [`decide_next`] needs; small, so that it travels with each open run.
+/// The part of a job's definition that [`decide_next`] needs. It is small, because the end of each attempt has a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AfterPolicy {
     /// Attempts beyond the first.
@@ -82,10 +82,10 @@ pub struct AfterPolicy {
     /// Whether a lost attempt may be followed by another.
     pub at_least_once: bool,
     /// Whether the next fire of the job counts from the end of this run (a fixed delay).
-    pub delays: bool,
+    pub has_fixed_delay: bool,
     /// Whether a run that succeeded ends only when the runs that follow from it have ended.
     pub awaits_children: bool,
-    /// Whether it is a group of a pump job, which gets another attempt after each end until it is asked to end.
+    /// Whether the run is a group of a pump job, which gets another attempt after each end until it is asked to end.
     pub is_pump: bool,
 }
 
@@ -96,7 +96,7 @@ pub struct Ended {
     pub attempt: i32,
     /// How often an executor was lost with this run so far.
     pub lost_count: i32,
-    /// Whether a durable mark records that it may have been sent.
+    /// Whether a stored mark records that the run may have been sent.
     pub marked: bool,
     /// Whether an earlier attempt began, or may have begun.
     pub may_have_begun: bool,
@@ -108,12 +108,12 @@ pub struct Ended {
 
 /// What follows from the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum After {
+pub enum NextStep {
     /// The run gets another attempt.
     Retry {
         /// When it may start.
         due_at: Timestamp,
-        /// Why it exists.
+        /// Why there is another attempt.
         reason: Reason,
         /// New value of the run's lost count.
         lost_count: i32,
@@ -130,7 +130,7 @@ pub enum After {
 /// Decides what follows from the end of an attempt. `jitter` is a number from 0 to 1 that spreads retries.
 ///
 /// ```
-/// use rondel_core::outcome::{After, AfterPolicy, Ended, Outcome, decide_next};
+/// use rondel_core::outcome::{NextStep, AfterPolicy, Ended, Outcome, decide_next};
 /// use rondel_core::{RunStatus, Timestamp};
 /// use std::time::Duration;
 ///
@@ -139,7 +139,7 @@ pub enum After {
 ///     backoff: Duration::from_secs(10),
 ///     backoff_max: Duration::from_secs(60),
 ///     at_least_once: true,
-///     delays: false,
+///     has_fixed_delay: false,
 ///     awaits_children: false,
 ///     is_pump: false,
 /// };
@@ -147,25 +147,25 @@ pub enum After {
 /// let first =
 ///     Ended { attempt: 1, lost_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false };
 /// let failed = Outcome::Failed { retryable: true };
-/// assert!(matches!(decide_next(policy, first, failed, now, 0.0), After::Retry { .. }));
+/// assert!(matches!(decide_next(policy, first, failed, now, 0.0), NextStep::Retry { .. }));
 /// let second = Ended { attempt: 2, ..first };
-/// assert_eq!(decide_next(policy, second, failed, now, 0.0), After::Verdict { status: RunStatus::Failed, reason: None });
+/// assert_eq!(decide_next(policy, second, failed, now, 0.0), NextStep::Verdict { status: RunStatus::Failed, reason: None });
 /// ```
 #[must_use]
-pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> After {
-    let verdict = |status, reason| After::Verdict { status, reason };
+pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> NextStep {
+    let verdict = |status, reason| NextStep::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        // The groups have finished the rows that they had: the run ended as planned, except for rows that they could not do.
+        // The groups have worked off their rows: the run ended as planned, except for rows that failed for good.
         Outcome::Cancelled | Outcome::Yielded
             if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {
-            // A pause or an edit fails no group: the next run continues with the rows that are left.
+            // After a pause or an edit a group does not count as failed: the next run continues with the rows that are left.
             let has_failed = ended.unfinished && ended.cancel_asked.is_some_and(Reason::ends_window);
             verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_asked)
         }
         Outcome::Yielded if ended.cancel_asked.is_none() && policy.is_pump => {
-            After::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
+            NextStep::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
         }
         Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
@@ -190,7 +190,7 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
     }
 }
 
-fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<After> {
+fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<NextStep> {
     // Attempts whose executor was lost do not count against the job's own retries.
     let failed_count = u32::try_from(ended.attempt - ended.lost_count).unwrap_or(0).max(1);
     let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
@@ -198,39 +198,40 @@ fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jit
         return None;
     }
     let wait = doubled(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
-    Some(After::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
+    Some(NextStep::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
 }
 
-/// Losing the servers is not the run's fault: it is sent again without being counted as a retry.
-fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> After {
+/// What follows when an executor stopped an attempt because no server answered. That is not the run's fault: where the delivery policy
+/// allows it, the run is sent again without being counted as a retry.
+fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
         return lost(policy, Ended { marked: false, ..ended }, Reason::NotReceived, now);
     }
     match ended.cancel_asked {
-        Some(asked) => After::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
+        Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
         None if policy.at_least_once => lost(policy, ended, Reason::ExecutorLost, now),
         // It began, and must not begin again unless the job's own retries allow that.
         None => retry(policy, ended, true, now, jitter)
-            .unwrap_or(After::Verdict { status: RunStatus::Failed, reason: None }),
+            .unwrap_or(NextStep::Verdict { status: RunStatus::Failed, reason: None }),
     }
 }
 
-fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> After {
+fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> NextStep {
     if let Some(asked) = ended.cancel_asked {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };
-        return After::Verdict { status: RunStatus::Cancelled, reason: Some(reason) };
+        return NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(reason) };
     }
     if !policy.at_least_once && ended.marked {
-        return After::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
+        return NextStep::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
     // A run that no executor received cannot have crashed one: it is sent again without being counted.
     let died_count = ended.lost_count.saturating_add(i32::from(reason != Reason::NotReceived));
     if !policy.is_pump && (died_count > LOST_RETRY_MAX || ended.attempt >= UNRECEIVED_ATTEMPT_MAX) {
-        return After::Verdict { status: RunStatus::Failed, reason: Some(reason) };
+        return NextStep::Verdict { status: RunStatus::Failed, reason: Some(reason) };
     }
-    After::Retry { due_at: now, reason, lost_count: died_count }
+    NextStep::Retry { due_at: now, reason, lost_count: died_count }
 }
 
 /// Whether a verdict was given without the executor's report; a late result replaces such a verdict.
@@ -280,7 +281,7 @@ mod tests {
         backoff: Duration::from_secs(10),
         backoff_max: Duration::from_secs(15),
         at_least_once: true,
-        delays: false,
+        has_fixed_delay: false,
         awaits_children: false,
         is_pump: false,
     };
@@ -296,16 +297,16 @@ mod tests {
     const FAILED: Outcome = Outcome::Failed { retryable: true };
 
     #[track_caller]
-    fn check_after(policy: AfterPolicy, ended: Ended, outcome: Outcome, expected: After) {
+    fn check_after(policy: AfterPolicy, ended: Ended, outcome: Outcome, expected: NextStep) {
         assert_eq!(decide_next(policy, ended, outcome, NOW, 0.5), expected);
     }
 
-    fn verdict(status: RunStatus, reason: Option<Reason>) -> After {
-        After::Verdict { status, reason }
+    fn verdict(status: RunStatus, reason: Option<Reason>) -> NextStep {
+        NextStep::Verdict { status, reason }
     }
 
-    fn again_in(seconds: u64, reason: Reason, lost_count: i32) -> After {
-        After::Retry { due_at: NOW + Duration::from_secs(seconds), reason, lost_count }
+    fn again_in(seconds: u64, reason: Reason, lost_count: i32) -> NextStep {
+        NextStep::Retry { due_at: NOW + Duration::from_secs(seconds), reason, lost_count }
     }
 
     #[test]
@@ -480,8 +481,8 @@ mod tests {
     #[test]
     fn jitter_spreads_a_retry_by_a_tenth() {
         let wait = |jitter| match decide_next(POLICY, FIRST, FAILED, NOW, jitter) {
-            After::Retry { due_at, .. } => due_at.since(NOW).as_millis(),
-            After::Verdict { .. } => 0,
+            NextStep::Retry { due_at, .. } => due_at.since(NOW).as_millis(),
+            NextStep::Verdict { .. } => 0,
         };
         assert_eq!([-1.0, 0.0, 0.5, 1.0, 2.0].map(wait), [9_000, 9_000, 10_000, 11_000, 11_000]);
     }

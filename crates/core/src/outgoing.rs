@@ -1,5 +1,5 @@
-//! Which addresses requests of server and agent may go to if a caller chose the URL: those of the public internet, and those that an allow
-//! list names. Names are resolved elsewhere (`rondel-outgoing`), once; the addresses are checked here.
+//! The addresses to which server and agent may send requests if a caller chose the URL: public ones, and those on an allow list.
+//! `rondel-outgoing` resolves names, once; this module checks the addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -25,11 +25,11 @@ pub enum AddressKind {
     Metadata,
     /// For many hosts at once.
     Multicast,
-    /// For the customers of a provider, who share it.
+    /// For carrier-grade NAT: the customers of a provider share it.
     Shared,
-    /// "This host, on this network": many systems take it for the loopback.
+    /// `0.0.0.0/8` and `::`: many systems treat them as the loopback address.
     Unspecified,
-    /// For documents, measurements, translations, or nothing yet.
+    /// For documentation, benchmarks or translation, or not assigned.
     Reserved,
 }
 
@@ -99,15 +99,15 @@ const SPECIAL_V6: [(Ipv6Net, AddressKind); 8] = [
     // Teredo, ORCHID, benchmarks.
     (v6([0x2001, 0, 0], 23), AddressKind::Reserved),
     (v6([0x2001, 0xdb8, 0], 32), AddressKind::Reserved),
-    // 6to4: an IPv4 address, of any kind, behind a relay.
+    // 6to4: embeds an IPv4 address of any kind, reached through a relay.
     (v6([0x2002, 0, 0], 16), AddressKind::Reserved),
     (v6([0x3fff, 0, 0], 20), AddressKind::Reserved),
 ];
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
-/// NAT64, in which hosts without IPv4 write an IPv4 address: the embedded address counts.
+/// The NAT64 prefix, under which hosts without IPv4 reach IPv4 addresses: the embedded IPv4 address is the one that is checked.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
-/// The address that a packet would go to: an IPv4 address may be written as IPv6.
+/// The address that a packet would go to: an IPv4-mapped or NAT64 address stands for the IPv4 address in it.
 fn meant(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if NAT64.contains(&v6) => {
@@ -179,9 +179,9 @@ impl AllowedAddresses {
         Self { networks, named_alone: false }
     }
 
-    /// Allows the named networks only, and no other public address: for executors that a server dials.
+    /// Allows only the named networks, not even other public addresses: for executors that a server dials.
     #[must_use]
-    pub fn alone(self) -> Self {
+    pub fn without_public(self) -> Self {
         Self { named_alone: true, ..self }
     }
 
@@ -339,7 +339,7 @@ mod tests {
 
     #[test]
     fn a_list_that_stands_alone_opens_no_public_address() {
-        let allowed = AllowedAddresses::parse(["10.1.0.0/16", "1.1.1.0/24"]).unwrap().alone();
+        let allowed = AllowedAddresses::parse(["10.1.0.0/16", "1.1.1.0/24"]).unwrap().without_public();
         for good in ["10.1.2.3", "1.1.1.1"] {
             assert_eq!(allowed.check(good.parse().unwrap()), Ok(()), "{good}");
         }

@@ -49,10 +49,10 @@ pub enum Overrides {
 }
 
 impl Overrides {
-    /// The default for a job with this handler: none if parameters are code or choose where secrets go.
+    /// The default for a job with this handler: none for the agent's handlers, whose parameters are code or choose where secrets go.
     #[must_use]
     pub fn default_of(handler: &str) -> Self {
-        if agent_handlers::is_one(handler) { Self::None } else { Self::All }
+        if agent_handlers::is_agent_handler(handler) { Self::None } else { Self::All }
     }
 
     /// Whether the parameter at `pointer` may be replaced as a whole.
@@ -97,20 +97,22 @@ impl Overrides {
     /// what may not be replaced.
     ///
     /// # Errors
-    /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job does not
-    /// name itself.
+    /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job's own
+    /// parameters do not name.
     pub fn apply(&self, handler: &str, job: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
         let mut refused = Vec::new();
         let laid = match self {
             Self::All => given.clone(),
-            Self::None | Self::Only(_) => self.lay("", Some(job), Some(given), &mut refused).unwrap_or(Value::Null),
+            Self::None | Self::Only(_) => {
+                self.merge_at("", Some(job), Some(given), &mut refused).unwrap_or(Value::Null)
+            }
         };
         let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal(handler, pointer)).collect();
         errors.extend(foreign_secrets(job, &laid));
         if errors.is_empty() { Ok(laid) } else { Err(errors) }
     }
 
-    fn lay(
+    fn merge_at(
         &self,
         pointer: &str,
         job: Option<&Value>,
@@ -124,7 +126,7 @@ impl Overrides {
             (Some(Value::Array(job)), Some(Value::Array(given))) if job.len() == given.len() => {
                 let pairs = job.iter().zip(given).enumerate();
                 let element = |(index, (job, given)): (usize, (&Value, &Value))| {
-                    self.lay(&format!("{pointer}/{index}"), Some(job), Some(given), refused)
+                    self.merge_at(&format!("{pointer}/{index}"), Some(job), Some(given), refused)
                 };
                 Some(Value::Array(pairs.filter_map(element).collect()))
             }
@@ -153,7 +155,7 @@ impl Overrides {
         let mut laid = Map::new();
         for name in names {
             let (job, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
-            if let Some(value) = self.lay(&below(pointer, name), job, given, refused) {
+            if let Some(value) = self.merge_at(&below(pointer, name), job, given, refused) {
                 laid.insert(name.clone(), value);
             }
         }
@@ -216,7 +218,7 @@ fn has_bad_escape(pointer: &str) -> bool {
     pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']))
 }
 
-/// Secrets that `laid` names and `job` does not: the executor would resolve them for any caller.
+/// Refuses secrets that `laid` names and `job` does not, because the executor would resolve them for any caller.
 fn foreign_secrets(job: &Value, laid: &Value) -> Vec<FieldError> {
     let known: BTreeSet<&str> = texts(job).iter().flat_map(|(_, text)| secrets(text)).collect();
     let found = texts(laid);

@@ -8,11 +8,11 @@ words! {
     Part {
         /// The row that stands for all shards.
         Whole = "whole",
-        /// One of them.
+        /// One of the shards.
         Shard = "shard",
         /// The row that stands for all groups of a pump job.
         Root = "root",
-        /// One of them.
+        /// One of the groups.
         Group = "group",
     }
 }
@@ -29,7 +29,7 @@ impl Part {
         }
     }
 
-    /// Whether it may be such a part. Only then does [`of`](Self::of) need to know whether its job is a pump job.
+    /// Whether a run may be one of several of its fire. Only then does [`of`](Self::of) need to know whether its job is a pump job.
     #[must_use]
     pub fn may_be(run: &Run) -> bool {
         run.is_root() || run.parent.is_some()

@@ -1,5 +1,5 @@
-//! Text for one line of a screen: without control characters, which a terminal obeys, and without Unicode's invisible
-//! signs, which make one text look like another.
+//! Text for one line of a screen: without control characters, which a terminal obeys, and without Unicode's invisible characters, which
+//! make one text look like another.
 
 /// Replaces a character that is not shown.
 const REPLACEMENT: char = '\u{fffd}';
@@ -10,8 +10,8 @@ pub fn is_unseen(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// Whether a character is default ignorable in Unicode, or separates lines. Variation selectors are left alone: they follow signs that can
-/// be seen.
+/// Whether a character is default ignorable in Unicode, or separates lines. Variation selectors are left alone, because they follow
+/// characters that can be seen.
 #[must_use]
 pub const fn is_invisible(c: char) -> bool {
     matches!(
@@ -22,8 +22,8 @@ pub const fn is_invisible(c: char) -> bool {
     )
 }
 
-/// Whether a character joins or separates its neighbours: Persian and Indian words and some emoji need it in texts. In a name it would make
-/// two names look the same.
+/// Whether a character joins or separates its neighbours: texts need it for Persian and Indian words and for some emoji, but in a name it
+/// would make two names look the same.
 #[must_use]
 pub const fn is_joiner(c: char) -> bool {
     matches!(c, '\u{200c}' | '\u{200d}')

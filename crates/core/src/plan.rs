@@ -20,14 +20,14 @@ pub const FIRE_COUNT_MAX: usize = 100;
 pub struct Window {
     /// The present.
     pub now: Timestamp,
-    /// When the servers had last claimed all fires that were due: a fire that became late since then is late, not missed.
+    /// When the servers last had no due fire left to claim: a fire that became late after that is late, not missed.
     pub caught_up_at: Timestamp,
     /// The end of the look-ahead: later fires are left for later scans.
     pub end: Timestamp,
 }
 
 impl Window {
-    /// The instant by which the misfire policy measures lateness.
+    /// The instant as of which the misfire policy measures lateness.
     fn judged_at(self) -> Timestamp {
         self.caught_up_at.min(self.now)
     }
@@ -38,8 +38,8 @@ impl Window {
 pub struct PlannedFire {
     /// The planned instant.
     pub fire_at: Timestamp,
-    /// When it may start: the planned instant plus jitter. A missed fire gets no jitter unless it is a delay's, so that runs of one job
-    /// stay in the order of their instants.
+    /// When it may start: the planned instant plus jitter. A missed fire gets no jitter unless its schedule is a fixed delay, so that runs
+    /// of one job stay in the order of their instants.
     pub due_at: Timestamp,
     /// Why it exists.
     pub trigger: Trigger,
@@ -50,12 +50,12 @@ pub struct PlannedFire {
 pub struct Plan {
     /// Runs to insert, in order.
     pub fires: Vec<PlannedFire>,
-    /// The fires that are skipped.
+    /// The missed fires that are skipped.
     pub missed: Option<MissedSpan>,
     /// The fires inside of a maintenance window, which are skipped.
     pub closed: Vec<MissedSpan>,
-    /// The first fire that this plan does not cover, or the instant from which to search for it. `None` if there is none, and for a delay
-    /// whose run is among `fires`: the end of that run sets the next fire.
+    /// The first fire that this plan does not cover, or the instant from which to search for it. `None` if there is none, and for a fixed
+    /// delay whose run is among `fires`, because the next fire counts from the end of that run.
     pub next: Option<Timestamp>,
     /// The first fire that a maintenance window holds back. Fires from here up to `next` are decided when the job is next planned outside
     /// of windows.
@@ -68,7 +68,7 @@ pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, wi
     plan_before(job, (id, anchor), next_fire_at, window, None)
 }
 
-/// Plans only the fires before an instant, if one is given, and ignores later ones.
+/// Like [`plan`], but plans only the fires before the instant `before`, if it is given.
 pub(crate) fn plan_before(
     job: &Job,
     (id, anchor): (JobId, Timestamp),
@@ -120,7 +120,7 @@ fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window:
     Plan { fires: vec![PlannedFire { fire_at, due_at, trigger }], ..Plan::default() }
 }
 
-/// All fires that a job would have had from one instant through another, both included, as one span. The one fire of a delay is at `from`.
+/// All fires that a job would have had from one instant through another, both included, as one span. A fixed delay has one fire, at `from`.
 #[must_use]
 pub fn all_between(job: &Job, anchor: Timestamp, from: Timestamp, through: Timestamp) -> Option<MissedSpan> {
     if job.timetable.delay().is_some() {

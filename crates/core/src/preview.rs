@@ -8,7 +8,7 @@ use crate::cron::{ClockChange, ClockEffect, Tz};
 use crate::local;
 use crate::schedule::{Kind, Schedule, just_before};
 use crate::spec::CalendarRule;
-use crate::taken::{Taken, taken};
+use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
 use crate::timetable::{Applied, Timetable};
 use crate::word_enum::words;
@@ -22,8 +22,9 @@ pub const PER_DAY_MAX: u64 = 1_440;
 const CLOCK_AHEAD: Duration = Duration::from_secs(549 * 86_400);
 /// How far ahead a calendar's days are searched.
 const CALENDAR_AHEAD: Duration = Duration::from_secs(366 * 86_400);
-/// Maximum number of calendar days listed, and of steps of the search.
+/// Maximum number of calendar days with a warning.
 const CALENDAR_COUNT_MAX: usize = 5;
+/// Maximum number of steps of the search for these days.
 const CALENDAR_STEPS_MAX: usize = 2_000;
 
 /// The input of a preview.
@@ -46,7 +47,7 @@ pub struct Ask<'a> {
 pub struct Preview {
     /// The zone of the first schedule, in which local times are shown.
     pub zone: Tz,
-    /// The next fires; none for a delay or a child, whose instants depend on runs.
+    /// The next fires; none for a fixed delay or a job that follows others, because their instants depend on runs.
     pub fires: Vec<PreviewFire>,
     /// Warnings.
     pub warnings: Vec<Warning>,
@@ -131,7 +132,7 @@ pub fn preview(ask: Ask<'_>) -> Preview {
         .collect();
     let is_over = if count == 0 { never_fires(&ask) } else { fires.is_empty() };
     let mut warnings = Vec::new();
-    if is_over && ask.timetable.schedules.iter().any(has_instants) {
+    if is_over && ask.timetable.schedules.iter().any(fires_by_clock) {
         warnings.push(never(zone, &ask));
     }
     warnings.extend(often(&ask));
@@ -144,8 +145,8 @@ fn never_fires(ask: &Ask<'_>) -> bool {
     ask.timetable.next_after(ask.anchor, ask.after).is_none()
 }
 
-/// Whether its instants are set by a clock.
-const fn has_instants(schedule: &Schedule) -> bool {
+/// Whether its instants are known in advance: they do not depend on runs.
+const fn fires_by_clock(schedule: &Schedule) -> bool {
     matches!(schedule.kind, Kind::Cron { .. } | Kind::Every(_) | Kind::At(_))
 }
 
@@ -242,7 +243,7 @@ fn calendar_warnings(ask: &Ask<'_>) -> Vec<Warning> {
         let next = if is_kept(applied, local) {
             applied.calendar.next_edge(local)
         } else {
-            warnings.push(calendar_warning(schedule.zone, applied, at, taken(schedule, applied, at)));
+            warnings.push(calendar_warning(schedule.zone, applied, at, calendar_effect(schedule, applied, at)));
             local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN)
         };
         cursor = just_before(local::instant(schedule.zone, next)).max(at);
@@ -258,7 +259,12 @@ fn is_kept(Applied { calendar, rule }: &Applied, local: NaiveDateTime) -> bool {
     }
 }
 
-fn calendar_warning(zone: Tz, applied: &Applied, at: Timestamp, Taken { day, moved_to }: Taken) -> Warning {
+fn calendar_warning(
+    zone: Tz,
+    applied: &Applied,
+    at: Timestamp,
+    CalendarEffect { day, moved_to }: CalendarEffect,
+) -> Warning {
     let (at_text, calendar) = (moment(zone, at), applied.calendar.name());
     let (en, zh) = day.map_or((String::new(), String::new()), |day| (format!(" ({day})"), format!("（{day}）")));
     match moved_to {

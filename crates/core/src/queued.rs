@@ -44,7 +44,7 @@ pub fn is_fire_ahead(run: &Run, now: Timestamp) -> bool {
     run.cause == 0 && run.fire_at > now
 }
 
-/// Whether no executor has this open run, as far as its row shows. A shard belongs to a fire that has begun.
+/// Whether no executor has this open run, as far as its row shows. A shard never counts as queued, because its fire has begun.
 #[must_use]
 pub fn is_queued(run: &Run) -> bool {
     let is_unsent = match run.status {

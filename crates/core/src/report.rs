@@ -26,7 +26,7 @@ pub const REST_KEY: i64 = 0;
 pub const ON_TIME_DEFAULT: Duration = Duration::from_secs(10);
 /// Placeholder for numbers, ids and instants in a folded message.
 const PLACEHOLDER: char = '#';
-/// Bytes of a message that are read.
+/// Maximum number of bytes of a message that are folded; the rest is ignored.
 const LOOKED_AT_MAX: usize = 2_000;
 
 /// When the report of a namespace is sent, and where.
@@ -86,16 +86,16 @@ impl ReportSchedule {
     }
 }
 
-/// How many planned fires of a thousand succeeded, and how many were on time.
+/// The shares of runs that succeeded and of fires that were on time, in per mille; `None` if there were none to count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Kept {
+pub struct PerMilleShares {
     /// Runs that succeeded, of all that were not cancelled; skipped fires count as not succeeded.
     pub succeeded: Option<u32>,
     /// Scheduled fires whose handler began within the bound; skipped fires count as late.
     pub on_time: Option<u32>,
 }
 
-impl Kept {
+impl PerMilleShares {
     /// From the counts of a period: runs that succeeded, runs that ended in trouble, and fires that were skipped.
     #[must_use]
     pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
@@ -155,7 +155,7 @@ fn fold_word(word: &str, out: &mut String) {
     while let Some(first) = rest.chars().next() {
         let length = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
         if length == 0 {
-            // A sign that joins two numbers (of a date, a time, an address or an id) belongs to them.
+            // A character that joins two numbers (of a date, a time, an address or an id) belongs to them.
             let joins = after_value && matches!(first, '-' | ':' | '.' | '+' | ',');
             let (_, tail) = rest.split_at(first.len_utf8());
             let next = tail.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(tail.len());
@@ -175,7 +175,7 @@ fn fold_word(word: &str, out: &mut String) {
             after_value = true;
         } else {
             fold_digits(token, out);
-            // `3.5s` ends in its unit.
+            // A value ends with its unit, as `3.5s` does.
             after_value = false;
         }
         rest = tail;
@@ -295,11 +295,11 @@ mod tests {
         for millis in [0, 5, 900, 60_000] {
             lateness.add(Duration::from_millis(millis));
         }
-        let kept = Kept::of((999, 1, 0), &lateness, Duration::from_secs(10));
+        let kept = PerMilleShares::of((999, 1, 0), &lateness, Duration::from_secs(10));
         assert_eq!((kept.succeeded, kept.on_time), (Some(999), Some(750)));
-        assert_eq!(Kept::of((9_999, 0, 1), &lateness, Duration::ZERO).succeeded, Some(999));
-        assert_eq!(Kept::of((1, 0, 4), &lateness, Duration::from_secs(3_600)).on_time, Some(500));
-        assert_eq!(Kept::of((0, 0, 0), &Sketch::default(), Duration::ZERO), Kept::default());
+        assert_eq!(PerMilleShares::of((9_999, 0, 1), &lateness, Duration::ZERO).succeeded, Some(999));
+        assert_eq!(PerMilleShares::of((1, 0, 4), &lateness, Duration::from_secs(3_600)).on_time, Some(500));
+        assert_eq!(PerMilleShares::of((0, 0, 0), &Sketch::default(), Duration::ZERO), PerMilleShares::default());
     }
 
     proptest! {

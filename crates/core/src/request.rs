@@ -11,7 +11,7 @@ pub const KEY_LEN_MAX: usize = 200;
 pub const AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 
 words! {
-    /// What becomes of a trigger whose key an open run of the job has.
+    /// What happens to a trigger if an open run of the job already has its key.
     IfOpen {
         /// It is refused.
         Refuse = "refuse",

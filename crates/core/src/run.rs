@@ -207,8 +207,8 @@ impl Run {
         self.detail.as_ref().and_then(|detail| detail.waits_for)
     }
 
-    /// Whether it waits for its turn, a limit or an executor by its row. Such a run is marked before it is sent: without the
-    /// mark, the row proves that no executor has it. Shards are left out: a mark replaces the executor that a shard is meant for.
+    /// Whether its row records that it waits for its turn, a limit or an executor. Such a run is marked before it is sent: without the
+    /// mark, the row proves that no executor has it. Shards are left out, because a mark overwrites the executor that a shard is meant for.
     #[must_use]
     pub fn is_noted_to_wait(&self) -> bool {
         let is_whole = self.shard_total.is_none_or(|total| total <= 1) && !self.is_root();

@@ -14,7 +14,7 @@ pub const NAME_PATTERN: &str = "^[a-z0-9][a-z0-9._-]{0,99}$";
 pub const ACCOUNT_PATTERN: &str = "^[a-z0-9][a-z0-9._+@-]{0,99}$";
 /// Names of handlers; see [`crate::name::check_handler`].
 pub const HANDLER_PATTERN: &str = "^[A-Za-z0-9._:-]{1,100}$";
-/// Ids as they cross JSON.
+/// Ids as they are written in JSON.
 pub const ID_PATTERN: &str = "^[0-9]{1,19}$";
 pub(crate) const DURATION_PATTERN: &str = "^([0-9]{1,12}(years?|months?|weeks?|days?|[wdhms]|ms|us|ns))+$";
 

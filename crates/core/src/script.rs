@@ -143,8 +143,8 @@ pub fn named(handler: &str, params: &Value) -> Option<ScriptRef> {
     is_right.then_some(script)
 }
 
-/// The text that is signed: the script's place, its language and the hash of its source, so that a signed source runs under no other name.
-/// The version is not part of it, because it is known only when the script is saved.
+/// The text that is signed: the script's namespace, name and language, and the hash of its source, so that a signed source runs under no
+/// other name. The version is not part of it, because it is known only when the script is saved.
 ///
 /// ```
 /// let text = rondel_core::script::signed_text("default", "close-orders", "shell", "00ff");

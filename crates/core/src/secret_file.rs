@@ -7,7 +7,7 @@ const GROUP_CHANGES: u32 = 0o030;
 const GROUP: u32 = 0o070;
 const ROOT: u32 = 0;
 
-/// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` if only its owner may read it.
+/// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` if they are narrow enough.
 ///
 /// A group may read a file of root: orchestrators mount secrets in this way (`0440`) for processes that are not root, and only root can
 /// have chosen the group.

@@ -66,8 +66,9 @@ impl ModeFrom {
         self.at(fire_at) == Mode::Shadow
     }
 
-    /// Whether a run is not sent. A run that a caller requests is sent as soon as the job is promoted: `from` lies between the fires of the
-    /// two schedulers, which can be weeks ahead, and the other scheduler does not know of the request.
+    /// Whether a run is not sent. A run that a caller requests is sent as soon as the job is promoted, even before `from`: that instant
+    /// only separates the scheduled fires of the two schedulers and can be weeks ahead, and the other scheduler does not know of the
+    /// request.
     ///
     /// ```
     /// use rondel_core::shadow::ModeFrom;

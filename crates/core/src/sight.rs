@@ -33,7 +33,7 @@ pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
     format!("{} {end}", name.unwrap_or(A_CHILD))
 }
 
-/// The job that such a message names, and the rest of it.
+/// The job that a message of [`child_ended`] names, and the rest of the message.
 fn child_in(message: &str) -> Option<(&str, &str)> {
     let (name, end) = message.split_once(' ')?;
     ENDS.iter().any(|(_, one)| *one == end).then_some((name, end))
@@ -47,9 +47,9 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     parents.chain(children).map(str::to_owned).collect()
 }
 
-/// Removes the names of jobs that the caller may not view from a run. Whether a parent that no longer exists may be viewed cannot be found
-/// out, so only parents that are `seen` stay. Messages of handlers can look like those about a child, so there only `hidden` names are
-/// removed.
+/// Removes the names of jobs that the caller may not view from a run. `seen` are the jobs that the caller may view, `hidden` those that the
+/// caller may not. A parent's name stays only if it is in `seen`, since a parent that no longer exists is in neither. In the message only
+/// names in `hidden` are removed, since a handler's message can look like one about a child.
 pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
     let mut texts = None;
     if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))

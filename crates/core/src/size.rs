@@ -25,7 +25,7 @@ pub fn format_size(bytes: u64) -> String {
     format!("{}{unit}", bytes >> shift)
 }
 
-/// A size in a document, or none.
+/// For `#[serde(with = "…")]`: an optional size, written as text.
 pub(crate) mod optional_text {
     use serde::{Deserialize, Deserializer, Serializer};
 

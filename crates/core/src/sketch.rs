@@ -1,4 +1,4 @@
-//! Distributions of lengths: counts in fixed buckets on a logarithmic scale. Two of them add up exactly, in any order, so that
+//! Histograms of lengths of time: counts in fixed buckets on a logarithmic scale. They can be added up exactly, in any order, so that
 //! rollups can be built batch by batch and joined over hours and jobs.
 //!
 //! The width of a bucket is at most an eighth of its start: quantiles are right within 6 %.
@@ -17,8 +17,8 @@ const VALUE_MAX: u64 = 400 * 24 * 3_600_000;
 /// Counts of lengths, in milliseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sketch {
-    /// Each bucket with its count, in ascending order. A sorted list: pages read thousands of sketches, each with tens of buckets, and a
-    /// tree of each of them takes most of the time of such a page.
+    /// Each bucket with its count, in ascending order. A sorted list, because pages read thousands of sketches with tens of buckets each,
+    /// and building a tree for each one would take most of a page's time.
     counts: Vec<(u32, u64)>,
 }
 
@@ -31,14 +31,14 @@ impl Sketch {
 
     /// Counts everything that the other one has counted.
     pub fn merge(&mut self, other: &Self) {
-        // Both are in ascending order: the next bucket is behind the one before.
+        // Both lists are in ascending order, so each bucket is searched from the index of the previous one.
         let mut index = 0;
         for (bucket, count) in &other.counts {
             index = self.count_from(index, *bucket, *count);
         }
     }
 
-    /// Adds to the count of a bucket that is at this index or behind it; returns its index.
+    /// Adds to the count of a bucket whose place is at `index` or after it; returns its index.
     fn count_from(&mut self, mut index: usize, bucket: u32, count: u64) -> usize {
         while self.counts.get(index).is_some_and(|(own, _)| *own < bucket) {
             index += 1;
@@ -63,7 +63,7 @@ impl Sketch {
         self.counts.iter().take_while(|(bucket, _)| *bucket <= last).map(|(_, count)| count).sum()
     }
 
-    /// The length that `per_mille` of a thousand do not exceed, within the width of a bucket; `None` if nothing is counted.
+    /// The quantile at `per_mille` (500 is the median), within the width of a bucket; `None` if nothing is counted.
     #[must_use]
     pub fn quantile(&self, per_mille: u32) -> Option<Duration> {
         let count = self.count();

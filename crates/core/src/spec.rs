@@ -78,7 +78,7 @@ pub struct JobSpec {
     #[serde(default)]
     pub params: Value,
     /// Which of the parameters a caller may replace for one run; left out for the default of the handler: `none` for the
-    /// agent's (`shell`, `python`, `node`, `php`, `powershell`, `http`), `all` for others.
+    /// agent's (`shell`, `python`, `node`, `php`, `powershell`, `http`, `pump`), `all` for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<Overrides>,
     /// When it fires: nothing (manual only), one schedule, or a list of them.
@@ -93,8 +93,8 @@ pub struct JobSpec {
     /// Which executors of the app may get a run at all.
     #[serde(default, skip_serializing_if = "SelectSpec::is_any")]
     pub select: SelectSpec,
-    /// How many shards a fire has, dealt over the executors, or which, each with its name and parameters; nothing for an unsharded job. A
-    /// broadcast has one for each executor instead.
+    /// The shards of a fire, dealt over the executors: their number, or a list with the name and parameters of each. Left out for an
+    /// unsharded job. A broadcast has one for each executor instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<ItemsSpec>,
     /// A pump job: groups that fetch and execute rows of their items until it ends, instead of one run of the handler for each fire.
@@ -119,8 +119,8 @@ pub struct JobSpec {
     /// What happens to a run whose executor is lost.
     #[serde(default)]
     pub delivery: Delivery,
-    /// What an executor does with a run while no server answers it; left out for `stop` where a run may be repeated and
-    /// must not overlap, and `continue` elsewhere.
+    /// What an executor does with a run while no server answers it; the default is `stop` if a run may be repeated and runs must not
+    /// overlap, else `continue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_silence: Option<OnSilence>,
     /// How long one attempt may take; nothing for no limit.
@@ -250,7 +250,7 @@ impl JobSpec {
         }
     }
 
-    /// The script kept by the server that the definition names.
+    /// The stored script that the definition names, if it names one.
     #[must_use]
     pub fn script(&self) -> Option<ScriptRef> {
         crate::script::named(&self.handler, &self.params)
@@ -291,13 +291,13 @@ impl JobSpec {
         given.or_else(of_cron).unwrap_or("UTC")
     }
 
-    /// The instants at which a once-schedule fires, for a check against the present, which only the server can make.
+    /// The instants of its `at` schedules, each with its pointer. Only the server can compare them with the present.
     #[must_use]
     pub fn once_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("at", |spec| spec.at.as_deref())
     }
 
-    /// The instants after which its schedules no longer fire, for the same check.
+    /// The instants after which its schedules no longer fire, each with its pointer, for the same comparison.
     #[must_use]
     pub fn end_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("end_at", |spec| spec.end_at.as_deref())
@@ -309,8 +309,8 @@ impl JobSpec {
         self.schedules().into_iter().filter_map(instant).collect()
     }
 
-    /// Moves each `at` in the past that is set to run at once to `now`. An `at` that `before`, the definition that this one replaces, had
-    /// already stays: it has run.
+    /// Sets each `at` in the past to `now` if its `if_past` is `run`. An `at` that is already in `before`, the definition that this one
+    /// replaces, stays: it has run.
     pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
         let known = before.map(Self::once_instants).unwrap_or_default();
         let schedules = match &mut self.schedule {
@@ -348,7 +348,7 @@ impl JobSpec {
     }
 
     /// Keeps `mode_from` of `before`, the definition that this one replaces, if this one has the same mode and sets none, so that a
-    /// document that is applied again does not undo a switch at an instant.
+    /// document that is applied again does not undo a change of mode at an instant.
     pub fn keep_seam(&mut self, before: &Self) {
         if self.mode_from.is_none() && self.mode == before.mode {
             self.mode_from.clone_from(&before.mode_from);

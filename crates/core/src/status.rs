@@ -11,7 +11,7 @@ words! {
         Waiting = "waiting",
         /// Known to be held by an executor. Runs that end within about a second never pass through here.
         Running = "running",
-        /// The handler returned well.
+        /// The handler returned without an error.
         Succeeded = "succeeded",
         /// The handler failed, and no further attempt followed: none was left, or none could begin for the reason given.
         Failed = "failed",

@@ -1,4 +1,4 @@
-//! What a calendar does to a fire that it does not keep: it removes it, or moves it to another day.
+//! What a calendar does to a fire that it does not leave at its instant: it removes the fire, or moves it to another day.
 
 use chrono::NaiveDate;
 
@@ -13,15 +13,19 @@ const SHIFT_DAYS_MAX: usize = 366;
 
 /// How a calendar changes an instant at which a schedule alone would fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Taken {
-    /// The calendar's name for its day.
+pub(crate) struct CalendarEffect {
+    /// The calendar's name for the day of the instant.
     pub(crate) day: Option<String>,
     /// The instant that it moves to; `None` if it is removed.
     pub(crate) moved_to: Option<Timestamp>,
 }
 
-/// What the calendar does to a fire of this schedule that it does not keep at its instant.
-pub(crate) fn taken(schedule: &Schedule, Applied { calendar, rule }: &Applied, at: Timestamp) -> Taken {
+/// How the calendar changes the fire of this schedule at `at`, which it does not leave at that instant.
+pub(crate) fn calendar_effect(
+    schedule: &Schedule,
+    Applied { calendar, rule }: &Applied,
+    at: Timestamp,
+) -> CalendarEffect {
     let local = local::shown(schedule.zone, at);
     let day = calendar.day_name(local.date()).map(str::to_owned);
     let step = |day: &NaiveDate| match rule {
@@ -31,7 +35,7 @@ pub(crate) fn taken(schedule: &Schedule, Applied { calendar, rule }: &Applied, a
     };
     let open = std::iter::successors(step(&local.date()), step).take(SHIFT_DAYS_MAX).find(|day| calendar.has_day(*day));
     let moved_to = open.map(|day| local::instant(schedule.zone, day.and_time(local.time())));
-    Taken { day, moved_to: moved_to.filter(|at| schedule.end.is_none_or(|end| *at <= end)) }
+    CalendarEffect { day, moved_to: moved_to.filter(|at| schedule.end.is_none_or(|end| *at <= end)) }
 }
 
 #[cfg(test)]
@@ -49,7 +53,7 @@ mod tests {
         let moved = |rule, end| {
             let kind = Kind::Every(std::time::Duration::from_secs(86_400));
             let schedule = Schedule { kind, zone: Tz::UTC, start: None, end, jitter: None };
-            taken(&schedule, &Applied { calendar: std::sync::Arc::clone(&calendar), rule }, day(1)).moved_to
+            calendar_effect(&schedule, &Applied { calendar: std::sync::Arc::clone(&calendar), rule }, day(1)).moved_to
         };
         assert_eq!(moved(CalendarRule::Next, None), Some(day(3)));
         assert_eq!(moved(CalendarRule::Next, Some(day(3))), Some(day(3)));

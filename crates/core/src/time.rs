@@ -1,7 +1,7 @@
 //! Instants and durations as the whole product writes them.
 //!
-//! An instant is a [`Timestamp`]: milliseconds since 1970 in UTC, the granularity of every `_at_ms` column.
-//! Lengths are [`std::time::Duration`]. Neither knows a clock: a decision is *given* the instant.
+//! An instant is a [`Timestamp`]: milliseconds since 1970 in UTC, the granularity of every `_at_ms` column. Lengths are
+//! [`std::time::Duration`]. Neither reads a clock: decisions get the present as an argument.
 
 use std::fmt;
 use std::str::FromStr;
@@ -70,7 +70,7 @@ impl Timestamp {
         Self::from_secs(self.0.saturating_add(999).div_euclid(1000))
     }
 
-    /// The beginning of the stretch that this instant lies in, where stretches of `length` follow each other from 1970 on.
+    /// This instant, rounded down to a multiple of `length` since 1970.
     ///
     /// ```
     /// # use std::time::Duration;

@@ -145,7 +145,7 @@ impl Timetable {
         })
     }
 
-    /// The first fire of a delay that is counted from `now`, but not before its start; `None` if its end is earlier.
+    /// The first fire of a fixed delay, counted from `now`, and not before the schedule's start; `None` if that is after its end.
     #[must_use]
     pub fn first_delayed(&self, now: Timestamp) -> Option<Timestamp> {
         let schedule = self.schedules.iter().find(|schedule| matches!(schedule.kind, Kind::Delay(_)))?;

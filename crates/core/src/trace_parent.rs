@@ -1,4 +1,4 @@
-//! The trace that a call belongs to, as W3C Trace Context writes it for passing from one program to the next.
+//! The `traceparent` of W3C Trace Context: the trace and the span that a call from one program to another belongs to.
 
 use std::fmt;
 use std::str::FromStr;
@@ -98,8 +98,8 @@ pub fn trace_id(run: &Run) -> u128 {
     u128::from_be_bytes(hash.finalize().into()) | 1
 }
 
-/// The run that a fire began with: the other runs of the fire name it as their cause or, if the schedule made it, as the row whose shards
-/// they are.
+/// The run that a fire began with. The other runs of the fire have its id as their cause or, if the schedule made the fire, as their
+/// parent.
 fn first_of_fire(run: &Run) -> RunId {
     match run.cause {
         0 => run.parent.unwrap_or(run.id),

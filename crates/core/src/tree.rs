@@ -16,13 +16,13 @@ use crate::word_enum::words;
 pub const DEPTH_MAX: usize = 2 * graph::DEPTH_MAX;
 
 words! {
-    /// How a run hangs on the run that it names as its parent. The order is that in which they are shown.
+    /// How a run is related to the run that it names as its parent. The order is that in which they are shown.
     Link {
         /// One shard of the row that stands for all.
         Shard = "shard",
         /// A run of another job, which follows from it.
         Child = "child",
-        /// The same again, asked for by hand.
+        /// A retry of the run, requested by hand.
         Retry = "retry",
     }
 }

@@ -60,7 +60,7 @@ pub fn year(calendar: &Calendar, year: i32) -> Vec<YearDay> {
 fn part_of_day(calendar: &Calendar, day: NaiveDate) -> Part {
     let mut at = day.and_time(NaiveTime::MIN);
     let begins_in = calendar.has(at);
-    // Membership changes at these times alone.
+    // Membership changes only at edges, so it is enough to check these.
     while at.date() == day {
         if calendar.has(at) != begins_in {
             return Part::Some;

@@ -26,7 +26,7 @@ pub(crate) struct ServerClock {
 
 #[derive(Debug)]
 struct Samples {
-    /// Server time less the time since `base`, in milliseconds.
+    /// Server time minus the time since `base`, in milliseconds.
     offsets: VecDeque<i64>,
     offset: i64,
 }

@@ -8,7 +8,7 @@ use crate::handler::JobHandler;
 
 /// The largest number of jobs that one executor may declare.
 pub(crate) const DECLARED_COUNT_MAX: usize = 1_000;
-/// The largest size of their definitions together, in bytes of JSON.
+/// The largest total size of the definitions that one executor may declare, in bytes of JSON.
 pub(crate) const DECLARED_BYTES_MAX: usize = 1024 * 1024;
 
 /// A job declared in code: its definition and its handler. [`#[rondel::job]`](macro@crate::job) makes one from a

@@ -81,7 +81,7 @@ impl Journal {
         let lock_file = lock_dir(dir)?;
         let state_path = dir.join("state.json");
         let before = read_state(&state_path).map_err(failed("read", &state_path))?;
-        // A process that no server ever welcomed proves nothing: the one before it still counts.
+        // A process that no server ever welcomed is no predecessor: the one before it still is.
         let predecessor = match before.welcomed {
             true => Predecessor { incarnation: before.incarnation, secret: before.secret },
             false => Predecessor { incarnation: before.predecessor, secret: before.predecessor_secret },
@@ -176,7 +176,7 @@ impl Journal {
     }
 }
 
-/// Only this user may enter: results may contain anything.
+/// Creates the directory for this user only: results may contain anything.
 fn create_dir(dir: &Path) -> io::Result<()> {
     let mut builder = std::fs::DirBuilder::new();
     builder.recursive(true);
@@ -223,7 +223,7 @@ fn append_to(path: &Path) -> io::Result<File> {
     owner_only().create(true).append(true).open(path)
 }
 
-/// Only this user may read results, even if another one made the folder.
+/// Options for files that only this user may read, even in a folder that another user made.
 fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     #[cfg(unix)]
@@ -411,7 +411,7 @@ mod tests {
         let file = std::mem::replace(&mut *lock(&journal.results), full);
         let error = journal.append(&[result(2)]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        // As much of the line as there was room for; and then there is room again.
+        // The part of the line for which there was room; then there is room again.
         append_to(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
         *lock(&journal.results) = file;
         journal.append(&[result(3)]).unwrap();

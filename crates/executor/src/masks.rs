@@ -262,7 +262,7 @@ mod tests {
                 let plain = format!("{before}{secret}{after}");
                 for text in [STANDARD.encode(&plain), STANDARD_NO_PAD.encode(&plain), URL_SAFE.encode(&plain)] {
                     let masked = masks.apply(&text);
-                    // What is left are the neighbours, and a letter in which both have a part at either end.
+                    // What is left are the neighbours, and at either end a character that encodes bits of both.
                     let left = masked.replace(MASK, "").len();
                     let neighbours = (before.len() + after.len()) * 4 / 3;
                     assert!(masked.contains(MASK) && left <= neighbours + 6, "{plain:?}: {text} → {masked}");

@@ -43,7 +43,7 @@ impl Shard {
     }
 }
 
-/// The shard's index of the run that this code runs in, from 0; 0 outside a run.
+/// The index of the shard that this code runs in, from 0; 0 outside a run.
 ///
 /// ```
 /// # use rondel::{TestRun, shard};
@@ -105,7 +105,7 @@ pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
     serde_json::from_value(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
-/// The shard's own parameters, with the values of the run's, in which secrets are filled in.
+/// The shard's own parameters, with their values in the run's parameters, where secrets are filled in.
 fn own_params(of_shard: &str, of_run: &str) -> Value {
     let of_run = serde_json::from_str(of_run).unwrap_or_default();
     match (serde_json::from_str(of_shard).unwrap_or_default(), of_run) {

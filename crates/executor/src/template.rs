@@ -15,7 +15,7 @@ pub(crate) struct Resolved {
     pub(crate) masks: Masks,
 }
 
-/// `None` if `params` names no secret.
+/// Fills the secrets into `params`; `None` if it names none.
 pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Resolved>, JobError> {
     if !params.contains(OPEN) {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! The thread on which an executor talks to its servers, so that no handler can hold up the talk.
+//! The thread on which an executor talks to its servers, so that no handler can delay the messages.
 //!
 //! Handlers run on the caller's runtime. One that loops without an `await` holds a thread of that runtime, and several
 //! of them hold all. Sessions, heartbeats, deadlines and results continue meanwhile, because they run on this thread.

@@ -36,7 +36,7 @@ mutants! {
     ForgetResultWhenSent = "forget_result_when_sent",
     /// Adoption does not raise the dead node's epoch.
     NoFenceRow = "no_fence_row",
-    /// The welcome sends an executor the leases that had ended when its server last read the nodes.
+    /// The welcome names to an executor only the leases that had ended when its server last read the nodes.
     StaleWelcome = "stale_welcome",
     /// Runs have no unique key, and a claim does not check that the job is unchanged since the scan read it.
     NoUniqueKey = "no_unique_key",
@@ -52,11 +52,11 @@ mutants! {
     DueMeansUnsent = "due_means_unsent",
     /// A stream counts as ended when its executor was last recorded as seen.
     StreamsEndWithTheLastBeat = "streams_end_with_the_last_beat",
-    /// Every stream of an executor ends the row of its session, even if another stream is open.
+    /// The end of any stream of an executor ends the row of its session, even if another stream is open.
     EachStreamEndsTheRow = "each_stream_ends_the_row",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
-    /// Even if this node was cut off from the database, executors are lost according to the rows, which are older than the outage.
+    /// Even after this node was cut off from the database, executors count as lost by rows that are older than the outage.
     OldRowsCount = "old_rows_count",
     /// A run that continues in silence is sent again as soon as its executor is lost.
     NoHoldInSilence = "no_hold_in_silence",
@@ -78,7 +78,7 @@ mutants! {
     NoMark = "no_mark",
     /// The lease has no end for the node that holds it.
     LeaseWithoutEnd = "lease_without_end",
-    /// The lease counts from the answer to its renewal.
+    /// The lease counts from the answer to its renewal, not from when the renewal was sent.
     LeaseFromTheAnswer = "lease_from_the_answer",
     /// The lease is not checked before triggers are sent.
     NoLeaseCheckBeforeSend = "no_lease_check_before_send",
@@ -92,15 +92,15 @@ mutants! {
     AckBeforeCommit = "ack_before_commit",
     /// The node does not search for its overdue runs that are not in memory.
     NoStrays = "no_strays",
-    /// That search starts from the earliest run each time.
+    /// The search for overdue runs that are not in memory starts from the earliest run each time.
     SweepFromTheStart = "sweep_from_the_start",
-    /// An executor that reconnects without a run is not asked about it.
+    /// If an executor reconnects and no longer reports a run that it was sent, the run does not count as lost.
     NoReconcile = "no_reconcile",
     /// The misfire policy is not applied to runs that leave the ring late.
     NoMisfireAtTick = "no_misfire_at_tick",
     /// The misfire policy judges a fire's lateness at the time of its claim, even if the claim itself was late.
     LateIsMissed = "late_is_missed",
-    /// An offer of waiting runs skips the same kinds each time.
+    /// Each offer of waiting runs tries the same first kinds of runs again.
     LookAheadStandsStill = "look_ahead_stands_still",
     /// Late jobs are claimed before those due soon, however many are late.
     LateFirst = "late_first",
@@ -136,7 +136,7 @@ mutants! {
     ShadowIsSent = "shadow_is_sent",
     /// A run goes to any executor although its caller named one.
     ChosenIsIgnored = "chosen_is_ignored",
-    /// Fires are claimed by maintenance windows that may have been read long ago.
+    /// Fires are claimed under maintenance windows that may have been read long ago.
     OldWindows = "old_windows",
     /// A wall clock a second ahead decides what is due.
     WallClock = "wall_clock",
@@ -158,7 +158,7 @@ mutants! {
     DealtBeforeReleased = "dealt_before_released",
     /// A group releases an item while rows of it are being executed.
     ReleasedWithRowsInWork = "released_with_rows_in_work",
-    /// A group that has released its last item does not repeat that report.
+    /// A group reports only once that it has released an item, even if no order answers the report.
     ReleasedIsReportedOnce = "released_is_reported_once",
     /// Items stay with groups whose attempts have ended.
     EndedAttemptsKeepItems = "ended_attempts_keep_items",
@@ -170,7 +170,7 @@ mutants! {
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
     /// A pump at rest keeps resting, whatever events occur and however long it has rested.
     DeafRest = "deaf_rest",
-    /// A group of a pump succeeds even if rows are left.
+    /// A group of a pump succeeds even if rows are left that failed for good.
     UnfinishedSucceeds = "unfinished_succeeds",
 }
 

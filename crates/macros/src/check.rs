@@ -47,7 +47,7 @@ impl Complaints {
     }
 }
 
-/// The argument at the pointer or below it; the function's name if there is none.
+/// The span of the argument whose place in the document is at, below or above the pointer; that of the function's name if there is none.
 fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     let pointer = if pointer == "/handler" { "/name" } else { pointer };
     let stands_there = |arg: &&Arg| {

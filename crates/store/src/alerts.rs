@@ -1,7 +1,7 @@
 //! Alert rules, their incidents and silences, and the runs that rules have not looked at yet.
 //!
 //! A run that fails or is skipped leaves an event in the transaction of its verdict, if a rule of its namespace covers such runs. The
-//! decisions of rules are written in one transaction: incidents, messages, the events that are done, and when each rule is looked at next.
+//! decisions of rules are written in one transaction: incidents, messages, the events that are done, and when each rule is evaluated next.
 //! The transaction names the version of the namespace's alerts that the decisions are based on; if that version is outdated, nothing is
 //! written.
 
@@ -47,20 +47,20 @@ pub struct RuleRecord {
     pub created_at: Timestamp,
     /// When it was last saved.
     pub updated_at: Timestamp,
-    /// When it is looked at next.
+    /// When it is evaluated next.
     pub check_at: Option<Timestamp>,
-    /// How far the look under way has come.
-    pub sweep: Option<Sweep>,
+    /// How far the evaluation under way has come.
+    pub sweep: Option<RuleProgress>,
 }
 
-/// How far a look at the jobs of a rule has come.
+/// How far an evaluation of a rule has come through the jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sweep {
-    /// The instant that the look is for.
+pub struct RuleProgress {
+    /// The instant that the evaluation is for.
     pub at: Timestamp,
-    /// The last job that was looked at, by name.
+    /// The name of the last job that was checked.
     pub after: String,
-    /// The earliest instant at which one of the jobs seen so far is to be looked at again.
+    /// The earliest instant at which one of the jobs checked so far is to be checked again.
     pub next: Option<Timestamp>,
 }
 
@@ -77,7 +77,7 @@ pub struct RuleChange<'a> {
     pub spec: &'a RuleSpec,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// When it is looked at first.
+    /// When it is evaluated first.
     pub check_at: Option<Timestamp>,
     /// The current time.
     pub now: Timestamp,
@@ -137,7 +137,7 @@ pub struct IncidentQuery<'a> {
     pub job: Option<JobId>,
     /// Only those with ids before this.
     pub before: Option<IncidentId>,
-    /// Only those about one of these apps or their jobs, by the apps' names; the caller may see these apps.
+    /// Only those about the apps with these names, which the caller may see, or about their jobs.
     pub within: Option<&'a [String]>,
     /// Maximum number of incidents.
     pub limit: u32,
@@ -162,7 +162,7 @@ pub struct SilenceRecord {
     pub ends_at: Timestamp,
 }
 
-/// The decisions of a look at the rules of a namespace.
+/// The decisions of one evaluation of a namespace's rules.
 #[derive(Clone, Debug)]
 pub struct AlertWrite<'a> {
     /// The namespace.
@@ -173,30 +173,30 @@ pub struct AlertWrite<'a> {
     pub incidents: &'a [IncidentRecord],
     /// Messages to send.
     pub messages: &'a [NewMessage],
-    /// Events that every rule has looked at.
+    /// Events that are done: every rule has looked at them.
     pub done: &'a [RunId],
-    /// When rules are looked at next, and how far the look under way has come.
+    /// When rules are evaluated next, and how far the evaluations under way have come.
     pub checks: &'a [RuleCheck],
-    /// When expectations of jobs are looked at next.
-    pub looks: &'a [ExpectLook],
-    /// When open runs are next compared with the expectations of their jobs, where that changes.
-    pub open_look: Option<OpenLook>,
+    /// When expectations of jobs are checked next.
+    pub looks: &'a [ExpectCheck],
+    /// When open runs are next compared with the expectations of their jobs; `None` if that stays as it is.
+    pub open_look: Option<OpenRunsCheck>,
 }
 
-/// When an expectation of a job is looked at next.
+/// When an expectation of a job is checked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExpectLook {
+pub struct ExpectCheck {
     /// The job.
     pub job: JobId,
     /// The kind of expectation.
     pub kind: ExpectKind,
-    /// The instant; `None` if open runs are compared with it, or for never.
+    /// The instant; `None` for never, and for a kind that open runs are compared with: these have an [`OpenRunsCheck`].
     pub at: Option<Timestamp>,
 }
 
 /// When open runs are next compared with the expectations of their jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OpenLook {
+pub struct OpenRunsCheck {
     /// The instant; `None` if no job expects anything of open runs.
     pub at: Option<Timestamp>,
 }
@@ -210,21 +210,21 @@ pub struct OpenExpects {
     pub kinds: Vec<ExpectKind>,
 }
 
-/// When the expectations of a job that is saved now are looked at first.
-pub(crate) fn first_looks(expected: &Expectations, job: JobId, (now, is_new): (Timestamp, bool)) -> Vec<ExpectLook> {
-    let look = |kind| ExpectLook { job, kind, at: expected.first_look(kind, now, is_new) };
+/// When the expectations of a job that is saved now are first checked.
+pub(crate) fn first_looks(expected: &Expectations, job: JobId, (now, is_new): (Timestamp, bool)) -> Vec<ExpectCheck> {
+    let look = |kind| ExpectCheck { job, kind, at: expected.first_look(kind, now, is_new) };
     expected.kinds().map(look).collect()
 }
 
-/// When a rule is looked at next.
+/// When a rule is evaluated next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleCheck {
     /// The rule.
     pub rule: AlertRuleId,
     /// The instant; `None` for never.
     pub at: Option<Timestamp>,
-    /// How far the look under way has come.
-    pub sweep: Option<Sweep>,
+    /// How far the evaluation under way has come.
+    pub sweep: Option<RuleProgress>,
 }
 
 /// A job as rules see it.
@@ -275,7 +275,7 @@ pub trait Alerts {
     /// Deletes a rule; its open incidents are resolved without a message. `false` if there is none.
     async fn delete_alert_rule(&self, namespace: NamespaceId, name: &str, now: Timestamp) -> Result<bool>;
 
-    /// The namespaces with something to look at: an event, or a rule or an incident that is due.
+    /// The namespaces with something to evaluate: an event, or a rule, an incident or an expectation that is due.
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;
 
     /// The version of a namespace's alerts, which a decision is based on; `None` if it never had a rule.
@@ -284,20 +284,20 @@ pub trait Alerts {
     /// Events that rules have not looked at yet, the oldest runs first, at most `limit`.
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
-    /// The open incidents of a rule about these subjects, with its group and how many others are open.
+    /// The open incidents of a rule about these subjects, its open group, and how many incidents are open outside and inside the group.
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
-    /// The open incidents of a rule, groups left out, at most `limit`.
+    /// The open incidents of a rule without its groups, at most `limit`.
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
     /// Incidents that are due, the longest due first, at most `limit`.
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
 
     /// Expectations of jobs that are due, the longest due first, at most `limit`.
-    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>>;
+    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations of these jobs.
-    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>>;
+    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
     async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects>;
@@ -356,13 +356,14 @@ pub trait Alerts {
     /// Those of these jobs that are not deleted.
     async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
 
-    /// Removes these runs of a namespace from the failures that were not acknowledged. Returns how many were removed.
+    /// Acknowledges these failed runs of a namespace. Returns how many of them had not been acknowledged before.
     async fn acknowledge_dead_letters(&self, namespace: NamespaceId, runs: &[RunId]) -> Result<u64>;
 
     /// Number of failures of a namespace that were not acknowledged, counted up to `limit`.
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
-    /// The newest planned instant from `since` on whose run succeeded, for each of these jobs that has one, by the ledger.
+    /// For each of these jobs, the newest planned instant from `since` on whose run succeeded, read from the ledger; jobs without one are
+    /// left out.
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 

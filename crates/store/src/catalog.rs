@@ -57,7 +57,7 @@ pub struct JobRecord {
     pub updated_at: Timestamp,
 }
 
-/// One version of a calendar, as a definition is planned by it.
+/// The version of a calendar by which a definition is planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PinnedCalendar {
     /// The calendar.
@@ -92,7 +92,7 @@ pub struct VersionRecord {
     pub created_at: Timestamp,
 }
 
-/// A definition as the engine needs it, of any age, even of a deleted job.
+/// Any version of a definition as the engine needs it, even of a deleted job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     /// The job.
@@ -184,7 +184,7 @@ pub struct JobDeletion<'a> {
     pub now: Timestamp,
     /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
-    /// Whether to delete the job although other jobs follow from it, which then follow from it no more.
+    /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
     pub leaves_followers: bool,
 }
 
@@ -208,7 +208,7 @@ pub enum Created {
 /// Outcome of changing a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
-    /// It is saved. The runs are those with a future instant that are open again: their home must be notified.
+    /// It is saved. The runs have future instants and are open again: their home must be notified.
     Saved(Box<JobRecord>, Vec<Run>),
     /// Another caller changed it first; its current version.
     Conflict(i64),
@@ -327,7 +327,7 @@ pub trait Catalog {
     /// Definitions by job and version, for the engine; those that do not exist are left out.
     async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>>;
 
-    /// Definitions of a job that held at some instant from `from` to `to`, the newest first, at most `limit`.
+    /// Definitions of a job that were in force at some instant from `from` to `to`, the newest first, at most `limit`.
     async fn versions(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<VersionRecord>>;
 
     /// The edges between the jobs of a namespace.

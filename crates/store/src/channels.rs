@@ -88,7 +88,7 @@ pub enum ChannelDeleted {
     Deleted,
     /// There is no such channel.
     NotFound,
-    /// It is in use: the first users, one more than [`CHANNEL_USER_COUNT_MAX`] if there are more.
+    /// It is in use by these: all users, or [`CHANNEL_USER_COUNT_MAX`] and one more if there are more.
     Used(Vec<ChannelUser>),
 }
 
@@ -129,7 +129,7 @@ pub struct WaitingMessage {
 /// A request to lease channels.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseChannels<'a> {
-    /// The server that sends. It may take a lease again that it held before its restart.
+    /// The server that sends. It may also take leases that it already holds, for example from before its restart.
     pub node: NodeId,
     /// Channels to leave out, because the server sends to them at the moment. At most [`LEASE_COUNT_MAX`].
     pub without: &'a [ChannelId],

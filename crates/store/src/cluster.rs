@@ -33,7 +33,7 @@ pub struct JoinRequest {
     pub advertise_url: Option<String>,
     /// Version of the program.
     pub server_version: String,
-    /// Whether to take the lease even from a living node: the database admits a single server, which holds SQLite's file lock.
+    /// Whether to take the lease even from a node that seems to live: the caller holds SQLite's file lock, so no other server runs.
     pub take_over: bool,
     /// The lease of this name that the caller has held until now. Its holder may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
@@ -58,14 +58,14 @@ impl JoinRequest {
         stored.epoch.max(held) + 1
     }
 
-    /// The id for a node without a row: the id that it had, unless another node has that now; else the next one.
+    /// The id for a node without a row: the id of the lease that the caller has held, unless another node has that id; else the next one.
     pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
         let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
         held.unwrap_or_else(|| NodeId::new(newest + 1))
     }
 
-    /// The end of the leases up to `before`: `last`, or the end `prior` of the lease before, which may be later after a step back of the
-    /// clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
+    /// The end of the lease `before` and all earlier ones: `last` is its own end, and `prior` that of those before it, which may be later
+    /// after a step back of the clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
@@ -85,15 +85,15 @@ pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> 
     (0..IdGen::ORDINAL_COUNT).map(in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
 }
 
-/// Number of leases that these nodes and all removed ones have taken: ids count up and the newest node is never removed, so the highest id
-/// is the number of nodes.
+/// Number of leases that these nodes have taken, and one for each removed node: ids count up and the newest node is never removed, so the
+/// highest id is the number of all nodes.
 pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
     let (newest, again) =
         nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
     newest + again
 }
 
-/// Of several sessions between the same node and executor keeps the one that was heard last; sorted by node and executor.
+/// Keeps, of several sessions between the same node and executor, the one that was heard last; sorts by node and executor.
 pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
     sessions.sort_by_key(|session| (session.token.node, session.executor, std::cmp::Reverse(session.last_seen_at)));
     sessions.dedup_by_key(|session| (session.token.node, session.executor));
@@ -323,7 +323,7 @@ pub struct Session {
     pub app: AppId,
     /// When the node last heard of it.
     pub last_seen_at: Timestamp,
-    /// When the stream ended, or else the lease under which it was open; `None` while it is open, as far as the node has reported.
+    /// When the stream ended or, if that was not reported, the lease under which it was open; `None` while it is open, as far as is known.
     pub ended_at: Option<Timestamp>,
     /// Whether the executor shut down cleanly: it holds no run and takes no more.
     pub has_left: bool,
@@ -460,9 +460,9 @@ pub trait Executors {
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions on which something may have been sent since `since`: those that a node heard since then, and those that ended after it
-    /// or are open under a lease that ends after it, counted as heard until that end. If the database's clock stepped ahead, the last
-    /// recorded beat may look older than what was sent.
-    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>>;
+    /// or are open under a lease that ends after it, which are returned as heard until that end. If the database's clock stepped ahead, the
+    /// last recorded beat may look older than what was sent.
+    async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
@@ -493,7 +493,7 @@ mod tests {
         let token = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
         let next = |leases: &[LeaseToken]| next_ordinal(lease_count(leases.iter().copied()), |_| false);
         assert_eq!([next(&[]), next(&[token(1, 1)])], [0, 1]);
-        // One that starts anew, and then another that is new; nodes 1 and 2 are forgotten.
+        // Nodes 1 and 2 were removed; node 3 starts again, and then node 4 is new.
         assert_eq!([next(&[token(3, 1)]), next(&[token(3, 2)]), next(&[token(3, 2), token(4, 1)])], [3, 4, 5]);
         assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
     }

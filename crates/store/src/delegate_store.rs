@@ -1,4 +1,4 @@
-//! A store that wraps another one, to watch its calls or to disturb them: every method of every trait, once.
+//! A store that wraps another one, to watch its calls or to disturb them. This file lists every method of every trait once.
 
 /// Makes a type a [`Store`](crate::Store) that delegates each call to another one.
 ///
@@ -90,7 +90,7 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunSnapshot, SavedJob};
             use $crate::alerts::{
-                AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
             use $crate::channels::{AfterTry, Channel, ChannelDeleted, ChannelSaved, Delivery, IncidentMessage, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
@@ -108,7 +108,7 @@ macro_rules! delegate_store {
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{CallState, KeptAnswer, KeyedCall};
             use $crate::rollups::{
-                ComingJob, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
+                ComingJob, JobActivity, NewestOutcomes, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
             };
             use ::rondel_core::shadow::compare::OldFire;
             use $crate::shadow::{ShadowFire, ShadowSpan};
@@ -281,7 +281,7 @@ macro_rules! delegate_store {
                 fn close_session(token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> ();
                 fn leave_sessions(executor: ExecutorId) -> ();
                 fn sessions(since: Timestamp) -> Vec<Session>;
-                fn witnesses(since: Timestamp) -> Vec<Session>;
+                fn sessions_that_may_have_carried(since: Timestamp) -> Vec<Session>;
                 fn executors(namespace: NamespaceId, since: Timestamp) -> Vec<ExecutorRecord>;
                 fn executor_proof(id: ExecutorId) -> Option<ExecutorProof>;
                 fn executor_successors(id: ExecutorId, limit: u32) -> Vec<ExecutorId>;
@@ -330,8 +330,8 @@ macro_rules! delegate_store {
                 fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
                 fn open_incidents_of(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
                 fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
-                fn due_expects(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectLook>;
-                fn expects_of(jobs: &[JobId]) -> Vec<ExpectLook>;
+                fn due_expects(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectCheck>;
+                fn expects_of(jobs: &[JobId]) -> Vec<ExpectCheck>;
                 fn open_expects(namespace: NamespaceId) -> OpenExpects;
                 fn acknowledge_dead_letters(namespace: NamespaceId, runs: &[RunId]) -> u64;
                 fn dead_letter_count(namespace: NamespaceId, limit: u32) -> u64;
@@ -414,7 +414,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Rollups {
                 fn points(query: &PointQuery<'_>) -> Vec<StatPoint>;
                 fn forget_points(kind: PointKind, step: Step, before: Timestamp, limit: u32) -> u64;
-                fn failing_jobs(namespace: NamespaceId, within: Option<&[AppId]>, limit: u32) -> Vec<JobPulse>;
+                fn failing_jobs(namespace: NamespaceId, within: Option<&[AppId]>, limit: u32) -> Vec<NewestOutcomes>;
                 fn troubled_jobs(namespace: NamespaceId, since: RunId, row_count: u32) -> Vec<JobTrouble>;
                 fn marks(jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Vec<RunMark>;
                 fn marks_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<RunMark>;

@@ -101,7 +101,7 @@ pub enum OpenError {
         /// The URL as given, without its password.
         url: String,
     },
-    /// The password has characters that end it too early: the driver would connect to a part of it.
+    /// The password has an unencoded character that ends it too early: the driver would use a wrong address.
     #[error("{url:?} has an @ or # where none can stand: in a password write @ as %40, / as %2F, # as %23, ? as %3F")]
     Unencoded {
         /// The URL as given, without its password.

@@ -1,4 +1,4 @@
-//! Plans what follows from the ends of a fire's runs, for the jobs that follow from their jobs: the same plan for every store.
+//! Plans the runs of the jobs that follow from others, when runs of the same fire end: the same plan for every store.
 //!
 //! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run, its root, is locked.
 //! So two ends at the same time see each other, no count is kept that could count an end twice, and an edit of the jobs applies to fires
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::LeaseToken;
 
-/// Maximum size of the results of its parents that a run gets, in bytes, and likewise of their parameters.
+/// Maximum total size of its parents' results that a run gets, in bytes, and likewise of their parameters.
 const PASSED_LEN_MAX: usize = 16 * 1024;
 
 /// A run, or the row of a whole broadcast, that has just got its verdict.
@@ -77,9 +77,9 @@ pub(crate) struct Child {
     pub(crate) owner: LeaseToken,
 }
 
-/// A run whose open children are counted, or that ends with the last of them.
+/// The new state of a run that awaits its children: the number of open ones, or its end with the last of them.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Fold {
+pub(crate) struct ParentUpdate {
     pub(crate) job: JobId,
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
@@ -100,7 +100,7 @@ pub(crate) struct Follower {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FirePlan {
     pub(crate) followers: Vec<Follower>,
-    pub(crate) folds: Vec<Fold>,
+    pub(crate) folds: Vec<ParentUpdate>,
 }
 
 /// The facts about one fire that its plan depends on.
@@ -188,7 +188,7 @@ impl FireFacts<'_> {
     fn refusal(&self, parent: JobId, fire: &Fire<'_>, children: &BTreeMap<JobId, Child>) -> Detail {
         let stored = self.members.get(&parent).map(|member| member.name.as_str());
         let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
-        let parent_status = fire.stand(parent).and_then(|stand| stand.ended);
+        let parent_status = fire.state_of(parent).and_then(|stand| stand.ended);
         Detail { parent: name.map(str::to_owned), parent_status, ..Detail::default() }
     }
 
@@ -204,17 +204,17 @@ impl FireFacts<'_> {
     }
 
     /// Counts the open children of the runs that await them. A run that ends here may end another one.
-    fn folds(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<Fold> {
-        let mut folds: BTreeMap<JobId, Fold> = BTreeMap::new();
+    fn folds(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
+        let mut folds: BTreeMap<JobId, ParentUpdate> = BTreeMap::new();
         loop {
             let mut has_changed = false;
             for (job, member) in &self.members {
                 let is_awaiting =
                     |stand: JobState| stand.ended == Some(RunStatus::Succeeded) && stand.verdict.is_none();
-                if !fire.stand(*job).is_some_and(is_awaiting) {
+                if !fire.state_of(*job).is_some_and(is_awaiting) {
                     continue;
                 }
-                let mut fold = Fold {
+                let mut fold = ParentUpdate {
                     job: *job,
                     run: member.run,
                     status: RunStatus::Running,
@@ -237,9 +237,9 @@ impl FireFacts<'_> {
                 folds.insert(*job, fold);
             }
             if !has_changed {
-                let is_news = |fold: &Fold| {
+                let is_news = |fold: &ParentUpdate| {
                     let before = self.members.get(&fold.job).and_then(|member| member.open_children);
-                    // A run that has no children to await keeps the verdict that it just got.
+                    // A run that turns out to have no children to await keeps the verdict that it just got.
                     let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
                     !is_plain && (fold.is_new || before != Some(fold.open_children))
                 };
@@ -249,9 +249,9 @@ impl FireFacts<'_> {
     }
 }
 
-/// A child that is refused because its parent runs in shadow mode is not reported as a failure of the parent.
+/// Why a child is refused: `Shadow` if its parent was itself skipped in shadow mode, which is no failure of the parent.
 fn refusal_reason(fire: &Fire<'_>, parent: JobId) -> Reason {
-    let verdict = fire.stand(parent).and_then(|stand| stand.verdict);
+    let verdict = fire.state_of(parent).and_then(|stand| stand.verdict);
     let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
     if is_shadow { Reason::Shadow } else { Reason::Parent }
 }

@@ -139,7 +139,7 @@ impl Database {
         }
     }
 
-    /// Why a table has none of its columns: MySQL does not list the columns of a table that the account may not read.
+    /// Why the columns of a table were not found: MySQL does not list the columns of a table that the account may not read.
     async fn why_missing(&mut self, table: &str, key: &str) -> Result<ForeignError, ForeignError> {
         let missing = ForeignError::NoTable(table.to_owned(), key.to_owned());
         let text = format!("SELECT 1 FROM {} LIMIT 0", self.quoted(table));
@@ -177,7 +177,8 @@ impl Database {
         }
     }
 
-    /// A column as text, or its bytes as hexadecimal digits: PostgreSQL's text of bytes is hexadecimal already, after `\x`.
+    /// The SQL that selects a column as text, or its bytes as hexadecimal digits: PostgreSQL's text of bytes is hexadecimal already, after
+    /// `\x`.
     fn text(&self, name: &str, is_bytes: bool) -> String {
         match self {
             Self::MySql(_) if is_bytes => format!("HEX({})", self.quoted(name)),

@@ -59,7 +59,7 @@ pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> 
     Ok(lines)
 }
 
-/// Approximate size of these lines before they were decoded into lines, in bytes.
+/// Approximate size of these lines as uncompressed text, in bytes.
 pub(crate) fn plain_len(lines: &[LogLine]) -> usize {
     const OVERHEAD: usize = 32;
     lines.iter().map(|line| line.text.len() + OVERHEAD).sum()
@@ -69,7 +69,7 @@ pub(crate) fn plain_len(lines: &[LogLine]) -> usize {
 mod tests {
     use super::*;
 
-    /// Ten thousand times smaller as it is stored.
+    /// A chunk may be far smaller as it is stored than as it is read.
     #[test]
     fn a_small_chunk_is_not_read_as_any_number_of_lines() {
         let line = |text: String| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text };

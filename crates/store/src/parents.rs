@@ -11,7 +11,7 @@ use rondel_core::{FieldError, JobId, JobSpec};
 pub(crate) enum Refused {
     /// Some do not exist.
     Missing(Vec<FieldError>),
-    /// They do not fit the other edges of the namespace; the message needs the names of the path.
+    /// They would close a cycle, or make the graph too deep; the message needs the names of the jobs along the path.
     Bad(BadGraph),
 }
 
@@ -72,7 +72,7 @@ impl Refused {
         }
     }
 
-    /// The errors, with the names of the path. The job itself has the name of the definition.
+    /// The errors, with the names of the jobs on the path; for `job` itself, the name in its definition.
     pub(crate) fn errors(&self, job: JobId, spec: &JobSpec, names: &HashMap<JobId, String>) -> Vec<FieldError> {
         let name = |id: &JobId| if *id == job { Some(spec.name.as_str()) } else { names.get(id).map(String::as_str) };
         let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();

@@ -45,8 +45,8 @@ pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The rows of a job that stand for all of its groups: the newest ones, at most `limit`, and all that are open. The latest planned
-    /// instant comes first.
+    /// The root rows of a job's fires, each for all groups of a fire: the newest, at most `limit`, and all that are open. The latest
+    /// planned instant comes first.
     async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.

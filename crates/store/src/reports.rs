@@ -22,7 +22,7 @@ pub const MESSAGE_JOB_COUNT: u32 = 5;
 /// Maximum number of schedules that one call returns.
 pub const DUE_COUNT_MAX: u32 = 200;
 
-/// How often runs failed with one message in some days.
+/// How often runs failed with one message in a range of days.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureMessage {
     /// The key of the message; [`REST_KEY`] for those beyond the bound of a day.
@@ -40,7 +40,8 @@ pub struct FailureMessage {
 }
 
 impl FailureMessage {
-    /// Whether it names the jobs that it is to name, where those that were not read have at most so many of its runs.
+    /// Whether `jobs` is complete: it has all jobs, or [`MESSAGE_JOB_COUNT`] of them with at least `unread_max` runs each, the most that a
+    /// job that was not read can have.
     pub(crate) fn names_its_jobs(&self, unread_max: u64) -> bool {
         let count = usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
@@ -167,7 +168,7 @@ pub trait Reports {
 /// Failures of one job on one day with one message.
 pub(crate) type FailureKey = (JobId, Timestamp, i64);
 
-/// An addition to such a count.
+/// An addition to the count of a [`FailureKey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FailureGain {
     pub(crate) namespace: NamespaceId,
@@ -232,7 +233,7 @@ impl FailureGains {
         Self { gains }
     }
 
-    /// The jobs, and the first and the last day, that are counted.
+    /// The jobs of these additions, and their first and last day.
     pub(crate) fn range(&self) -> (BTreeSet<JobId>, Timestamp, Timestamp) {
         let jobs = self.gains.keys().map(|(job, ..)| *job).collect();
         let days = || self.gains.keys().map(|(_, day, _)| *day);

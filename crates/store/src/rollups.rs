@@ -12,7 +12,7 @@ use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 use crate::error::Result;
 use crate::upkeep::CountedRun;
 
-/// The owner whose runs are counted together.
+/// What the runs that are counted together have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PointKind {
     /// All of a namespace.
@@ -111,8 +111,8 @@ pub enum PointDetail {
     Whole,
     /// The verdicts alone: durations and lateness are empty.
     Verdicts,
-    /// Like [`Verdicts`](Self::Verdicts), summed in stretches of this length, which are counted from the epoch. Each point has the beginning
-    /// of its stretch, even if that is before the range.
+    /// Like [`Verdicts`](Self::Verdicts), summed over stretches of this length, aligned to the epoch. Each point is at the beginning of its
+    /// stretch, even if that is before the range.
     VerdictsOf(Duration),
 }
 
@@ -129,32 +129,32 @@ pub struct PointQuery<'a> {
     pub from: Timestamp,
     /// Only buckets that begin before this instant.
     pub to: Timestamp,
-    /// Maximum number of points of each 512 owners, by owner and time.
+    /// Maximum number of points per 512 owners, in the order of owner and time.
     pub limit: u32,
     /// How much of each point to read.
     pub detail: PointDetail,
 }
 
-/// How the newest runs of a job ended, by the planned instants of its counted runs.
+/// How the newest counted runs of a job ended, in the order of their planned instants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobPulse {
+pub struct NewestOutcomes {
     /// The job.
     pub job: JobId,
     /// Its tenant.
     pub namespace: NamespaceId,
     /// The app of its newest counted run.
     pub app: AppId,
-    /// The newest run that succeeded.
+    /// The planned instant of the newest run that succeeded.
     pub succeeded_at: Option<Timestamp>,
-    /// The newest run that failed, timed out, or whose end is unknown.
+    /// The planned instant of the newest run that failed, timed out, or whose end is unknown.
     pub failed_at: Option<Timestamp>,
-    /// The first of those since the last success; `None` while the newest run succeeded.
+    /// The planned instant of the first such run since the last success; `None` while the newest run succeeded.
     pub failing_since: Option<Timestamp>,
     /// Number of such runs since then.
     pub streak: u64,
 }
 
-impl JobPulse {
+impl NewestOutcomes {
     pub(crate) const fn of(run: &CountedRun) -> Self {
         Self {
             job: run.job,
@@ -199,7 +199,7 @@ impl JobPulse {
 pub struct JobActivity {
     /// The job.
     pub job: JobId,
-    /// Whether the newest of its verdicts that is a success or a failure is a failure.
+    /// Whether its newest verdict is a failure; cancelled and skipped runs do not count.
     pub is_failing: bool,
     /// Whether a run of it, or a shard of one, is `running`.
     pub is_running: bool,
@@ -207,7 +207,7 @@ pub struct JobActivity {
     pub is_over: bool,
 }
 
-/// Whether a verdict decides if a job fails, and how.
+/// Whether a job with this newest verdict is failing; `None` if the verdict does not decide that.
 #[must_use]
 pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
     match status {
@@ -219,14 +219,14 @@ pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
     }
 }
 
-/// How often a job's runs ended in trouble since some instant, by the newest rows of the ledger.
+/// How often a job's runs ended with one status other than success, among the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobTrouble {
     /// The job.
     pub job: JobId,
     /// How they ended.
     pub status: RunStatus,
-    /// Whether no executor was there; only for skipped runs.
+    /// Whether they were skipped because no executor was there.
     pub had_no_executor: bool,
     /// Number of rows.
     pub count: u64,
@@ -298,7 +298,7 @@ pub struct OpenQuery {
     pub status: RunStatus,
     /// Due no later than this.
     pub due_by: Timestamp,
-    /// Planned, and if begun, then begun, no later than this.
+    /// Planned no later than this, and not begun later.
     pub since: Timestamp,
     /// Whether only first attempts are selected.
     pub first_attempts_only: bool,
@@ -306,7 +306,7 @@ pub struct OpenQuery {
     pub limit: u32,
 }
 
-/// A job that fires next in a range.
+/// A job whose next fire is in a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComingJob {
     /// The job.
@@ -329,8 +329,12 @@ pub trait Rollups {
     async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The jobs of a namespace whose newest runs failed, the longest streak first, at most `limit`; deleted jobs are left out.
-    async fn failing_jobs(&self, namespace: NamespaceId, within: Option<&[AppId]>, limit: u32)
-    -> Result<Vec<JobPulse>>;
+    async fn failing_jobs(
+        &self,
+        namespace: NamespaceId,
+        within: Option<&[AppId]>,
+        limit: u32,
+    ) -> Result<Vec<NewestOutcomes>>;
 
     /// Counts the newest `row_count` rows of a namespace from run `since` on that ended without success, by job and status, the most
     /// frequent first; of these rows, cancelled runs are left out.
@@ -368,7 +372,7 @@ pub trait Rollups {
     ) -> Result<Vec<(JobId, i64, Timestamp)>>;
 }
 
-/// An addition to a point. A count is negative if a verdict was replaced by another one.
+/// An addition to a point. The count of a verdict that was replaced by another one is negative.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gain {
     pub(crate) verdicts: [i64; 6],

@@ -151,12 +151,12 @@ mod tests {
         for broken in [&kept[..kept.len() - 2], &kept[..PREFIX.len() + KEY_ID_LEN + 3], &format!("{kept}!")] {
             assert!(first.open("webhook 1", broken).is_err(), "{broken}");
         }
-        // What was kept before there was a key.
+        // A text that was stored before there was a key.
         assert_eq!(first.open("webhook 1", "plain").unwrap(), "plain");
         assert!(first.is_stale("plain") && !first.is_stale(&kept) && both.is_stale(&kept));
         assert!(!Sealer::default().is_stale("plain"));
         assert_eq!(Sealer::default().seal("webhook 1", "plain").unwrap(), "plain");
-        // It stays as short as its column.
+        // A sealed secret fits its column.
         assert!(first.seal("webhook 1", &"x".repeat(100)).unwrap().len() <= 255);
     }
 

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
-use rondel_core::outcome::{After, Ended, Outcome, decide_next, fold_shards, is_provisional};
+use rondel_core::outcome::{Ended, NextStep, Outcome, decide_next, fold_shards, is_provisional};
 use rondel_core::reason::Detail;
 use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::{BROADCAST, RunOf};
@@ -31,7 +31,7 @@ pub(crate) fn skipped_row(
     id: RunId,
     now: Timestamp,
 ) -> Option<Run> {
-    let (span, job) = plan.passed.zip(before)?;
+    let (span, job) = plan.skipped_span.zip(before)?;
     let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     Some(span.row(id, of, job, plan.reason, (NodeId::new(0), 0), now))
 }
@@ -70,7 +70,7 @@ pub(crate) enum Judgement {
     /// The verdict was given without a report of the executor, or is `skipped` although a handler began; this is the true one.
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this follows.
-    Ends(After),
+    Ends(NextStep),
 }
 
 /// Judges a result.
@@ -110,7 +110,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
-    if let After::Retry { due_at, .. } = &mut then {
+    if let NextStep::Retry { due_at, .. } = &mut then {
         // After a step back of the clock, an attempt that was not due yet may have been lost: the next one does not start before it was
         // due. A run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
@@ -127,8 +127,8 @@ fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
     }
 }
 
-/// Whether a result proves that a handler began: then the run was not skipped, whatever its row states. It was on its way when an edit
-/// settled it.
+/// Whether a result proves that a handler began: then the run was not skipped, whatever its row states. The run was on its way when
+/// an edit settled the row.
 fn has_begun(finish: &AttemptEnd) -> bool {
     let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
     has_run && finish.executor.is_some() && finish.started_at.is_some()
@@ -149,7 +149,7 @@ fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     }
 }
 
-/// The status of an attempt that is kept with the earlier attempts.
+/// The status with which an ended attempt is stored among the earlier attempts.
 pub(crate) fn attempt_status(outcome: Outcome) -> RunStatus {
     true_verdict(outcome).map_or(RunStatus::Unknown, |(status, _)| status)
 }
@@ -191,8 +191,8 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
 }
 
 /// The next fire of a delay, for a run with this planned instant and this end. The end is by an executor's clock, which may be wrong: it
-/// counts if it lies between the planned instant and now. The wait begins no earlier than the job's definition: the job may have been off
-/// when the run ended, and its end become known only now.
+/// counts if it lies between the planned instant and now. The delay begins no earlier than the job's definition was saved: the job may have
+/// been off when the run ended, and the end become known only now.
 pub(crate) fn delayed(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),
@@ -230,7 +230,7 @@ impl<'f> CleanFinish<'f> {
         }
     }
 
-    /// Whether it has a message or a result: without these it is smaller than the smallest packet of a database.
+    /// Whether it has a message or a result: without these it fits into the smallest packet that a database takes.
     pub(crate) fn has_texts(&self) -> bool {
         self.message.is_some() || self.result.is_some()
     }
@@ -286,7 +286,7 @@ mod tests {
             backoff: Duration::ZERO,
             backoff_max: Duration::ZERO,
             at_least_once: true,
-            delays: false,
+            has_fixed_delay: false,
             awaits_children: false,
             is_pump: false,
         };
@@ -333,9 +333,9 @@ mod tests {
             let by_server = AttemptEnd { owner: Some(given_up.owner), ..finish(outcome, true) };
             assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
         }
-        // An attempt that was lost before its instant, by a clock that stepped back since.
+        // An attempt that was lost before its instant: the clock has stepped back since.
         let ahead = RunRow { due_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };
-        let again = After::Retry { due_at: ahead.due_at, reason: Reason::NotReceived, lost_count: 0 };
+        let again = NextStep::Retry { due_at: ahead.due_at, reason: Reason::NotReceived, lost_count: 0 };
         let lost = finish(Outcome::Lost(Reason::NotReceived), false);
         assert_eq!(judge(ahead, &lost), Judgement::Ends(again));
     }

@@ -31,7 +31,7 @@ impl Session {
     }
 }
 
-/// The session of each app that ended last: until its end, executors of the app may have received triggers. See
+/// For each app, the session that ended last: until its end, executors of the app may have received triggers. See
 /// [`Session::may_have_carried`].
 #[derive(Debug, Default)]
 pub(crate) struct LastStreams(BTreeMap<AppId, Session>);

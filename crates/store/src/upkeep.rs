@@ -18,7 +18,7 @@ pub struct StuckJob {
     pub job: JobId,
     /// The version of its definition.
     pub version: i64,
-    /// The run whose end will give the next fire, if there is one and it is open still.
+    /// The open run whose end will set the next fire, if there is one.
     pub follows: Option<RunId>,
 }
 
@@ -38,8 +38,8 @@ pub struct JobStat {
 /// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
-    /// Begins a pass of a housekeeping task that one node does per period. `false` if any node began one less than seven tenths of the period ago, so
-    /// that passes neither double nor drift.
+    /// Begins a pass of a housekeeping task that one node does per period. `false` if any node began a pass less than seven tenths of the
+    /// period ago, so that passes neither double nor drift.
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
@@ -51,12 +51,12 @@ pub trait Upkeep {
 /// Finds jobs that no scan sees although they should fire, and sets them going again.
 #[async_trait]
 pub trait Heal {
-    /// Jobs that should fire and that no scan can see, because their next fire is not set: at most `limit`. Of the jobs that wait for a
-    /// run, one call looks at some thousand and the next continues after them.
+    /// Jobs that should fire and that no scan can see, because their next fire is not set: at most `limit`. Of the jobs that wait for the
+    /// end of a run, one call checks some thousands, and the next call continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of such a job if it is still as it was seen; `None` if it rightly has none, or gets one only when the run that it
-    /// follows ends.
+    /// Sets the next fire of such a job if the job is still as it was seen. `next_fire_at` is `None` if the job rightly has no next fire,
+    /// or gets one only when the run that it follows ends.
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was forgotten, so that the scans of all nodes see them; at most `limit`. Returns
@@ -67,9 +67,9 @@ pub trait Heal {
 /// Counts of runs by job, hour and verdict.
 #[async_trait]
 pub trait Stats {
-    /// Counts runs whose ids were made before `before` into the statistics, each once: the next `limit` of them by id, and as many of those
-    /// that were open when they were passed and have ended since. Returns how many rows it looked at; 0 means that everything is counted. A
-    /// provisional verdict that is replaced by the true one within a day is counted again.
+    /// Adds runs whose ids were made before `before` to the statistics, each once: the next `limit` of them by id, and at most as many of
+    /// those that were still open when an earlier call came to them and have ended since. Returns how many rows it looked at; 0 means that
+    /// everything is counted. A provisional verdict that is replaced by the true one within a day is counted again.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
@@ -79,7 +79,7 @@ pub trait Stats {
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }
 
-/// How long the statistics look again at a verdict that a late result may replace.
+/// How old a run may be for the statistics to count it again when a late result replaces its verdict.
 pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The data of a run that the statistics need.
@@ -148,7 +148,7 @@ impl From<&Run> for CountedRun {
     }
 }
 
-/// The time after a pass in which no server begins another one.
+/// The time after the beginning of a pass in which no server begins another one.
 pub(crate) fn pass_gap(period: Duration) -> Duration {
     period * 7 / 10
 }

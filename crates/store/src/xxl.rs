@@ -1,7 +1,7 @@
 //! Executors that speak XXL-JOB's protocol: their addresses, and the numbers by which they know jobs and runs.
 //!
-//! An attempt has a row before its request is sent, so that the row exists wherever the executor may have the attempt, and no number
-//! is sent twice.
+//! An attempt has a row before its request is sent, so that there is a row for every attempt that an executor may have, and no number is
+//! sent twice.
 
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ pub struct XxlRun {
     pub message: Option<String>,
     /// When the end was known.
     pub reported_at: Option<Timestamp>,
-    /// The next line of its log that is not stored, from 1.
+    /// The number of the first line of its log that is not stored yet, from 1.
     pub log_line: i64,
 }
 
@@ -156,7 +156,7 @@ pub(crate) fn take_reports(
     runs: &mut BTreeMap<i64, XxlRun>,
     now: Timestamp,
 ) -> Vec<XxlReportOutcome> {
-    let news = |report: &XxlReport| match runs.get_mut(&report.log_id) {
+    let outcome = |report: &XxlReport| match runs.get_mut(&report.log_id) {
         Some(run) if run.app != app => XxlReportOutcome::Foreign,
         Some(run) => {
             if run.take(report, now) {
@@ -167,7 +167,7 @@ pub(crate) fn take_reports(
         }
         None => XxlReportOutcome::Unknown,
     };
-    reports.iter().map(news).collect()
+    reports.iter().map(outcome).collect()
 }
 
 /// The end of an attempt, as an executor reports it.
@@ -197,10 +197,10 @@ pub enum XxlReportOutcome {
 /// Outcome of several reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XxlReported {
-    /// The attempts of the app, as they are now.
+    /// The reported attempts that are of the app, in their new state.
     pub runs: Vec<XxlRun>,
     /// The outcome of each report, in their order.
-    pub news: Vec<XxlReportOutcome>,
+    pub outcomes: Vec<XxlReportOutcome>,
 }
 
 /// Executors that speak XXL-JOB's protocol.
@@ -232,14 +232,14 @@ pub trait XxlExecutors {
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>>;
 
     /// Records the ends of attempts of an app. The first end of each attempt counts, with two exceptions: an end that the server assumed,
-    /// with a code below -1, is replaced by the executor's report, and any end that is not settled is replaced by [`XXL_STOPPED`]. Numbers
-    /// that the app does not have change nothing.
+    /// with a code below -1, is replaced by the executor's report, and any end that is not settled is replaced by [`XXL_STOPPED`]. A number
+    /// that is not of an attempt of this app changes nothing.
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported>;
 
     /// Records that attempts have their verdicts, or never began.
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()>;
 
-    /// Records the next line of a log that is not stored.
+    /// Records the number of the first line of an attempt's log that is not stored yet.
     async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;
 
     /// Removes settled attempts whose ends were known before `before`, and returns how many.

@@ -391,7 +391,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
                 backoff: Duration::from_secs(1),
                 backoff_max: Duration::from_secs(1),
                 at_least_once: true,
-                delays: false,
+                has_fixed_delay: false,
                 awaits_children: false,
                 is_pump: false,
             },

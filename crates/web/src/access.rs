@@ -94,7 +94,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
         return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
     };
     let mut response = pass(&gate, caller.clone(), request, next).await;
-    // The page of a problem shows the namespace too.
+    // A problem gets the namespace here, since its page shows it too.
     if response.extensions().get::<Problem>().is_some()
         && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
         && called_by.namespace.is_none()
@@ -104,8 +104,8 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     response
 }
 
-/// Handles an admitted request and writes its audit entry; for a change, before the handler runs. Requests above the rate limit
-/// are refused first, so that they cost neither a row nor a permit.
+/// Handles an admitted request and writes its audit entry; for a change, before the handler runs. Requests above the rate limit are refused
+/// first, so that they cost neither an audit entry nor a permit.
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
     let note = Note::default();
@@ -113,7 +113,7 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
         Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
-    // A refusal for lack of a permission looks the same on every path, whether the path exists or not.
+    // Callers without the permission get no rate-limit headers: their refusal looks the same on every path, whether the path exists or not.
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }
@@ -125,7 +125,7 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
     response
 }
 
-/// Counts a request for its caller.
+/// Counts a request against the rate limit of its caller.
 fn counted(web: &Web, caller: &Caller) -> Result<Option<Counted>, (Problem, Counted)> {
     rate::count(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
@@ -148,10 +148,11 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Re
             Err(problem) => return problem.into_response(),
         },
     };
-    let (mut request, work) = match load::arrived(web, request, (Some(caller.key()), gate.body_len_max())).await {
-        Ok(arrived) => arrived,
-        Err(problem) => return problem.into_response(),
-    };
+    let (mut request, work) =
+        match load::with_body_and_permits(web, request, (Some(caller.key()), gate.body_len_max())).await {
+            Ok(arrived) => arrived,
+            Err(problem) => return problem.into_response(),
+        };
     request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
     let response = if is_change {
         match asked.begin(web, caller).await {
@@ -208,7 +209,7 @@ pub(crate) fn cross_origin(web: &Web) -> Problem {
     Problem::new(Code::CrossOrigin, detail)
 }
 
-/// The refusal of a page without a session.
+/// The refusal of a request for a page without a session.
 pub(crate) fn signed_out() -> Problem {
     Problem::new(Code::Unauthenticated, "there is no session; sign in, or ask for a link by rondel sign-in-link")
 }

@@ -43,7 +43,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
         .layer(from_fn_with_state(web, frame::frame))
         .layer(compression())
         .route_service(GATEWAY_PATH, gateway);
-    Router::new().fallback_service(MapRequestLayer::new(own_namespace::take_in).layer(routed))
+    Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))
 }
 
 /// Compresses the answers that are worth it. Streams are left out: each of their pieces must arrive when it is sent.

@@ -156,7 +156,7 @@ impl Begun {
     }
 }
 
-/// Whether the answer to a request without a change is a refusal, which has an entry too.
+/// Whether a request without a change was refused; such a refusal has an entry too.
 pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
     status == StatusCode::FORBIDDEN || note.fields().is_denied
 }

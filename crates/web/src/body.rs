@@ -21,7 +21,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::state::Web;
 use crate::yaml::{MAP_NODE_COUNT, NODE_COUNT_MAX};
 
-/// Step in which the bytes of bodies are counted.
+/// Minimum number of bytes that are counted at once while a body arrives.
 const BODY_PIECE_LEN: usize = 64 * 1024;
 
 /// A body that is declared as JSON, and expected to be a `T`. The handler parses it with `read`, after the checks that come first.
@@ -167,7 +167,7 @@ fn broken_off() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
-/// The maximum length of a body, and the caller and address that it counts for.
+/// The maximum length of a body, and the caller and the address that the body counts for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyBound {
     pub(crate) len_max: usize,
@@ -212,7 +212,7 @@ async fn pieces(
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let (tally, size) = (&web.load.body_bytes, web.config.limits.body_size);
-    // A growing buffer leaves holes of half its size in the heap. Reserved room takes memory only once bytes arrive in it.
+    // Reserves the declared length, which takes memory only once bytes arrive: a growing buffer leaves holes of half its size in the heap.
     let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {

@@ -174,7 +174,7 @@ impl<Q> Call<Q> {
         Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
     }
 
-    /// Those of these names that belong to jobs which the caller may not see. A name that no job has is not among them.
+    /// Of these names, those of jobs that the caller may not see. A name that no job has is not among them.
     pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
         if self.seen_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
@@ -219,12 +219,12 @@ impl<Q> Call<Q> {
         Ok(errors.into_iter().map(complaint).collect())
     }
 
-    /// Those of these apps that the caller may not see, or that do not exist.
+    /// Of these apps, those that the caller may not see or that do not exist.
     pub(crate) async fn hidden_apps(&self, names: BTreeSet<String>) -> Result<BTreeSet<String>, Problem> {
         self.apps_without(Permission::View, names).await
     }
 
-    /// Those of these apps on which the caller lacks `permission`, or that do not exist.
+    /// Of these apps, those on which the caller lacks `permission` or that do not exist.
     pub(crate) async fn apps_without(
         &self,
         permission: Permission,

@@ -31,18 +31,18 @@ pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Opti
 }
 
 /// The name of the cookie of a sign-in under way at a provider.
-const fn flight_name(is_tls: bool) -> &'static str {
+const fn oidc_sign_in_name(is_tls: bool) -> &'static str {
     if is_tls { "__Host-rondel_oidc" } else { "rondel_oidc" }
 }
 
 /// The value of the cookie of a sign-in under way.
-pub(crate) fn flight(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
-    read(headers, flight_name(is_tls))
+pub(crate) fn oidc_sign_in(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
+    read(headers, oidc_sign_in_name(is_tls))
 }
 
 /// Sets the cookie of a sign-in under way; an empty value with no lifetime removes it.
-pub(crate) fn set_flight(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
-    guarded(flight_name(is_tls), value, lifetime, is_tls)
+pub(crate) fn set_oidc_sign_in(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
+    guarded(oidc_sign_in_name(is_tls), value, lifetime, is_tls)
 }
 
 fn guarded(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {

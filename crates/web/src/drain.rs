@@ -19,7 +19,7 @@ const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request body; if it is dropped before its end, its rest goes to a [`Rest`].
 #[derive(Debug)]
-pub(crate) struct Returned {
+pub(crate) struct DrainableBody {
     body: Option<Incoming>,
     rest: Rest,
 }
@@ -30,11 +30,11 @@ pub(crate) struct Rest(Arc<Mutex<Option<Incoming>>>);
 
 impl Rest {
     /// Wraps the body of a request, so that its unread rest can be settled; also returns whether the client waits for `100 Continue`.
-    pub(crate) fn of(request: Request<Incoming>) -> (Request<Returned>, Self, bool) {
+    pub(crate) fn of(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
         let rest = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
         let waits = request.headers().contains_key(EXPECT);
-        (request.map(|body| Returned { body: Some(body), rest: rest.clone() }), rest, waits)
+        (request.map(|body| DrainableBody { body: Some(body), rest: rest.clone() }), rest, waits)
     }
 
     /// Reads and drops the rest, or announces in the answer that the connection ends.
@@ -65,7 +65,7 @@ async fn is_drained(mut body: Incoming) -> bool {
     tokio::time::timeout(REST_TIMEOUT, drain).await.unwrap_or(false)
 }
 
-impl Body for Returned {
+impl Body for DrainableBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -85,7 +85,7 @@ impl Body for Returned {
     }
 }
 
-impl Drop for Returned {
+impl Drop for DrainableBody {
     fn drop(&mut self) {
         let rest = self.body.take().filter(|body| !body.is_end_stream());
         *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = rest;

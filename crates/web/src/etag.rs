@@ -15,7 +15,7 @@ pub(crate) fn tag(version: i64) -> HeaderValue {
     HeaderValue::from_str(&format!("\"v{version}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"v0\""))
 }
 
-/// The versions for which the caller wants the change.
+/// The versions on which the caller bases the change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IfMatch {
     /// Any version: no header, or `*`.

@@ -26,7 +26,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_LEN_MAX: usize = 64;
 /// Longer paths are cut in problems and logs.
 const PATH_LEN_MAX: usize = 256;
-/// The policy of API answers, none of which is a document that loads something.
+/// The content security policy of API answers, none of which is a document that loads something.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// Browsers use HTTPS only, for a year.
@@ -88,7 +88,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     response
 }
 
-/// Extension of a response: the request is one of those that come all the time, and its failures are logged elsewhere.
+/// Extension of a response to a routine request, whose log line is at level debug: such requests come all the time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Routine;
 

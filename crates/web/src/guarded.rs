@@ -11,7 +11,7 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::peers::OpenRequest;
 
-/// The largest piece. The HTTP library asks for the next one only once there is room for it.
+/// Maximum length of a piece, in bytes. The HTTP library asks for the next piece only once there is room for it.
 const PIECE_LEN_MAX: usize = 32 * 1024;
 
 /// Extension of a response: what is held until its answer has ended.
@@ -48,7 +48,7 @@ impl HttpBody for Guarded {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        this.request.moved();
+        this.request.progressed();
         if this.rest.is_empty() {
             match std::task::ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {

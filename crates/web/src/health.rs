@@ -1,4 +1,4 @@
-//! `/livez` shows that the process answers, `/readyz` that this node does its share of the work, `/metrics` how it fares.
+//! `/livez` shows that the process answers, `/readyz` that this node does its share of the work, and `/metrics` has its metrics.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -20,7 +20,7 @@ use crate::state::Web;
 pub(crate) fn routes() -> Routes {
     Routes::new().open(OpenPath::Livez, live).open(OpenPath::Readyz, ready).get_outside_api(
         METRICS_PATH,
-        Permission::Watch,
+        Permission::ViewEverywhere,
         metrics,
     )
 }
@@ -118,7 +118,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
     ]
 }
 
-/// A database that went back in time does not make the node unready: what the node does from then on is right.
+/// The message about a database that went back in time. It does not make the node unready: what the node does from then on is right.
 fn regression(found: &Regression) -> String {
     let by = found.by.map_or_else(
         || "this node's lease was not there any more".to_owned(),

@@ -24,7 +24,7 @@ pub(crate) struct Holdings {
     pub(crate) shares: Shares,
 }
 
-/// Streams, which last longer than other answers.
+/// The kinds of streams, which last longer than other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Live {
     Events,
@@ -72,7 +72,7 @@ impl Default for ApplyRooms {
     }
 }
 
-/// Work that takes so much time and memory that little of it may run at the same time.
+/// The kinds of work that take so much time and memory that little of it may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     Export,

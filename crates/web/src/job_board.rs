@@ -25,9 +25,9 @@ const BOARD_COUNT_MAX: usize = 16;
 const JOB_COUNT_MAX: usize = 50_000;
 /// How many jobs are read at once.
 const READ_COUNT: u32 = 500;
-/// How many saves are followed at once; after more of them, all jobs are read again.
+/// Maximum number of saved jobs with which a board is updated; if there are more, all jobs are read again.
 const SAVED_COUNT_MAX: u32 = 500;
-/// How long a transaction that saved a job may have taken to become visible.
+/// Jobs saved this long before the last update are read again: their transaction may have become visible later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long the facts about runs are valid.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ const LATE_WITHIN: Duration = Duration::from_secs(3600);
 /// A run that begins later than this after its instant is late.
 const LATE_AFTER: Duration = Duration::from_secs(10);
 
-/// A job, as far as it matters to filters.
+/// The facts about a job that filters need.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Entry {
     pub(crate) id: JobId,
@@ -82,7 +82,7 @@ struct Watched {
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     entries: Arc<BTreeMap<String, Arc<Entry>>>,
-    /// The instant up to which saves were followed.
+    /// The instant up to which saved jobs were read.
     saved_to: Timestamp,
     watched: Arc<Watched>,
     watched_at: Timestamp,
@@ -319,7 +319,7 @@ impl Board {
             && filter.texts.iter().all(|one| text(&one.text) != one.is_not)
     }
 
-    /// How many of these jobs have each mark.
+    /// How many of these jobs are in each state of [`JobState::MARKS`].
     pub(crate) fn count(&self, of: &[Arc<Entry>], offers: &mut Offers<'_>) -> Vec<(JobState, usize)> {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in of {
@@ -335,7 +335,7 @@ impl Board {
         self.entries.values().map(|entry| entry.id.get()).collect()
     }
 
-    /// The ids of the jobs whose labels pass.
+    /// The ids of the jobs whose labels match the filter.
     pub(crate) fn labelled(&self, filter: &Filter, seen: Option<&[AppId]>) -> Vec<JobId> {
         let is_seen = |entry: &&Arc<Entry>| seen.is_none_or(|seen| seen.contains(&entry.app));
         let found = self.entries.values().filter(is_seen).filter(|entry| labels_match(filter, &entry.labels));

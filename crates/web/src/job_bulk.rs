@@ -106,7 +106,7 @@ pub(crate) struct SelectedJobs {
     pub(crate) has_more: bool,
 }
 
-/// Selects those of these names that are of jobs which the caller may see.
+/// Selects the jobs with these names that the caller may see.
 pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
     let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
     let good: Vec<&str> = good.take(BULK_JOB_COUNT_MAX).collect();

@@ -10,7 +10,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::rollups::JobActivity;
 
-/// How far back verdicts that are not counted yet are searched for: runs are counted each minute, half a minute behind.
+/// How far back to search for verdicts that are not in the counts yet: runs are counted each minute, half a minute behind.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The facts about the runs of these jobs from which their states are folded.

@@ -23,7 +23,7 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// The header in the API's document.
+/// The header `Idempotency-Key`, as the OpenAPI document describes it.
 pub(crate) const PARAMETER: Parameter = Parameter::pattern("Idempotency-Key", "^[!-~]{1,255}$")
     .about("Makes the call once: the same call with the same key, within 24 hours, gets the same answer.");
 /// The codes with which a call with a key can be refused.

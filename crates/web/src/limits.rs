@@ -19,14 +19,14 @@ pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 /// has at most the bytes of the largest list.
 pub(crate) const APPLY_ROOM_LEN: usize = 20 * 1024 * 1024;
 
-/// The bounds of the port.
+/// The limits of the port, for one client and for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
     /// Open connections.
     pub connections: usize,
     /// Open connections of one address without an authenticated request.
     pub connections_per_address: usize,
-    /// Open connections of one caller that count as authenticated; executors have half of all instead.
+    /// Open connections of one caller that count as authenticated; an executor's token may have half of `connections` instead.
     pub connections_per_caller: usize,
     /// Requests at the same time on one HTTP/2 connection.
     pub requests_per_connection: u32,

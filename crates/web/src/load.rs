@@ -29,7 +29,7 @@ const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
 /// How long a body without a caller may take before it counts towards `bodies_per_address`.
 const BODY_GRACE: Duration = Duration::from_millis(500);
 
-/// Extension of a response that lasts: its request no longer holds a share.
+/// Extension of a long-lived response, such as a stream: its request no longer holds a share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongLived;
 
@@ -98,7 +98,7 @@ fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// Counts an authenticated request for its caller alone from now on.
+/// From now on, counts an authenticated request for its caller, and no longer for its address.
 pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> Result<(), Problem> {
     if let Some(connection) = request.extensions().get::<Connection>() {
         connection.authenticated(caller);
@@ -115,7 +115,7 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
 
 /// The request with its whole body, and the permits to work on it. The permits are taken last: only the work itself is awaited while they
 /// are held.
-pub(crate) async fn arrived(
+pub(crate) async fn with_body_and_permits(
     web: &Web,
     request: Request,
     (caller, len_max): (Option<CallerKey>, usize),
@@ -170,7 +170,7 @@ pub(crate) async fn open(State(web): State<Web>, request: Request, next: Next) -
     if is_probe(request.uri().path()) {
         return next.run(request).await;
     }
-    match arrived(&web, request, (None, OPEN_BODY_LEN_MAX)).await {
+    match with_body_and_permits(&web, request, (None, OPEN_BODY_LEN_MAX)).await {
         Ok((request, work)) => {
             let response = next.run(request).await;
             drop(work);

@@ -59,10 +59,10 @@ pub type MountedAnswer = (u16, Vec<u8>);
 
 /// Endpoints whose name is the last part of the path.
 pub trait Mounted: Debug + Send + Sync {
-    /// The paths that come before the names.
+    /// The paths that an endpoint's name is appended to.
     fn paths(&self) -> Vec<String>;
 
-    /// The names, for a path that has other endpoints too.
+    /// The names of the endpoints, for a path that has other endpoints too.
     fn names(&self) -> &'static [&'static str];
 
     /// Answers a request for any other path next to a mounted one; such paths are not served.

@@ -1,4 +1,4 @@
-//! Parameters of requests as the API's document describes them: in the path, in the query, in the headers.
+//! Parameters of requests as the OpenAPI document describes them: in the path, in the query, in the headers.
 
 use std::ops::RangeInclusive;
 
@@ -28,7 +28,7 @@ pub(crate) struct Parameter {
 }
 
 impl From<&'static str> for Parameter {
-    /// A parameter of a page, which is in no document.
+    /// A parameter of a page, which the OpenAPI document does not have.
     fn from(name: &'static str) -> Self {
         Self::text(name)
     }

@@ -1,5 +1,5 @@
-//! The parameters that a run got from its parent runs, as far as the caller may see those: a caller who makes a job follow from another one
-//! sees that one's data only as long as they may see the job.
+//! The parameters that a run got from its parent runs, as far as the caller may see those: a caller whose job follows from another one sees
+//! data of that parent job only as long as the caller may see it.
 
 use std::collections::HashMap;
 
@@ -27,8 +27,8 @@ fn run_of(passed: &Value) -> Option<RunId> {
     passed.get("run_id")?.as_str()?.parse().ok()
 }
 
-/// The parameters without parents that the caller may not see. Likely secrets in a parent's parameters are hidden if the caller may not
-/// edit the parent's app.
+/// The parameters without the data of parents that the caller may not see. Likely secrets in a parent's parameters are hidden if the caller
+/// may not edit the parent's app.
 pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = apps(call, parents).await?;

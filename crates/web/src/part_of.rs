@@ -1,4 +1,4 @@
-//! The incident that a fire in trouble is part of: it leads to the alert about that fire.
+//! Finds the incident that a fire in trouble is part of, to lead from the fire to its alert.
 
 use rondel_core::alert::{Standing, judge};
 use rondel_core::fires::{Verdict, Why};
@@ -51,7 +51,7 @@ async fn find<Q>(
     fire: (Option<Timestamp>, Option<RunId>),
 ) -> Result<Option<PartOf>, Problem> {
     let namespace = call.namespace.id;
-    // A caller who may see the job may see its incidents.
+    // `within` is not needed: a caller who may see the job may see its incidents.
     let query =
         IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within: None, limit: LOOKED_AT_COUNT };
     let found = call.engine().store().incidents(query).await?;

@@ -56,7 +56,7 @@ struct Inner {
     has_served: AtomicBool,
     /// Requests whose answers are being sent, except executors' streams.
     answering: AtomicUsize,
-    moved_at: Mutex<Instant>,
+    progressed_at: Mutex<Instant>,
     evicted: CancellationToken,
     authenticated: Mutex<Option<Share<CallerKey>>>,
 }
@@ -85,7 +85,7 @@ impl Open {
         }
     }
 
-    /// Ends the oldest stranger of an address that has no request in work; `false` if there is none.
+    /// Of the strangers of an address, ends the oldest without a request in work; `false` if there is none.
     fn evict(&mut self, network: IpAddr) -> bool {
         let own = self.strangers.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
@@ -153,7 +153,7 @@ impl Peers {
             open: AtomicUsize::new(0),
             has_served: AtomicBool::new(false),
             answering: AtomicUsize::new(0),
-            moved_at: Mutex::new(Instant::now()),
+            progressed_at: Mutex::new(Instant::now()),
             evicted: CancellationToken::new(),
             authenticated: Mutex::new(None),
         }));
@@ -216,8 +216,8 @@ impl Connection {
         self.0.has_served.load(Ordering::Relaxed)
     }
 
-    fn moved(&self) {
-        *self.0.moved_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    fn progressed(&self) {
+        *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Waits until the connection has to make room.
@@ -229,8 +229,8 @@ impl Connection {
     pub(crate) async fn stalled(&self) -> Stalled {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
-            let moved_at = *self.0.moved_at.lock().unwrap_or_else(PoisonError::into_inner);
-            let quiet = moved_at.elapsed();
+            let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
+            let quiet = progressed_at.elapsed();
             let (stalled, timeout) = match self.0.open.load(Ordering::Relaxed) {
                 0 => (Stalled::Idle, idle_timeout),
                 _ => (Stalled::Answer, write_timeout),
@@ -274,14 +274,14 @@ impl OpenRequest {
         connection.0.busy.fetch_add(1, Ordering::Relaxed);
         connection.0.open.fetch_add(1, Ordering::Relaxed);
         connection.0.has_served.store(true, Ordering::Relaxed);
-        connection.moved();
+        connection.progressed();
         Self { connection, stage: Stage::Working }
     }
 
     /// Marks the beginning of the answer.
     pub(crate) fn answers(&mut self, is_session: bool) {
         self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
-        self.connection.moved();
+        self.connection.progressed();
         self.stage = if is_session { Stage::Session } else { Stage::Answering };
         if !is_session {
             self.connection.0.answering.fetch_add(1, Ordering::Relaxed);
@@ -289,8 +289,8 @@ impl OpenRequest {
     }
 
     /// Records that the client took a part of the answer.
-    pub(crate) fn moved(&self) {
-        self.connection.moved();
+    pub(crate) fn progressed(&self) {
+        self.connection.progressed();
     }
 }
 
@@ -303,7 +303,7 @@ impl Drop for OpenRequest {
             Stage::Session => 0,
         };
         open.fetch_sub(1, Ordering::Relaxed);
-        self.connection.moved();
+        self.connection.progressed();
     }
 }
 

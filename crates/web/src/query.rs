@@ -1,4 +1,4 @@
-//! Query strings: each endpoint names the parameters that it reads, and all others are refused by name. The API's document describes the
+//! Query strings: each endpoint names the parameters that it reads, and all others are refused by name. The OpenAPI document describes the
 //! same parameters.
 
 use std::str::FromStr;
@@ -17,7 +17,7 @@ pub(crate) struct Reader {
     errors: Vec<Complaint>,
 }
 
-/// A query, as one endpoint understands it. Complaints stay with the reader.
+/// A query, as one endpoint understands it. The reader collects the complaints about it.
 pub(crate) trait FromQuery: Sized {
     fn from_query(reader: &mut Reader) -> Self;
 }

@@ -19,7 +19,7 @@ const CLIENT_COUNT_MAX: usize = 10_000;
 /// Maximum number of summary lines about the requests left out within [`PERIOD`].
 const SUMMARY_COUNT_MAX: usize = 20;
 
-/// A client and the status of its answers. Clients beyond the bound are counted together, without an address.
+/// A client and the status of its answers. Clients beyond [`CLIENT_COUNT_MAX`] are counted together, without an address.
 type Key = (Option<IpAddr>, u16);
 
 #[derive(Clone, Debug)]
@@ -58,7 +58,7 @@ impl Counts {
 /// network carries. Other failures of the server are always logged.
 pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
     let is_limit = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    // A redirect to the sign-in page.
+    // A 303 is a redirect to the sign-in page.
     let is_refusal = status == StatusCode::SEE_OTHER || status.is_client_error();
     is_limit || (caller.is_empty() && is_refusal)
 }

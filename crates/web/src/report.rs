@@ -181,7 +181,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         let (counts, failures) = try_join(counts(call, kind, stretch, &found), failures(found.jobs.as_deref())).await?;
         (found, counts, failures)
     } else {
-        // All failures of the apps are counted: they take longest to read, and need no list of jobs.
+        // Failures of whole apps need no list of jobs: they are read at the same time as the counts, since they take longest.
         let counted = async {
             let found = find.await?;
             let counts = counts(call, kind, stretch, &found).await?;
@@ -396,7 +396,7 @@ fn wrong(parameter: &'static str, message: String) -> Problem {
 
 /// The report as a file for spreadsheets: its rows, and then the total.
 pub(crate) fn csv(report: &Report) -> String {
-    // With this mark, spreadsheets read the file as UTF-8.
+    // With the byte order mark, spreadsheets read the file as UTF-8.
     let mut text = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
                     duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n"
         .to_owned();

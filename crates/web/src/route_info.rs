@@ -46,7 +46,7 @@ impl RouteInfo {
             return KeyUse::Ignored;
         }
         match self.access {
-            Access::Needs(Permission::Own | Permission::Cluster) | Access::Open | Access::SignedIn(_) => {
+            Access::Needs(Permission::SignedIn | Permission::Cluster) | Access::Open | Access::SignedIn(_) => {
                 KeyUse::Refused
             }
             Access::Needs(_) if self.method == Method::POST => KeyUse::Kept,

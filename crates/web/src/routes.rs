@@ -18,7 +18,7 @@ use crate::keyed::{keyed, unkeyed};
 use crate::limits::address;
 use crate::load::open;
 use crate::openapi::{self, Doc, Inputs, RouteDoc};
-use crate::pages::own_namespace::lead;
+use crate::pages::own_namespace::redirect_to_own_namespace;
 use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
@@ -65,7 +65,7 @@ impl OpenPath {
 struct Route {
     info: RouteInfo,
     handler: MethodRouter<Web>,
-    /// Its description in the API's document; `None` for routes outside of the API.
+    /// Its description in the OpenAPI document; `None` for routes outside of the API.
     doc: Option<RouteDoc>,
 }
 
@@ -150,7 +150,7 @@ impl Routes {
         self
     }
 
-    /// The document of the API.
+    /// The OpenAPI document of these routes.
     pub(crate) fn document(&self) -> String {
         openapi::document(self.routes.iter().filter_map(|route| Some((&route.info, route.doc.as_ref()?))))
     }
@@ -192,7 +192,7 @@ impl Routes {
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }
                 Access::SignedIn(permission) => handler
-                    .layer(from_fn_with_state(web.clone(), lead))
+                    .layer(from_fn_with_state(web.clone(), redirect_to_own_namespace))
                     .layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard_page)),
             };
             match paths.iter_mut().find(|(path, _)| *path == info.path) {

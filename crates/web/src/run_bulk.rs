@@ -21,7 +21,7 @@ pub(crate) enum RunAction {
     Cancel,
     /// Runs those that ended again, with their parameters.
     Retry,
-    /// Takes those that failed off the failures that were not looked at.
+    /// Marks failed runs as acknowledged.
     Acknowledge,
 }
 

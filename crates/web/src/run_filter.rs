@@ -98,7 +98,7 @@ pub(crate) struct SearchedPage {
 
 /// Reads a page of at most `limit` runs, with the places from which the pages before and after it are read.
 pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -> Result<SearchedPage, Problem> {
-    // One more run shows whether there are more.
+    // One run more than the page needs shows whether there are more.
     search.limit = limit + 1;
     let FoundRuns { mut runs, stopped_at } = call.engine().store().search_runs(call.namespace.id, &search).await?;
     let has_more = runs.len() > usize::try_from(limit).unwrap_or(usize::MAX);
@@ -110,7 +110,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (search.from.is_some(), has_more) };
     let before = runs.first().filter(|_| is_behind).map(|run| Place::before(&search, run));
     let mut after = runs.last().filter(|_| is_ahead).map(|run| Place::of_run(&search, run));
-    // A job's own index has another order, in which the search cannot continue beyond its bound.
+    // The index of a single job has another order, in which a search cannot continue where it stopped.
     let can_go_on = search.order == RunOrder::Newest && search.jobs.as_ref().is_none_or(|jobs| jobs.len() != 1);
     if let (None, Some(id), true) = (after, stopped_at, can_go_on && !search.is_backward) {
         after = Some(Place::at(&search, id));

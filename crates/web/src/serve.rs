@@ -46,7 +46,7 @@ const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How long no connection is accepted after one failed for lack of file handles, unless another one ends before.
+/// Pause in accepting connections after one failed for lack of file handles; it ends early if another connection ends.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -23,12 +23,12 @@ use crate::state::Web;
 const TURN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Shorter answers are not counted: the number of requests of a caller bounds them.
 const ANSWER_LEN_MIN: usize = 16 * 1024;
-/// Number of callers' queues from which on unused ones are removed.
+/// From this number of callers' queues on, unused ones are removed.
 const QUEUE_COUNT_MAX: usize = 1_000;
 
 /// Extension of an answer to a dry run: the answer may be refused, since nothing was changed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Trial;
+pub(crate) struct DryRunAnswer;
 
 /// A place for heavy work, and one in its caller's part.
 #[derive(Debug)]
@@ -134,7 +134,7 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     if len < ANSWER_LEN_MIN {
         return response;
     }
-    let is_change = is_change && response.extensions().get::<Trial>().is_none();
+    let is_change = is_change && response.extensions().get::<DryRunAnswer>().is_none();
     let size = if is_change { usize::MAX } else { web.config.limits.answer_size };
     let answers = &web.load.shares.answers;
     let Some(own) = answers.take(Some(caller), len, size / 2) else {

@@ -73,7 +73,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
-/// Finds out which parts of their fires runs are. It needs the pump jobs, which are looked up.
+/// Determines which part of its fire a run is, by whether its job is one of these pump jobs.
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {

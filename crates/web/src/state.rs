@@ -20,7 +20,7 @@ use crate::origin::Entrance;
 use crate::rate::{Buckets, Rate};
 use crate::refused_lines::RefusedLines;
 
-/// The bounds of the API.
+/// The configuration of the HTTP interface.
 #[derive(Clone, Debug)]
 pub struct WebConfig {
     /// Maximum length of a body, in bytes.

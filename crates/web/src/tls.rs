@@ -22,8 +22,8 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// The certificates that must have signed those of clients; without it, clients are not asked for one. Connections without a
-    /// certificate are accepted even so, for browsers and the API: the gateway decides which clients need one.
+    /// The CA certificates that must have signed those of clients; without this file, clients are not asked for a certificate. Connections
+    /// without one are accepted all the same, for browsers and the API: the gateway decides which clients need one.
     pub client_ca: Option<PathBuf>,
 }
 

@@ -84,7 +84,7 @@ impl ApiAnswer {
 
 /// Handles the calls by executors.
 impl Bridge {
-    /// Answers a call to XXL-JOB's console, given by its path without the prefix, with what to call here instead.
+    /// Answers a call to XXL-JOB's console by naming the call to use here instead. `path` is without the prefix.
     #[must_use]
     pub fn moved(&self, path: &str) -> ApiAnswer {
         self.0.shared.engine.count_xxl(XxlCall::Other, XxlOutcome::UnknownCall, 1);
@@ -145,12 +145,12 @@ impl Bridge {
         Ok(ApiAnswer::good())
     }
 
-    /// Counts calls that were refused or changed nothing, with a line in the log.
+    /// Counts and logs calls that were refused or changed nothing.
     fn count(&self, (call, outcome, count): (XxlCall, XxlOutcome, u64), client: Option<IpAddr>, reason: &str) {
         let shared = &self.0.shared;
         shared.engine.count_xxl(call, outcome, count);
         let client = client.map(|client| client.to_string()).unwrap_or_default();
-        // Executors that got no answer repeat the call, possibly late.
+        // These are usual, because executors that got no answer repeat the call, possibly late.
         let is_usual = matches!(outcome, XxlOutcome::Repeated | XxlOutcome::UnknownRun);
         let (call, outcome) = (call.as_str(), outcome.as_str());
         let Some(count) = shared.log_limit.count(&format!("{call} {outcome} {client}")) else { return };
@@ -254,8 +254,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// The address of a registration, if its app is the token's and the address is in an allowed network. A host name is resolved when it
-    /// is called.
+    /// The address of a registration, if its app is the token's and the address is in an allowed network. The addresses of a host name are
+    /// checked when it is called.
     fn checked(&self, app: &App, body: &[u8]) -> Result<Address, Refusal> {
         let registration = wire::registration(body)?;
         if registration.app.to_lowercase() != app.name {
@@ -279,7 +279,7 @@ impl Bridge {
             return Ok(());
         }
         let found = self.store_reports(app, reports).await?;
-        self.count_news(app, &found.news, client);
+        self.count_news(app, &found.outcomes, client);
         let mut by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
         for row in found.runs {
             by_executor.entry(row.executor).or_default().push(row);

@@ -62,7 +62,7 @@ impl Shared {
 
     /// Whether this node asks the executor about an attempt and reads its log: if it sent the attempt, or if the node that sent it is gone
     /// and this one has the lowest id of the living nodes.
-    pub(crate) fn looks_after(&self, run: &XxlRun) -> bool {
+    pub(crate) fn is_responsible_for(&self, run: &XxlRun) -> bool {
         let own = self.engine.token().node;
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
         run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)

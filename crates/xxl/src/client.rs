@@ -55,7 +55,7 @@ pub(crate) struct Client {
 impl Client {
     pub(crate) fn new(config: &XxlConfig) -> Result<Self, BuildError> {
         let outgoing = Outgoing::new(Options {
-            allowed: config.networks.clone().alone(),
+            allowed: config.networks.clone().without_public(),
             redirect_count_max: 0,
             user_agent: "rondel",
             idle_timeout: Some(IDLE_TIMEOUT),

@@ -53,7 +53,7 @@ fn message(code: i32, text: &str) -> String {
     }
 }
 
-/// The lines of a message that does not fit into a result.
+/// All lines of a message that does not fit into a result; empty for one that does.
 pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
     let text = row.message.as_deref().unwrap_or_default().trim();
     if !text.contains('\n') && text.chars().count() <= MESSAGE_LEN_MAX {

@@ -87,7 +87,7 @@ pub(crate) enum Event {
     Sent(i64, Result<Answer, CallError>),
     /// The answer to the request to stop an attempt.
     Killed(i64, Result<Answer, CallError>),
-    /// The answer to whether the executor is idle for a job's number, with the instant of the question.
+    /// The answer to the question whether the executor is idle for the job with this number, and the instant of the question.
     Idle(i32, Instant, Result<Answer, CallError>),
     /// Lines of a log that were read.
     Pulled(Pulled),
@@ -156,7 +156,7 @@ struct Session {
 }
 
 impl Session {
-    /// False if the stream has ended.
+    /// Sends a message; false if the stream has ended.
     async fn send(&self, body: Body) -> bool {
         self.up.send(Ok(v1::ExecutorMessage { body: Some(body) })).await.is_ok()
     }
@@ -370,12 +370,13 @@ impl Link {
                 true
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
-            // XXL-JOB executors have no pumps.
+            // A server that stops only sends no more triggers. The others are for executors that declare jobs, run pumps or request
+            // scripts.
             Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) | Down::ScriptReply(_) => true,
         }
     }
 
-    /// Also handles the events that are already waiting, so that attempts that began at the same time are reported in one message.
+    /// Handles an event and those that are already waiting, so that attempts that began at the same time are reported in one message.
     async fn heed_all(&mut self, session: &Session, first: Event) -> bool {
         let mut next = Some(first);
         for _ in 0..EVENT_CAPACITY {

@@ -10,7 +10,7 @@ const LINE_COUNT_MAX: usize = 500;
 const TEXT_LEN_MAX: usize = 256 * 1024;
 /// Maximum length of a line, in bytes.
 const LINE_LEN_MAX: usize = 16 * 1024;
-/// The first sequence number of lines of an end's message: after all lines of the log.
+/// The first sequence number for the lines of an end's message: higher than that of any line of the log.
 const MESSAGE_SEQUENCE: i64 = 1 << 42;
 const LEVEL: &str = "stdout";
 const MESSAGE_LEVEL: &str = "error";

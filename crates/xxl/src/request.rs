@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::wire::RunRequest;
 
-/// Handlers that run a script from the parameters, by the executors' names of their kinds.
+/// Handlers that run a script from the parameters. Their names are the values of XXL-JOB's `glueType`.
 const SCRIPTS: [&str; 7] =
     ["GLUE_GROOVY", "GLUE_SHELL", "GLUE_PYTHON", "GLUE_PYTHON2", "GLUE_NODEJS", "GLUE_PHP", "GLUE_POWERSHELL"];
 const BEAN: &str = "BEAN";

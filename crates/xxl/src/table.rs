@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 /// Maximum number of remembered ended attempts whose logs other nodes read: for a busy executor, those of the last seconds.
 const UNREAD_MAX: usize = 5_000;
-/// Maximum number of them that are taken at once.
+/// Maximum number of these logs that this node starts to read at once.
 const READ_AT_ONCE_MAX: usize = 200;
 /// Time limit for reading the rest of a log after the end of its attempt.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
@@ -30,7 +30,7 @@ pub(crate) enum Kill {
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) row: XxlRun,
-    /// The number of its trigger; 0 if another server sent it, or this one before a restart.
+    /// The `fence_n` of its trigger; 0 if another server sent it, or this one before a restart.
     pub(crate) fence_n: i64,
     /// The executor has confirmed that it has or had the attempt.
     pub(crate) is_proven: bool,
@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Marks an attempt's log as being read; adds the attempt if it is not here, in which case it already has its verdict.
-    pub(crate) fn insert_over(&mut self, row: XxlRun, now: Instant) {
+    pub(crate) fn begin_log_read(&mut self, row: XxlRun, now: Instant) {
         let log_id = row.log_id;
         if !self.entries.contains_key(&log_id) {
             self.insert(row, 0, now);

@@ -181,7 +181,7 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: i32::try_from(code).unwrap_or(CODE_FAILED), message, payload: payload.cloned() })
 }
 
-/// The answer of pyxxl, in place of the requested line, if it has no log file.
+/// What pyxxl answers instead of the requested lines if it has no log file.
 const NO_LOG: &str = "No such logid logs.";
 
 /// Lines of a log.

@@ -28,7 +28,7 @@ type Number = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
 type Report = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
 type Settle = PendingWrite<Vec<i64>, ()>;
 
-/// The senders, for the callers.
+/// The sending ends of the queues of writes, for the callers.
 #[derive(Debug)]
 pub(crate) struct Writes {
     sends: mpsc::Sender<Number>,
@@ -36,7 +36,7 @@ pub(crate) struct Writes {
     settles: mpsc::Sender<Settle>,
 }
 
-/// The receivers, for the loops that write.
+/// The receiving ends, for the loops that write.
 pub(crate) struct Waiting {
     sends: mpsc::Receiver<Number>,
     reports: mpsc::Receiver<Report>,
@@ -52,7 +52,7 @@ impl Writes {
         (Self { sends, reports, settles }, waiting)
     }
 
-    /// Numbers attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
+    /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
     pub(crate) async fn send(&self, token: LeaseToken, runs: Vec<NewXxlRun>) -> Option<Vec<XxlRun>> {
         let len = runs.len();
         submit(&self.sends, (token, runs), len).await
@@ -164,7 +164,7 @@ impl Writer {
                     first = range.end;
                     let part = found.as_ref().map(|found| XxlReported {
                         runs: runs_of(&reports[range.clone()], &runs),
-                        news: found.news[range].to_vec(),
+                        outcomes: found.outcomes[range].to_vec(),
                     });
                     write.answer.send(part).ok();
                 }

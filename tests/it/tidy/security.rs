@@ -124,7 +124,7 @@ fn routes_are_made_by_the_builder_that_asks_for_a_permission() {
         // It has no route: what takes the namespace out of the path stands before the router, since routing reads the path.
         (
             "crates/web/src/app.rs",
-            "Router::new().fallback_service(MapRequestLayer::new(own_namespace::take_in).layer(routed))",
+            "Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))",
         ),
         ("crates/web/src/routes.rs", "let mut paths: Vec<(&'static str, MethodRouter<Web>)>"),
         // Not a server's: an executor of XXL-JOB that does nothing, for measurements.

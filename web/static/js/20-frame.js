@@ -1,4 +1,4 @@
-// Menus of the header, which close by Escape and by a click elsewhere, and load their content when opened; lists that filter as one types.
+// Menus of the header, which close by Escape and by a click elsewhere, and load their content when opened; lists that a text field filters.
 (() => {
   "use strict";
 

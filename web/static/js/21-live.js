@@ -1,6 +1,6 @@
 // One stream of events for the tab. A region with `data-live="run job"` is loaded again (htmx trigger `live`) after events of these kinds,
 // or of any kind if it names none, at most once per second or per `data-live-gap` seconds. `data-live-job` and `data-live-run` restrict it
-// to one job or run; `data-live-every` adds a period in seconds.
+// to one job or run; `data-live-every` loads it again every so many seconds, too.
 // While the tab is hidden there is no stream and no request; while the stream is lost, regions are loaded every 15 s.
 (() => {
   "use strict";

@@ -70,7 +70,7 @@
       });
     }
 
-    // Reads the range of lines that the server sent with them.
+    // Reads from the `data` element which lines the server sent, and removes the element.
     take(at) {
       if (!at) return;
       const { first, last, total, next } = at.dataset;
@@ -217,7 +217,7 @@
       this.view.scrollTop += top - this.view.getBoundingClientRect().top - (this.view.clientHeight - height) / 2;
     }
 
-    // A click on a number puts the line into the address; with Shift a range from the line that was there before.
+    // A click on a line number puts the line into the address; with Shift, the range from the line in the address to this one.
     choose(event) {
       const link = event.target.closest(".l > a");
       if (!link || event.ctrlKey || event.metaKey || !link.getAttribute("href").startsWith("#")) return;

@@ -68,7 +68,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     if (document.activeElement === key) this.show(track, this.left(track).length - 1)
   }
 
-  // Gaps that lack a fire.
+  // The gaps of a lane in which a fire was left out.
   left(track) {
     return (this.known(track) ?? []).filter(gap => gap.at_ms !== null)
   }
@@ -114,7 +114,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.hidden = this.line.hidden = !found
     if (!found) return clearTimeout(this.timer)
     const own = this.getBoundingClientRect()
-    // Not for the lane itself, since it contains the titles of all its marks.
+    // No title for the lane itself, because it contains the titles of all its marks.
     const mark = event.target === found.track || event.target.matches('.base') ? null : event.target
     const title = mark && (mark.closest('a, g, path')?.querySelector('title') || mark.querySelector('title'))
     const x = event.clientX - own.left
@@ -132,7 +132,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     if (key) return void key.focus()
     if (found && event.target.matches('rect.all')) return this.list(found.track, event.target)
     if (!found || event.target.closest('a') || !found.track.dataset.href || found.time > Date.now()) return
-    // In a gap, the question is about the fire that it lacks.
+    // A click into a gap asks about the fire that was left out there.
     this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
   }
 

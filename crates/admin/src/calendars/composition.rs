@@ -1,4 +1,4 @@
-//! Which calendars name which others, and their expanded rules.
+//! How calendars refer to one another, and the expansion of their rules.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +11,13 @@ use rondel_store::calendars::{CalendarChange, CalendarSaved};
 use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
 use crate::node::Node;
 
-/// How many times a calendar that changes concurrently is checked again before it is left to the healing loop.
+/// Maximum number of rounds of [`expand_again`]: calendars that still change after them are left to the healing loop.
 const ROUND_COUNT: usize = 5;
 
 /// Calendars by name.
 pub(super) type Parts = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace, each with the names of the calendars that its rule names.
+/// The calendars of a namespace by name, each with the names of those that its rule refers to.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -55,7 +55,7 @@ impl Composition {
 pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<Composition, StoreError> {
     let mut found = BTreeMap::new();
     let mut after: Option<String> = None;
-    // Calendars that were saved at the same time may have exceeded the limit together.
+    // Concurrent saves may have exceeded the limit, so up to twice as many are read.
     while found.len() < 2 * CALENDAR_COUNT_MAX {
         let page = node.store().calendars(namespace, after.as_deref(), PAGE).await?;
         let Some(last) = page.last() else { break };
@@ -92,7 +92,7 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Expands again those of the calendars whose parts have changed, and saves them, until all match their parts. Returns the number of saves.
+/// Expands and saves again those of the named calendars whose parts have changed, until all match their parts. Returns the number of saves.
 pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[String]) -> Result<u64, CalendarError> {
     let mut count = 0;
     for _ in 0..ROUND_COUNT {
@@ -116,7 +116,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
     let parts = parts(node, namespace, &record.spec, None).await?;
     let find = |name: &str| parts.get(name).cloned();
     if let Err(errors) = Calendar::compile(&record.spec, find) {
-        // A part was deleted, or made circular, at the very moment in which this calendar was saved.
+        // A part was deleted, or made circular, while this calendar was being saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(calendar = name, error, "the calendar stays as it was: its parts do not fit any more");
         return Ok(Expanded::Unchanged);

@@ -22,13 +22,13 @@ const PARALLEL_COUNT: usize = 8;
 /// Jobs read by one statement.
 const BEHIND_PAGE: u32 = 200;
 
-/// How often one call tries to move the same job, if the job or its calendar changes meanwhile.
+/// Number of tries of one call to move a job, if the job or its calendar changes meanwhile.
 const TRY_COUNT: u32 = 3;
 
 type Found = Option<(PinnedCalendar, Arc<Calendar>)>;
 
-/// Checks that the jobs of a calendar can be planned by its new version: a shift moves fires by whole days, so it needs a calendar without
-/// times of day.
+/// Checks that the jobs of a calendar can be planned by its new version: a job whose rule moves its fires by whole days (next or previous)
+/// needs a calendar without times of day.
 pub(super) async fn check_users(
     node: &Node,
     namespace: NamespaceId,
@@ -63,7 +63,7 @@ pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
     let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut moved = BTreeSet::new();
     loop {
-        // Jobs that cannot be moved stay in the list.
+        // Jobs that cannot be moved stay in the list, so the limit grows by their number.
         let left: BTreeSet<JobId> =
             tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
         let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));

@@ -1,8 +1,8 @@
 //! Saving and deleting calendars, with the consequences for the calendars that name them and the jobs that use them.
 //!
 //! A job is planned by one version of its calendar. Saving a calendar returns once every job that uses it, directly or through other
-//! calendars, has moved to the new version: no fire due more than a second after that runs under the old one. The healing loop finishes
-//! what a crash interrupts.
+//! calendars, has moved to the new version: no fire due more than a second after the return runs under the old one. The healing loop
+//! finishes what a crash interrupts.
 
 mod composition;
 mod followers;
@@ -119,8 +119,8 @@ pub async fn save(
             CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
         }
     };
-    // Reads the current composition: a part that another caller saved between the check and the save is expanded here or by that caller,
-    // since both write before they read.
+    // Reads the composition again: if another caller saved a related calendar since the check, at least one of the two sees the other's
+    // change, since both write before they read.
     let composition = composition(node, namespace).await?;
     let mut affected = composition.made_of(&spec.name);
     affected.insert(0, spec.name.clone());
@@ -183,7 +183,7 @@ pub async fn users(
     Ok(users)
 }
 
-/// Finds a calendar by its name; any text is allowed.
+/// Finds a calendar by its name; a text that cannot be a name finds none.
 ///
 /// # Errors
 /// The store's.
@@ -192,7 +192,7 @@ pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<O
     if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
 }
 
-/// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on itself.
+/// Checks a calendar and all calendars that depend on it; returns those on which it depends.
 async fn checked(
     node: &Node,
     namespace: NamespaceId,

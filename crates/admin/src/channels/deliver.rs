@@ -66,7 +66,7 @@ pub(super) async fn deliver(client: &Outgoing, config: &EngineConfig, attempt: T
     send(client, channel.kind, request, now).await
 }
 
-/// The channel's own texts; the default texts if a template that was valid when it was saved fails now.
+/// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
 fn texts(attempt: &Try<'_>, settings: &Values, base: Option<&str>) -> Texts {
     let place = (attempt.channel.lang, base);
     let own = Texts::new(attempt.notice, settings, place);

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::delivery;
 
-/// Maximum length of the reason that is kept of an answer, in bytes.
+/// Maximum length of the reason taken from an answer, in bytes.
 const REASON_BYTES_MAX: usize = 300;
 /// The longest pause that a service can ask for.
 const WAIT_MAX: Duration = Duration::from_secs(3600);

@@ -15,11 +15,11 @@ use super::url::read_url;
 /// Slack: maximum characters of a header and of a section.
 const SLACK_HEADER_MAX: usize = 150;
 const SLACK_SECTION_MAX: usize = 3_000;
-/// Teams accepts 28 KB for the whole card.
+/// Maximum size of the text, in bytes: Teams accepts 28 KB for the whole card.
 const TEAMS_TEXT_BYTES_MAX: usize = 12_000;
 /// `PagerDuty`: maximum characters of a summary.
 const PAGERDUTY_SUMMARY_MAX: usize = 1_024;
-/// ntfy: a longer message would become an attachment.
+/// ntfy turns a longer message into an attachment.
 const NTFY_MESSAGE_BYTES_MAX: usize = 4_000;
 const NTFY_TITLE_BYTES_MAX: usize = 250;
 
@@ -38,7 +38,7 @@ pub(super) struct ChannelRequest {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
     pub(super) settings: &'a Values,
-    /// With references replaced by their values.
+    /// The secrets, with references replaced by their values.
     pub(super) secrets: &'a Values,
     pub(super) lang: Lang,
     pub(super) notice: &'a Notice,

@@ -7,11 +7,11 @@ use serde_json::json;
 use super::request::{ChannelRequest, Parts, json_request};
 use super::sign::{dingtalk_signature, feishu_signature};
 
-/// `DingTalk` accepts 20,000 bytes per request, and JSON escapes may double a text.
+/// Maximum size of the text, in bytes: `DingTalk` accepts 20,000 per request, and JSON escapes may double a text.
 const DINGTALK_BYTES_MAX: usize = 9_000;
 /// `WeCom` accepts 4,096 bytes of content.
 const WECOM_BYTES_MAX: usize = 4_096;
-/// Feishu accepts 20 KB per request.
+/// Maximum size of the text, in bytes: Feishu accepts 20 KB per request.
 const FEISHU_BYTES_MAX: usize = 9_000;
 
 /// A text message, so that nothing is read as markup. With a signing key, the URL is signed.

@@ -1,4 +1,4 @@
-//! Secrets by reference: to a file in the folder that the operator allows, or to a variable with the prefix that the operator allows.
+//! Secrets by reference: to a file in the folder, or to an environment variable with the prefix, that the operator allows.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -24,11 +24,11 @@ use crate::node::Shared;
 
 /// Maximum number of messages of one channel that are taken together.
 const EACH_MAX: u32 = 64;
-/// Longer than the budget and one try together.
+/// How long a channel is leased: longer than [`BUDGET`] and one try together.
 const HOLD: Duration = Duration::from_secs(35);
-/// Time limit for the messages of one channel, up to the start of the last one.
+/// Time within which the messages of one lease must be started; the last one may end later.
 const BUDGET: Duration = Duration::from_secs(10);
-/// How long a channel pauses at most when its receiver was not reached, and when all its due messages wait for an earlier one.
+/// Longest pause of a channel after a failed try, and its pause when all its due messages wait for an earlier one.
 const REST: Duration = Duration::from_secs(5);
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);

@@ -27,7 +27,7 @@ pub(super) fn feishu_signature(key: &str, timestamp: i64) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Computed by the programs that the services' documents show, in Python.
+    /// Expected values computed by the Python examples in the services' documents.
     #[test]
     fn signatures_are_those_of_the_documents_programs() {
         let dingtalk = dingtalk_signature("SECthis is a secret", 1_772_953_200_123);

@@ -78,7 +78,7 @@ fn context(notice: &Notice, url: Option<&str>) -> Value {
     }))
 }
 
-/// Refuses constructs that could make a text grow: defining tags, recursive loops, and multiplication.
+/// Refuses constructs that could make a text grow: tags that define something, recursive loops, and multiplication.
 fn check_words(template: &str) -> Result<(), String> {
     let mut rest = template;
     while let Some(begin) = rest.find("{%").into_iter().chain(rest.find("{{")).chain(rest.find("{#")).min() {

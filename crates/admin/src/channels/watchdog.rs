@@ -19,7 +19,7 @@ use crate::node::Shared;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The loops without which no job fires.
 const LOOPS: [&str; 2] = ["beat", "scan"];
-/// Maximum age of their last tick.
+/// Maximum age of the last tick of these loops.
 const TICK_AGE_MAX: Duration = Duration::from_secs(15);
 
 pub(crate) struct WatchdogLoop {

@@ -1,5 +1,5 @@
-//! Adoption, a standing query: finds own runs that are overdue and not in memory, runs of ended leases, and requests to cancel. Whatever a
-//! crash, a lost answer or a late commit left behind is found here within a second.
+//! Adoption, a standing query: each second, it finds runs of this node that are overdue and not in its memory, runs of ended leases, and
+//! requests to cancel. So whatever a crash, a lost answer or a late commit left behind is found.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,11 +25,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 const AFTER_END: Duration = Duration::from_millis(50);
 /// Maximum number of cancel requests that one look reads.
 const CANCEL_PAGE: u32 = 1_000;
-/// How many fences one round sends for other servers, and for how long after it was requested each is sent: the requesting server asks
-/// again before.
+/// Maximum number of fences that one round sends for other servers, and the maximum age of a request for one: the requesting server repeats
+/// it earlier.
 const FENCE_PAGE: u32 = 500;
 const FENCE_ASKED_WITHIN: Duration = Duration::from_secs(60);
-/// How many jobs of a dead node one transaction frees, and how many transactions one look makes.
+/// How many jobs of a dead node one transaction leaves without a home, and how many such transactions one look makes.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
 /// How many rounds lie between two looks for running runs that are not in memory.
@@ -38,11 +38,11 @@ const MISSING_ROUNDS: u32 = 10;
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
     rounds: u32,
-    /// The lease under which everything that was open before is adopted, and the dispatcher knows that it is.
+    /// The lease for which the dispatcher was notified that all runs that were open before are adopted.
     adopted: Option<LeaseToken>,
-    /// Whether jobs were announced whose runs are being taken over.
+    /// Whether jobs whose runs are being taken over have been announced to the dispatcher.
     is_announced: bool,
-    /// Whether runs may have been adopted without an answer from the database: runs that are missing here are looked for.
+    /// Whether runs may have been adopted without an answer from the database: then runs that are not in memory are looked for.
     is_interrupted: bool,
     strays: Strays,
 }
@@ -72,7 +72,7 @@ impl AdoptLoop {
         Self { shared, rounds: 0, adopted: None, is_announced: false, is_interrupted: false, strays: Strays::new() }
     }
 
-    /// Waits until the next lease of another node has ended, unless it is renewed: the runs of a dead node are late already.
+    /// Waits until the next lease of another node ends, by what is known now: the runs of a dead node are late already.
     async fn wait_for_lease_end(&self) {
         let now = self.shared.clock.now();
         match self.shared.membership.next_end(now - AFTER_END) {
@@ -116,7 +116,7 @@ impl AdoptLoop {
         Ok(taken_over)
     }
 
-    /// Reads the runs of jobs that were paused or deleted, page by page.
+    /// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.
     async fn read_drops(&self, held: &Held) -> Result<(), StoreError> {
         let limit = self.shared.config.drop_page.max(1);
         let mut after = RunId::new(0);
@@ -162,11 +162,11 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Adopts the open runs of ended leases, whole jobs at a time, page by page along the index by job. The dead leases are fenced
-    /// first; from then on jobs without such runs may be claimed and fire. A run starts only once all earlier runs of its job that
-    /// may have been sent are known, because it waits for them; a retry that is due later keeps its place before it. Returns
-    /// `None` if the lease has ended by the database's clock, which may have stepped ahead: the open runs are then unknown, and
-    /// the next round tries again.
+    /// Adopts the open runs of ended leases, whole jobs at a time, page by page along the index by job. The dead leases are fenced first;
+    /// from then on jobs without such runs may be claimed and fire. A run starts only once all earlier runs of its job that may have been
+    /// sent are known, because it waits for them; the retry of an earlier run goes before it, even if that is due later. Returns `None` if
+    /// the lease has ended by the database's clock, which may have stepped ahead: the open runs are then unknown, and the next round tries
+    /// again.
     async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
@@ -185,7 +185,7 @@ impl AdoptLoop {
                 drop(self.shared.events.send(Event::Adopting(jobs.clone())).await);
             }
             if std::mem::take(&mut is_first) {
-                // A node that lives by the database's clock is still to be fenced, whatever this node's clock shows.
+                // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
                 let over: Vec<Over> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
                 self.shared.membership.adopted(&over);
                 self.begin(held).await;
@@ -199,8 +199,8 @@ impl AdoptLoop {
         Ok(Some(taken_over))
     }
 
-    /// Lets runs start. The first jobs with runs under ended leases, if there are any, have been announced; the tick holds back the runs of
-    /// the others until they are announced.
+    /// Lets runs start. The first jobs with runs under ended leases have been announced; the tick holds back the runs of the other such
+    /// jobs until they are announced too.
     async fn begin(&mut self, held: &Held) {
         self.shared.note_adopted();
         if self.adopted != Some(held.token) {
@@ -216,7 +216,7 @@ impl AdoptLoop {
         (dead, jobs): (&[NodeId], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
-        // Set until everything is known: the answer to a commit may be lost.
+        // Stays set if anything below fails: the answer to a commit may be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let last = shared.departing.last();
         let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
@@ -236,7 +236,7 @@ impl AdoptLoop {
         self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
         let (unsent, maybe_sent) = sort(adopted);
         let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
-        // Runs that an executor may have take their places in the job's order before the runs after them.
+        // Runs that may be at an executor get their places in the job's order before the runs after them.
         self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
         self.is_interrupted = was_interrupted;
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
@@ -244,7 +244,7 @@ impl AdoptLoop {
         Ok(Some(count))
     }
 
-    /// Frees the jobs of the dead nodes, of which nothing is open any more, if a strategy distributes them: every node is to see them.
+    /// If the claim strategy rebalances, removes the home of the dead nodes' jobs that have no open run, so that every node sees them.
     /// Otherwise this node claims them as they come due.
     async fn free_jobs(&self, held: &Held, dead: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
@@ -281,7 +281,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Calls for running runs of this node that are not in its memory: they were adopted, and the answer was lost.
+    /// Calls the roll for running runs of this node that are not in its memory: they were adopted, and the answer was lost.
     async fn call_missing(&mut self, held: &Held) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
@@ -294,7 +294,7 @@ impl AdoptLoop {
         called
     }
 
-    /// Gives runs that await their children their place at the gate of their job, which is all that they need.
+    /// Gives runs that await their children a place at the gate of their job; they need nothing else.
     async fn hold(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         if runs.is_empty() {
@@ -356,7 +356,8 @@ impl AdoptLoop {
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
         // Executors that may have been sent something since the oldest of these runs was due.
         let now = shared.clock.now();
-        let mut witnesses = shared.store.witnesses(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
+        let mut witnesses =
+            shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
             // A session that is still open has not been heard later than now.
             session.last_seen_at = session.last_seen_at.min(now);
@@ -379,7 +380,7 @@ impl AdoptLoop {
             return Ok(());
         }
         let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
-        // A run that this node has sent under its lease is in its memory until it has ended: no other run has been sent, marked or not.
+        // Whatever this node has sent under its lease is in its memory until it ends: these runs were not sent, marked or not.
         let marked: Vec<(RunId, i32)> =
             overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
         if !marked.is_empty() {
@@ -397,8 +398,8 @@ impl AdoptLoop {
 }
 
 /// The ended leases under which runs that were due at this instant may have been sent. Runs that came due after the end of a node's last
-/// lease were not sent under it, unless the clock has stepped back since: the node may have begun another lease, which ends before the
-/// instants of runs that it sent. Then one of its streams is known to have been open for longer.
+/// lease were not sent under it, unless the clock has stepped back since: then the node may have taken another lease, which ends before the
+/// instants of runs that it had sent. In this case one of its streams is known to have been open for longer.
 fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestamp) -> Vec<LeaseToken> {
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));
@@ -406,8 +407,8 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
     leases_over(&nodes)
 }
 
-/// Splits adopted runs into those that cannot have been sent and those that may have been. The scan finds waiting runs, and a broadcast
-/// that is under way is found by its shards.
+/// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,
+/// and the rows of broadcasts under way, which their shards stand for.
 fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
     let open = adopted.into_iter().filter(|adopted| match adopted.run.status {
         RunStatus::Pending => true,

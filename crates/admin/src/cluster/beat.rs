@@ -22,7 +22,7 @@ use crate::scheduler::command::Command;
 use rondel_core::backoff::doubled;
 use rondel_core::error_chain::chain;
 
-/// How long a beat waits for the database: a lease is longer.
+/// How long a beat waits for the database; shorter than a lease.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
@@ -111,7 +111,7 @@ impl BeatLoop {
         self.warn_of_others(&nodes);
         shared.membership.saw_nodes(nodes, shared.clock.now());
         if shared.switches.set(shared.store.switches().await?) {
-            // A dispatcher without room for this looks within a second.
+            // A dispatcher whose queue is full looks at the switches within a second anyway.
             shared.events.try_send(Event::Wake).ok();
         }
         self.heed_switches();
@@ -120,8 +120,8 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
-    /// Whether the database has lost the last write of this node: the lease ends earlier there than this node had written. A renewal that
-    /// came late moves the end back by a tenth at most.
+    /// Whether the database has lost the last write of this node: the lease ends earlier there than this node had written. A late renewal
+    /// moves the end back by a tenth of the lease at most.
     fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);
@@ -184,8 +184,8 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// Passes the stops that operators have ordered to the dispatcher within a beat. A dispatcher without room gets them with the next
-    /// beat: the lease does not wait for it.
+    /// Passes the stops that operators have ordered to the dispatcher within a beat. If its queue is full, it gets them with the next beat:
+    /// the renewal of the lease does not wait for it.
     fn heed_switches(&self) {
         let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
@@ -222,8 +222,8 @@ impl BeatLoop {
             if stored.is_some_and(|node| node.epoch < held.epoch) {
                 self.note_regression(None);
             }
-            // Streams outlive a lease, but its end has ended their sessions: these are opened again before anything is sent, so that an
-            // adopter sees them open.
+            // Streams outlive a lease, but the rows of their sessions have ended with it: these are opened again before anything is sent,
+            // so that an adopter sees them open.
             let online = shared.registry.heard_since(Timestamp::EPOCH);
             shared.store.beat_sessions(token, &online).await?;
             shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
@@ -260,7 +260,7 @@ pub enum StartError {
 }
 
 /// Takes the node's lease at start. If a node with this name lives, it waits for that lease to end; if the lease is renewed meanwhile,
-/// another server really has the name. A node that adopts the runs of a dead one raises its epoch, which does not extend the lease.
+/// another server really has the name. An adopter raises the epoch of a dead node, which does not extend its lease.
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
     let mut seen: Option<Timestamp> = None;
@@ -268,7 +268,7 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
-                // Executors that no server answers stop long before they count as lost: rows that are older by this much do no harm.
+                // Executors that no server answers stop their runs long before they count as lost: rows this much out of date do no harm.
                 let spare = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(
                     Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)

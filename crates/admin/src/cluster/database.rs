@@ -17,13 +17,12 @@ pub struct DatabaseTrouble {
     pub message: String,
 }
 
-/// The database had lost what this node had written: a backup was restored, or another server took its place without the last
-/// transactions.
+/// The database had lost what this node had written: a backup was restored, or a standby took over without the last transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regression {
     /// When that was found.
     pub found_at: Timestamp,
-    /// How much was lost at least, as far as this node's own row shows it; `None` if not even its lease is there.
+    /// How much time was lost at least, by this node's own row; `None` if the row does not even have its lease.
     pub by: Option<Duration>,
 }
 

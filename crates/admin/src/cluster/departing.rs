@@ -1,7 +1,7 @@
 //! Runs that this node is handing over, or has just handed over, to another one: this process must not start them any more.
 //!
-//! A run is put here before the transaction that hands it over begins. A reader of the store may still take the run for this node's until
-//! that commits; this entry stops it. The standing query for strays finds a run that stayed after all.
+//! A run is put here before the transaction that hands it over begins. Until that commits, the store still shows the run as this node's;
+//! the entry here keeps it from starting. The standing query for strays finds a run that stayed after all.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
 
-/// How long after it was due a run is kept: after that no part of the node can have it in memory.
+/// How long after a run was due its entry is kept: after that no part of the node can have the run in memory.
 const KEPT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct Departing(Mutex<DepartingRuns>);
 
 #[derive(Debug, Default)]
 struct DepartingRuns {
-    /// When each is due, and the handover with which it went; a run without one does not come back.
+    /// When each is due, and the handover with which it went; `None` for a run that does not come back.
     runs: HashMap<RunId, (Timestamp, Option<HandoverNumber>)>,
     last: HandoverNumber,
 }
@@ -38,8 +38,8 @@ impl Departing {
         }
     }
 
-    /// Like [`begin`](Self::begin), for runs that the dispatcher forgets as they go while the ring may still have them: if they came back,
-    /// a run from the ring could not be distinguished from one that was taken over.
+    /// Like [`begin`](Self::begin), for runs that the dispatcher forgets as they go while the ring may still have them: they never come
+    /// back, because a run from the ring could not be distinguished from one that was taken over.
     pub(crate) fn begin_for_good(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
@@ -57,7 +57,7 @@ impl Departing {
         self.lock().last
     }
 
-    /// Removes runs that were taken over from the node that got them with this handover or an earlier one: they are this node's again.
+    /// Removes runs that this node has taken over from other nodes, if they had gone with handover `last` or an earlier one.
     pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
         let mut known = self.lock();
         for run in runs {

@@ -17,7 +17,7 @@ use crate::lifecycle::Lifecycle;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// How long jobs are handed over while everything still runs. A job that fires each second has a quiet moment in each second.
+/// How long jobs are handed over while everything still runs: long enough for a job that fires each second to be idle once.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The pause between rounds once nothing is sent any more and only runs at executors are waited for.
@@ -48,7 +48,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.hard.cancel();
 }
 
-/// Marks unsent runs as never sent for the next lease, so that it needs no roll call for them and counts no lost attempt.
+/// Stores for the next lease that the unsent runs were never sent, so that it needs no roll call for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
     let Some(in_hand) = in_hand(shared).await else { return };

@@ -42,7 +42,7 @@ impl MaintenanceBoard {
         Ok(())
     }
 
-    /// The windows with which fires may be claimed now; `None` if even a new reading took too long.
+    /// The windows by which fires may be claimed now, read again if need be; `None` if even a new reading took too long.
     pub(crate) async fn fresh(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
         if self.windows(clock).is_none() {
             self.read(store, clock).await?;
@@ -61,7 +61,7 @@ impl MaintenanceBoard {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The windows for the jobs of an app that have not ended.
+    /// The windows that have not ended, for the jobs of an app.
     pub(crate) fn of(&self, namespace: NamespaceId, app: AppId, now: Timestamp) -> Vec<MaintenanceWindow> {
         let mut its = Windows(self.reading().records).of(namespace, app, now);
         its.retain(|window| window.ends_at > now);

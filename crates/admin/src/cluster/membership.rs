@@ -12,8 +12,7 @@ use rondel_store::cluster::{Node, NodeReport};
 
 use crate::clock::Boot;
 
-/// How long after a node was last alive executors that connect still receive the fence of its lease. An older trigger cannot be on its way
-/// any more.
+/// How long after the end of a node's lease executors that connect still receive its fence. An older trigger cannot be on its way any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of fences in one welcome.
 const FENCE_MAX: usize = 1_000;
@@ -53,7 +52,7 @@ pub(crate) struct Membership {
 /// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
 pub(crate) type Over = (NodeId, Timestamp);
 
-/// How long after a change among the nodes jobs and runs may be on their way from one to another.
+/// How long jobs and runs may be on their way between nodes after the nodes that take jobs have changed.
 const UNSETTLED: Duration = Duration::from_secs(30);
 
 impl Membership {
@@ -81,7 +80,7 @@ impl Membership {
         Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
 
-    /// The lease was renewed by a call that was sent at `sent_at`; a tenth is left as a margin.
+    /// Records that the lease was renewed by a call that was sent at `sent_at`; a tenth of it is left as a margin.
     pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
         let until = self.until.load(Ordering::Acquire);
         if until > 0 && sent_at > until {
@@ -132,8 +131,8 @@ impl Membership {
     }
 
     /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. Other nodes may have been
-    /// cut off too: they then heard executors without storing that, and rows show those as silent for longer than they were. A node that is
-    /// alone knows which executors it heard.
+    /// cut off too: they could not store which executors they heard, and the rows show these as silent for longer than they were. A node
+    /// that is alone knows which executors it heard.
     pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {
         if self.nodes().len() < 2 || mutant::on(Mutant::OldRowsCount) {
             return false;
@@ -180,7 +179,7 @@ impl Membership {
     }
 
     /// The homes other than this node whose jobs it may claim if the strategy assigns them to it: the empty home, and dead nodes whose open
-    /// runs are known here. A job whose open runs are still to be taken over could run twice at the same time.
+    /// runs are known here. While a job's open runs are still to be taken over, it could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
         let (this, nodes) = (self.token().node, self.nodes());
         if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
@@ -226,9 +225,9 @@ impl Membership {
         self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
     }
 
-    /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and all of them after two more
-    /// leases. After a gap in this node's own lease (the database was away, or the node slept) the others get the time of a lease to come
-    /// back first: they were cut off too.
+    /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and all that have been dead for
+    /// two leases. After a gap in this node's own lease (the database was away, or the node slept) the others get the time of a lease to
+    /// come back first: they were cut off too.
     pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<Over> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));

@@ -1,7 +1,7 @@
-//! Moves homes: those that a strategy assigns to a node that has joined, and all homes of a node that leaves or is switched off.
+//! Moves jobs to other homes: those that the strategy assigns to a node that joined, and all jobs of a node that leaves or is switched off.
 //!
 //! The home itself hands a job over, in one transaction with those of its runs that were not sent. A job with any other open run stays
-//! until that has ended, so that no runs overlap. The new home has the next fire before it is due.
+//! until that has ended, so that no runs overlap. The new home knows the next fire before it is due.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,18 +23,18 @@ use crate::node::Shared;
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its moment a round may begin another transaction.
 const ROUND_MAX: Duration = Duration::from_millis(100);
-/// How far ahead a run must be due to go: the tick may read an earlier one while the transaction is in progress.
+/// Only runs that are due at least this far ahead go: the tick may read an earlier one while the transaction is in progress.
 const LEAD: Duration = Duration::from_millis(650);
-/// How far ahead a run must be due when its transaction begins: an earlier one may have been started or marked.
+/// Only runs that are due at least this long after their transaction begins go: an earlier one may have been started or marked.
 const STARTED_AHEAD: Duration = Duration::from_millis(250);
 const PAGE: u32 = 2_000;
 /// How many jobs one round looks at, and how many one transaction moves.
 const ROUND_JOBS: usize = 20_000;
 const BATCH_JOBS: usize = 200;
-/// How many unsent runs one round looks at: a job with further open runs is not moved now.
+/// How many unsent runs one round looks at: a job with open runs beyond these is not moved now.
 const ROUND_RUNS: usize = 200_000;
 
-/// The most rounds that are skipped after rounds in which no job could go.
+/// Maximum number of rounds that are skipped after one in which no job could go.
 const SKIPPED_MAX: u32 = 16;
 
 pub(crate) struct MoveLoop {
@@ -57,7 +57,7 @@ struct Round {
 /// Why jobs leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
-    /// A strategy assigns some of them to others.
+    /// The claim strategy assigns some of them to other nodes.
     Shares,
     /// The node is to keep none.
     Leaves,

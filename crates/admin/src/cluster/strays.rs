@@ -1,6 +1,6 @@
-//! Own open runs that are not in memory: the answer to their claim was lost, another server stored them in this one's name, or they were
-//! dropped with a lease. They are found by their keys alone, a few pages with each look, from where the last look ended: however many runs
-//! wait in memory, every other run has its turn.
+//! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in
+//! this one's name, or they were dropped with a lease. Each look reads a few pages of keys alone, from where the last look ended, so that
+//! it gets to every run, however many wait in memory.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use rondel_store::{LeaseToken, StoreError};
 
 use crate::node::Shared;
 
-/// How overdue an own run must be to be looked for in memory.
+/// How overdue a run of this node must be before it counts as missing in memory.
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 
 /// A place in the order of a sweep.

@@ -27,7 +27,7 @@ impl SwitchBoard {
         is_new
     }
 
-    /// Whether they have been read since this process started.
+    /// Whether the switches have been read since this process started.
     pub(crate) fn is_known(&self) -> bool {
         self.revision() > 0
     }

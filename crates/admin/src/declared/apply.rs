@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::declared::{EffectiveDeclarations, SeenSet, Step, parents_first, standing, step};
+use rondel_core::declared::{EffectiveDeclarations, SeenSet, Step, effective_declarations, parents_first, step};
 use rondel_core::shape::{self, Misfit};
 use rondel_core::{FieldError, JobSpec, Timestamp};
 use rondel_store::StoreError;
@@ -16,7 +16,7 @@ use super::board::called;
 use crate::jobs::{self, JobError};
 use crate::node::Node;
 
-/// How often a job is tried again that another caller changes meanwhile.
+/// Number of attempts to create or change a job that other callers change meanwhile.
 const TRY_COUNT: usize = 3;
 /// Maximum number of declared sets kept per app; older ones are deleted once no executor has declared them for a long time.
 const SET_COUNT_MAX: usize = 20;
@@ -36,7 +36,7 @@ pub(super) async fn bring_in_line(
     }
     let mut problems = Vec::new();
     let seen: Vec<SeenSet> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
-    let EffectiveDeclarations { jobs, gone } = standing(&seen, living_since);
+    let EffectiveDeclarations { jobs, gone } = effective_declarations(&seen, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
         match read(&text, &app.name) {
@@ -131,7 +131,8 @@ async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError>
     }
 }
 
-/// A declared job may follow only jobs of its own app: its token may have no access to other apps, whose results it would get.
+/// A declared job may follow only jobs of its own app: the executor's token may have no access to other apps, whose results the job would
+/// get.
 async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     for parent in spec.parents() {
         let known = match rondel_core::name::check(parent.name) {
@@ -160,7 +161,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
 
 async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
-    // Also if the job belonged to this app before: the caller who moved it has taken it from this app's code.
+    // Refused even if the job belonged to this app before: the caller who moved it withdrew it from this app's code.
     if record.app != app.id {
         let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
@@ -186,7 +187,7 @@ async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Res
     }
 }
 
-/// Stores the declaration. If only this fails, the next look finds the job as declared, and stores it then.
+/// Stores the declaration. If only this fails, the next look finds that the job matches its declaration, and stores it then.
 async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);

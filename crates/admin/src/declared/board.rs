@@ -14,7 +14,7 @@ use crate::dispatch::SessionHandle;
 
 /// Maximum number of jobs that one executor can declare.
 const COUNT_MAX: usize = 1_000;
-/// Maximum total size of their definitions, in bytes of JSON.
+/// Maximum total size of the definitions that one executor declares, in bytes of JSON.
 const BYTES_MAX: usize = 1024 * 1024;
 
 /// The jobs that one hello declares.
@@ -65,7 +65,7 @@ impl DeclaredSet {
         !self.names.is_empty() || self.refusal.is_some()
     }
 
-    /// Those of an app's problems that concern this executor's declarations.
+    /// The problems of an app that concern this executor's declarations.
     pub(super) fn own(&self, problems: &[DeclarationProblem]) -> Vec<DeclarationProblem> {
         let is_own =
             |problem: &&DeclarationProblem| self.refusal.as_ref() == Some(problem) || self.names.contains(&problem.job);
@@ -100,13 +100,13 @@ impl Board {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An executor came online.
+    /// Adds an executor that came online.
     pub(crate) fn join(&self, declaring: Declaring) {
         self.inner().executors.insert(declaring.session.executor, declaring);
         self.poke.notify_one();
     }
 
-    /// A stream ended; the executor may have a newer one.
+    /// Removes an executor whose stream has ended, unless it has a newer one.
     pub(crate) fn leave(&self, executor: ExecutorId, session_number: u64) {
         let mut inner = self.inner();
         if inner.executors.get(&executor).is_some_and(|known| known.session.number == session_number) {

@@ -14,12 +14,12 @@ use super::board::{self, Declaring};
 use crate::background::{Background, TickError};
 use crate::node::Node;
 
-/// How often the living sets are recorded, and failed registrations are tried again.
+/// How often the living sets are recorded, and apps with problems are tried again.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Delay after an executor connects, so that executors that connect together are handled together.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Keeps declared jobs in step.
+/// Keeps declared jobs in line with the declarations.
 pub(crate) struct DeclareLoop {
     node: Node,
     /// The state of each app when its declarations were last applied.
@@ -60,7 +60,7 @@ impl DeclareLoop {
         Self { node, known: HashMap::new() }
     }
 
-    /// Applies the declarations of changed apps. Returns how many apps that were.
+    /// Applies the declarations of the apps that changed. Returns their number.
     async fn look(&mut self) -> Result<u64, StoreError> {
         if !self.node.readiness().lease_held {
             return Ok(0);
@@ -68,7 +68,7 @@ impl DeclareLoop {
         let apps = self.node.declared().by_app();
         let now = self.node.now();
         for (app, online) in &apps {
-            // Executors of one build declare the same set.
+            // Executors of one build declare the same set, which is recorded once.
             let declared_set: BTreeMap<&str, &str> =
                 online.iter().map(|one| (one.declared_set.hash.as_str(), one.declared_set.specs.as_str())).collect();
             for (hash, specs) in declared_set {

@@ -13,9 +13,10 @@ use rondel_store::StoreError;
 use super::build_client;
 use crate::background::TickError;
 
-/// Receivers, by namespace or channel. While messages are sent to one, no others of its messages are taken, so that none has to wait for these.
+/// The receivers to which messages are being sent, by namespace or channel. No more messages of such a receiver are taken: they would wait
+/// here.
 pub(crate) struct Senders<K> {
-    /// Resolve to the receiver and the result.
+    /// The senders in progress: each resolves to its receiver and the result.
     under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
     receivers: BTreeSet<K>,
     /// The store error of the last sender that failed, until a tick reports it.

@@ -8,7 +8,7 @@ use rondel_store::ledger::InHand;
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
-/// How long after it was sent a run's state is noted in the store.
+/// How long after a run was sent its state is noted in the store.
 pub(crate) const NOTE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is assigned to an executor.
@@ -26,7 +26,7 @@ pub(crate) struct Active {
     pub(crate) phase: Phase,
     /// When its handler began; `None` if no start has been reported.
     pub(crate) began_at: Option<Timestamp>,
-    /// Its row names the executor, or a queued step writes the name; the executor has accepted the run.
+    /// Whether the executor has accepted the run and is named in its row, or in a queued step that writes the row.
     pub(crate) is_named: bool,
     /// How many heartbeats had come on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
@@ -51,7 +51,7 @@ impl Active {
         }
     }
 
-    /// The store's note of the run. `at` is when it began, was sent, or got its executor.
+    /// What the store is to note about the run. `at` is when it began, was sent, or got its executor.
     pub(crate) fn in_hand(&self, at: Timestamp) -> InHand {
         InHand {
             run: self.ready.run.id,
@@ -73,7 +73,7 @@ impl Active {
         self.beats_at_send = None;
     }
 
-    /// The note that it runs was not stored: it is to be noted again.
+    /// Records that the store did not note the run as running: it is to be noted again.
     pub(crate) fn note_refused(&mut self) {
         if self.phase == Phase::Noted {
             self.phase = Phase::Sent;

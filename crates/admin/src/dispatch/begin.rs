@@ -1,5 +1,5 @@
 //! Whether the handlers of runs at executors have begun. An executor accepts a few more runs than it has slots, and reports each start half
-//! a second later. A run that it has accepted but not begun is not running.
+//! a second after it. A run that it has accepted but not begun is not running.
 //!
 //! A missing report of a start does not prove that the handler has not begun: the report may have been lost with the stream. So nothing is
 //! concluded from it about a lost executor.
@@ -14,8 +14,8 @@ use rondel_store::ledger::WaitPlace;
 
 use super::active::{Active, NOTE_AFTER, Phase};
 
-/// How long after it was sent an accepted run without a reported start counts as queued at its executor: longer than an immediate start and
-/// its report take.
+/// An accepted run counts as queued at its executor if no start was reported this long after it was sent: longer than an immediate start
+/// and its report take.
 const QUEUED_AFTER: Duration = Duration::from_secs(2);
 
 /// Whether the handler of a run has begun, by its executor's report.

@@ -53,7 +53,7 @@ pub(crate) struct Settings {
     pub(crate) overdue_timeout: Duration,
     /// How many kinds of runs one offer may find impossible to place before it ends.
     pub(crate) look_past: usize,
-    /// For how many jobs with parked runs one look considers executors at other nodes.
+    /// Maximum number of jobs with parked runs for which one look seeks executors at other nodes.
     pub(crate) seek_jobs: usize,
 }
 

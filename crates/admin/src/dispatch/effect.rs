@@ -1,4 +1,4 @@
-//! Effects: what a decision asks the loop to do. The loop performs them in order; an effect that finds no room comes back as an event.
+//! Effects: what a decision asks the loop to do. The loop performs them in order; an effect that finds a full queue comes back as an event.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,13 +36,13 @@ pub(crate) enum Effect {
     RefuseResult(Reporter, RunId, i32),
     /// Judge results of runs that this node does not have in memory.
     JudgeForeign(Reporter, Vec<IncomingResult>),
-    /// Judge results by the rows of their runs, which other executors have as far as this node knows.
+    /// Judge results by the rows of their runs: as far as this node knows, other executors have these runs.
     JudgeDoubted(Reporter, Vec<IncomingResult>),
     /// Forget these runs: they are not in memory any more.
     Forget(Vec<RunId>),
     /// Forget these runs, unless they have been taken over under a later lease since.
     ForgetOf(Vec<(RunId, LeaseToken)>),
-    /// These runs await their children, and keep their places at their gates.
+    /// Record that these runs await their children; they keep their places at their gates.
     Await(Vec<(JobId, RunId)>),
     /// Another node has taken over runs of this lease: nothing may be sent under it any more.
     EndLease,
@@ -83,7 +83,7 @@ pub(crate) struct Submission {
     pub(crate) counted: Counted,
     /// The stream of the executor that reported it; `None` if the server decided the end.
     pub(crate) reply_to: Option<SessionHandle>,
-    /// The phase to restore if there is no room; `None` if no executor has the run.
+    /// The phase to restore if the lane is full; `None` if no executor has the run.
     pub(crate) phase_before: Option<Phase>,
 }
 

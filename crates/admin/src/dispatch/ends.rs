@@ -1,4 +1,4 @@
-//! Ends runs here: frees their executors' slots, and submits the ends to the result lanes.
+//! Ends runs: frees their executors' slots, and submits the ends to the result lanes.
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId};

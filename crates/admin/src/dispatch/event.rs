@@ -49,7 +49,7 @@ impl SessionHandle {
     }
 }
 
-/// Receives the answer to one query of the dispatcher.
+/// Receives the dispatcher's answer to one query.
 pub(crate) struct Answer<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> Answer<T> {
@@ -83,7 +83,7 @@ pub(crate) struct Report {
 /// An executor's answer to a fence.
 #[derive(Clone, Debug)]
 pub(crate) struct FenceAnswer {
-    /// The newest lease of the node from which it takes no more triggers.
+    /// The newest of the node's leases whose triggers the executor refuses.
     pub(crate) lease: LeaseToken,
     /// All attempts that it had then, from any node.
     pub(crate) held: HashSet<(RunId, i32)>,
@@ -108,7 +108,7 @@ pub(crate) struct IncomingResult {
     pub(crate) silent_ms: Option<u64>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub(crate) unfinished: bool,
-    /// The memory reserved for all results of its message, until their lanes count them.
+    /// The memory reserved for all results of its message, until their lanes count that memory.
     pub(crate) memory: Option<Arc<dyn fmt::Debug + Send + Sync>>,
 }
 
@@ -158,7 +158,7 @@ pub(crate) enum Reply {
     reason = "most events are batches behind one pointer; a box for each hello would only add an allocation"
 )]
 pub(crate) enum Event {
-    /// Checked runs, to be released at their instants.
+    /// Runs that the tick has read and checked, to be released at their instants.
     Ready(Vec<Ready>),
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
@@ -193,7 +193,7 @@ pub(crate) enum Event {
     Over(Vec<(JobId, RunId)>),
     /// The outcome of storing the shards of this broadcast.
     Expanded(Box<Run>, Shards),
-    /// Runs that were to be marked before they are sent, and those of them that were.
+    /// Runs that were to be marked before they are sent, and those of them that the store has marked.
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
     /// Runs of ended leases that may have been sent; the sessions of executors that may have got them; and all ended leases.
     RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
@@ -210,7 +210,7 @@ pub(crate) enum Event {
     Adopted(LeaseToken),
     /// Runs that are to be cancelled, each with the user or part of the server that asked.
     Cancels(Vec<(RunId, String)>),
-    /// The jobs of these runs were paused or deleted, which is the reason: the runs that no executor has end.
+    /// Runs that are to end unless an executor has them, each with the reason: its job was paused or deleted.
     Drops(Vec<(RunId, Reason)>),
     /// Runs that were durably asked to make room for a later one, and the cancel requests to deliver.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
@@ -218,7 +218,7 @@ pub(crate) enum Event {
     FencesAsked(Vec<FenceRequest>),
     /// Answers of executors that other servers have stored for this one.
     FencesRelayed(Vec<RelayedAnswer>),
-    /// The homes of limits: the nodes that count for them.
+    /// The home of each limit: the node that counts its runs.
     LimitHomes(Vec<(LimitName, NodeId)>),
     /// Requests to cancel runs of other nodes that executors connected here may have.
     CancelsElsewhere(Vec<CancelElsewhere>),
@@ -252,9 +252,9 @@ pub(crate) enum Event {
     Sent(ExecutorId, Vec<(RunId, i64)>),
     /// These runs could not be put on a stream.
     NotSent(Vec<RunId>),
-    /// There was no room for this step.
+    /// The queue had no room for this step.
     StepRefused(Step),
-    /// There was no room for the end of this attempt; the run returns to this phase.
+    /// The lane had no room for the end of this attempt; the run returns to this phase.
     EndRefused(RunId, i32, Phase),
 }
 

@@ -43,14 +43,14 @@ pub(crate) struct Online {
     draining: bool,
     /// Its switch, as users set it.
     pub(crate) switch: Switch,
-    /// It reported that it was full: nothing more until then, or until something ends.
+    /// It reported that it was full: it gets no more runs until this instant, or until one of its runs ends.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
-    /// The newest lease of each node from which it takes no more triggers, as it reported on this stream.
+    /// For each node, the newest epoch whose triggers it refuses, as it reported on this stream.
     fenced: BTreeMap<NodeId, i64>,
     /// The attempts that it had, or whose results it had, when it last answered a fence.
     held: HashSet<(RunId, i32)>,
-    /// Which of the attempts that it had had begun.
+    /// Which of the attempts in `held` had begun.
     begins: Begins,
 }
 
@@ -82,7 +82,7 @@ impl Online {
         only.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
     }
 
-    /// Executors that take any handler, as those of XXL-JOB do, have no pumps.
+    /// An executor that takes any handler, as those of XXL-JOB do, takes no pump jobs.
     fn has_handler(&self, job: &Job) -> bool {
         self.handlers.contains(&job.handler) || (job.pump.is_none() && self.handlers.contains(ANY_HANDLER))
     }
@@ -130,7 +130,7 @@ impl Online {
 
     pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
         let active = self.in_flight + self.elsewhere;
-        Candidate { points: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }
+        Candidate { hashed_name: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }
     }
 }
 

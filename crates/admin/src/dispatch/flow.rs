@@ -137,7 +137,7 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
 /// Offers rate limits that may admit their next run by now, and asks for the homes of limits that are not known yet.
 pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
-    // A node that takes over runs also counts for their node's limits, once it knows the runs.
+    // A node that takes over another's runs also counts the runs of that node's limits, once it knows those runs.
     if !d.state.recovery.is_adopting {
         let to_ask = d.state.limits.take_to_ask();
         if !to_ask.is_empty() {
@@ -167,7 +167,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for its job's earlier runs: those are the reason, if an executor is there.
+/// Ends a run whose queue timeout passed while it waited for its job's earlier runs. The reason is `overlap` if an executor is there.
 pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
     let is_served = !d.state.executors.staying(&ready).is_empty();

@@ -1,4 +1,4 @@
-//! Sends placed runs: marks, triggers, and runs that could not be sent.
+//! Sends placed runs: stores their marks, sends their triggers, and takes back runs that could not be sent.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,8 +20,8 @@ const MARK_HOLDS: Duration = Duration::from_secs(1);
 /// Maximum number of jobs whose newest term is remembered.
 const TERM_COUNT_MAX: usize = 100_000;
 
-/// Stores the marks and sends the triggers, one message per executor (and per 500). Without a lease nothing is marked or sent: it waits
-/// here until the lease holds again, or is dropped with the lease.
+/// Stores the marks and sends the triggers, one message per executor (and per 500). Without a lease nothing is marked or sent: the runs
+/// wait here until the lease holds again, or are dropped with it.
 pub(super) fn flush(d: &mut Decision<'_>) {
     if !d.may_send() {
         return;
@@ -36,8 +36,8 @@ pub(super) fn flush(d: &mut Decision<'_>) {
     }
 }
 
-/// Splits these runs into those that may be sent to the executor now, each under the lease that it was taken under, and those that may not
-/// be sent any more.
+/// Splits these runs into those that may be sent to the executor now, and those that may not be sent any more, because they were taken
+/// under another lease or their mark is too old.
 pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId]) -> (Vec<RunId>, Vec<RunId>) {
     let (state, token, now) = (&mut *d.state, d.facts.token, d.now);
     if state.terms.len() > TERM_COUNT_MAX {
@@ -60,7 +60,7 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     (sendable, unsent)
 }
 
-/// An at-most-once run with a mark older than a second may have been taken for one that died with this node.
+/// An at-most-once run whose mark is older than a second may already have been taken for one that died with this node.
 fn may_be_sent(active: &Active, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
 }
@@ -76,7 +76,7 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
     }
 }
 
-/// Sends only the runs whose marks were won, each at its instant, which may be a little ahead.
+/// Sends only the runs that the store has marked, each at its instant, which may be a little ahead.
 pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
     let now = d.now;
     let won: BTreeSet<RunId> = won.iter().copied().collect();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::misfire::{LateFire, Lateness, lateness, runs_late};
+use rondel_core::misfire::{Lateness, PlannedInTime, lateness, runs_late};
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, WaitFor, milliseconds};
 use rondel_core::spec::Delivery;
@@ -14,7 +14,7 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::Compiled;
 
-/// A run that leaves the ring this long after its instant was late before it had to wait for anything.
+/// A run that this server takes up later than this after its instant was late before it had to wait for anything.
 const CAME_LATE: Duration = Duration::from_secs(1);
 
 /// A run with the definition that it runs under.
@@ -24,8 +24,8 @@ pub(crate) struct Ready {
     pub(crate) definition: Arc<Compiled>,
     /// When an executor was first looked for.
     pub(crate) tried_at: Option<Timestamp>,
-    /// When the servers had caught up with it, by which the misfire policy judges how late it was. `None` for a run that a server had
-    /// queued in time.
+    /// The instant by which the misfire policy judges how late the run was: when the servers had caught up with it. `None` for a run that a
+    /// server had queued in time.
     pub(crate) taken_up_at: Option<Timestamp>,
     /// How late this server took it up.
     pub(crate) late: Option<Lateness>,
@@ -133,7 +133,7 @@ impl Ready {
         // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy, so it is not judged again.
         let is_planned = run.cause == 0 && run.trigger != Trigger::Misfire && run.parent.is_none();
         let from_schedule = is_planned && run.attempt == 1 && run.marked_at.is_none();
-        let fire = LateFire { fire_at: run.fire_at, due_at: run.due_at };
+        let fire = PlannedInTime { fire_at: run.fire_at, due_at: run.due_at };
         let is_judged = from_schedule && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
         let taken_up_at = self.taken_up_at.map_or(now, |at| at.min(now));
         is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, taken_up_at)

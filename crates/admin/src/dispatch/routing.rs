@@ -27,7 +27,7 @@ pub(super) enum Chosen {
     NoExecutor,
 }
 
-/// Routes a run and assigns it; returns it if no executor takes it. If executors are asked first, their answers route the run again.
+/// Routes a run and assigns it; returns it if no executor takes it. If executors are asked first, the run is routed again as they answer.
 pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);
@@ -187,7 +187,9 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
             Answer::None if asks(ready).is_some() && index < before_taken => Some(Refusal::Silent),
-            Answer::None | Answer::Yes if had_it_before && run.executor.as_deref() == Some(candidate.points.name()) => {
+            Answer::None | Answer::Yes
+                if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
+            {
                 Some(Refusal::HadItBefore)
             }
             Answer::None | Answer::Yes => None,

@@ -107,7 +107,7 @@ impl DispatchLoop {
         }
     }
 
-    /// Splits an event with several items, and handles each separately, if a decision reads what the effects of the one before it change.
+    /// Splits an event with several items and handles them one by one, if the decision about one reads what the effects of another change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),

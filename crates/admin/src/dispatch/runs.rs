@@ -66,8 +66,8 @@ impl Timer {
         Self { at, ..self }
     }
 
-    /// Whether the run has waited here for longer than is possible by the clock that it was read by: that clock has stepped back since.
-    /// Meanwhile an edit may have seen the run as far ahead, and settled it.
+    /// Whether the run has waited here for longer than is possible by the clock, which must have stepped back since the run was read.
+    /// Meanwhile an edit may have taken the run's instant to be far ahead, and settled the run.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
         let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
         uptime.saturating_sub(self.armed_at) > overdue + READ_AHEAD_MAX
@@ -222,7 +222,7 @@ impl OpenRuns {
         self.put(ready, Stage::HeldBack(timer));
     }
 
-    /// Looks at the held-back runs again: the open runs of their jobs may be known now.
+    /// Schedules the held-back runs again: the open runs of their jobs may be known now.
     pub(crate) fn stop_holding_back(&mut self) {
         for run in std::mem::take(&mut self.held_back) {
             if let Some(OpenRun { ready, stage: Stage::HeldBack(timer) }) = self.take(run) {

@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-/// A freed place, to be offered to the runs behind it. A place that is freed meanwhile is added to the same queue.
+/// A freed place, to be offered to the runs behind it. Places that become free meanwhile are added to `State::work`.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The turn of a run has come at a gate.

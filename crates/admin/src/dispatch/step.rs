@@ -35,7 +35,7 @@ pub(crate) enum Step {
     Cover(Vec<RunId>),
     /// Ask runs to end because their app or their executor is stopped.
     Stop(Vec<RunId>, CancelRequest<'static>),
-    /// Find out which nodes count for limits.
+    /// Find out which node counts the runs of each limit.
     LimitHomes(Vec<LimitName>),
     /// Give jobs to another node.
     HandOver(BTreeSet<JobId>, NodeId),

@@ -37,7 +37,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     reconcile(d, id, &report);
     note_begins(d, id, &report);
     unanswered::await_no_answers(d, id);
-    // The end of its previous stream may have removed it from the list after the hello had put it there.
+    // The end of its previous stream may have removed it from the online executors after the hello had put it there.
     let unanswered = d.state.executors.silences.of(id);
     d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
     d.state.executors.join(session, &executor, report);

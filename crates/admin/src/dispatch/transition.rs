@@ -1,7 +1,7 @@
 //! The dispatcher's decisions: what an event means for the open runs.
 //!
 //! [`on`] changes the [`State`] and returns [effects](Effect); it knows no clock, no store and no stream. The [`Facts`] hold what it must
-//! know of the world, and the effects hold what it wants done. An effect that finds no room comes back as an event.
+//! know of the world, and the effects hold what it wants done. An effect that finds a full queue comes back as an event.
 //!
 //! The functions in the files of this folder decide parts of it. All take a [`Decision`], and none of them waits for anything.
 
@@ -146,8 +146,8 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
     }
 }
 
-/// There was no room for a request to the store. For the steps without an action here, the next round repeats the request, or the standing
-/// queries find what it was about.
+/// The queue had no room for a request to the store. For the steps without an action here, the next round repeats the request, or the
+/// standing queries find what it was about.
 fn step_refused(d: &mut Decision<'_>, step: Step) {
     match step {
         Step::Mark(marks) => {

@@ -110,7 +110,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
     Detail { waits_for, app, handler, only_executor, ..Detail::default() }.with_obstacles(obstacles)
 }
 
-/// Stores the waits of all waiting runs before the next server takes them over: they were not missed.
+/// Stores the waits of all waiting runs, which show the next server that the runs were not missed.
 pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut notes = Vec::new();

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::changes::{RunSnapshot, SavedJob};
 
-/// How long after its id was created a run may still appear: the order of commits can differ from the order of ids.
+/// How long after the creation of its id a run may become visible: the order of commits can differ from the order of ids.
 const LATE_MAX: Duration = Duration::from_secs(3);
-/// How long after the instant at which it was saved a job may still appear.
+/// How long after the instant of its change a job may become visible.
 pub(super) const SAVED_LATE_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of runs that are tracked.
 const RUN_COUNT_MAX: usize = 50_000;
@@ -196,7 +196,7 @@ mod tests {
         Snapshot { runs: runs.into(), ..Snapshot::default() }
     }
 
-    /// Compares, and keeps in mind.
+    /// Compares, then applies.
     fn look(board: &mut Board, seen: Snapshot, now: Timestamp) -> Vec<News> {
         let news = board.compare(&seen);
         board.apply(seen, now);
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(look(&mut board, runs([waits.clone()]), at(4)), [News::Run(waits)]);
         let over = RunSnapshot { status: RunStatus::Failed, attempt: 2, ..fresh };
         assert_eq!(look(&mut board, runs([over.clone()]), at(5)), [News::Run(over.clone())]);
-        // Made long ago, it is read by its id alone, and is forgotten once it is over.
+        // An old run is read again by its id only, and is forgotten once it has ended.
         assert_eq!(board.to_reread(at(6)), [old.id]);
         let ended = RunSnapshot { status: RunStatus::Succeeded, ..old.clone() };
         let seen = Snapshot { asked: vec![ended.id], ..runs([ended.clone()]) };
@@ -231,7 +231,7 @@ mod tests {
         look(&mut board, Snapshot::default(), at(8));
         assert_eq!(board.to_reread(at(9)), []);
         assert_eq!(board.to_reread(at(11)), [later.id]);
-        // Gone: removed with what is old.
+        // Read by its id and not found: it was deleted.
         look(&mut board, Snapshot { asked: vec![later.id], ..Snapshot::default() }, at(11));
         assert_eq!(board.to_reread(at(700)), []);
     }

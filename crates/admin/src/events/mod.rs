@@ -55,7 +55,7 @@ pub enum What {
     Node {
         /// Its name.
         name: String,
-        /// As in the list of nodes; `gone` if the node was removed.
+        /// Its status, as in the list of nodes; `gone` if the node was removed.
         status: &'static str,
     },
     /// Events may have been missed.

@@ -1,8 +1,8 @@
 //! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
-//! There is no task of its own: a listener that finds the last look a period old makes the next one, and the other listeners share its
-//! events. The state changes only after all of a look's reads, without an await in between, so a listener that is dropped during a look
-//! loses nothing for the others.
+//! The watch has no task of its own: a listener that finds the last look a period old makes the next one, and the other listeners share its
+//! events. The state changes only after all reads of a look, without an await in between, so a listener that is dropped during a look loses
+//! nothing for the others.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use rondel_core::error_chain::chain;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// After a longer time without a look, the changes made meanwhile are not searched for.
+/// After a longer time without a look, listeners get a gap instead of the changes made meanwhile.
 const CARRY_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or come back.
 const KEPT_COUNT: usize = 10_000;
@@ -54,7 +54,7 @@ struct State {
     kept: VecDeque<Arc<Event>>,
     /// The number of the newest event.
     last: u64,
-    /// Since when no event is missing from `kept`.
+    /// The instant since which no event is missing from `kept`.
     since: Option<Timestamp>,
     apps: HashMap<AppId, String>,
     has_complained: bool,
@@ -369,7 +369,7 @@ mod tests {
         }
     }
 
-    /// What happened to nodes, and the cursor behind it.
+    /// The statuses of nodes and the kinds of other events, and the cursor after them.
     fn names_of(next: Next) -> (Vec<&'static str>, Cursor) {
         let Next::Events(events, cursor) = next else { unreachable!("{next:?}") };
         let word = |event: &Arc<Event>| match &event.what {
@@ -407,7 +407,7 @@ mod tests {
         let (start, _) = begun(&next(&mut first, &store, &clock).await);
         switch(&store, Switch::Draining).await;
         let (_, behind) = names_of(next(&mut first, &store, &clock).await);
-        // Another node's: what was about then comes again, if it is known.
+        // A cursor of another node: events around its time are sent again, if they are still kept.
         clock.fetch_add(16, Ordering::Relaxed);
         let elsewhere = Cursor { watch: 8, number: 99, at: Timestamp::from_secs(clock.load(Ordering::Relaxed)) };
         assert!(!begun(&next(&mut events.listen(Some(elsewhere)), &store, &clock).await).1);

@@ -112,7 +112,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
     ]
 }
 
-/// Verdicts by the job labels that the setting names.
+/// Counts of verdicts by the job labels that the setting names.
 fn labelled_runs(shared: &Shared) -> Family {
     let labelled = &shared.definitions.labelled;
     let names: Vec<String> = labelled.keys().iter().map(|key| label_name(key)).collect();
@@ -129,7 +129,7 @@ fn labelled_runs(shared: &Shared) -> Family {
     Family::counters("rondel_labelled_runs", "Runs that got their verdict, by labels of their jobs", samples)
 }
 
-/// The number of open runs in memory and in each place, with their bound.
+/// The number of open runs in memory, in total and in each place that holds some, and their maximum.
 fn memory(shared: &Shared) -> Vec<Family> {
     let held = &shared.metrics.held;
     let places = [

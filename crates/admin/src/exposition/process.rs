@@ -1,4 +1,4 @@
-//! Metrics of the process itself, as its host reports them, under the names that every exporter uses.
+//! Metrics of the process itself, as its host reports them, under the names that are usual for Prometheus.
 
 use std::fs;
 

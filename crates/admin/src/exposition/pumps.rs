@@ -1,4 +1,4 @@
-//! Metrics of pump jobs, among the jobs that have series of their own.
+//! Metrics of those pump jobs that have series of their own.
 
 use rondel_core::Timestamp;
 use rondel_core::pump::{ItemState, Totals};

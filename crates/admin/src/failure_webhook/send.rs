@@ -20,9 +20,9 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
 const EACH_MAX: u32 = 64;
-/// Longer than the budget and one request's time limit together.
+/// How long a taken message is held: longer than [`BUDGET`] and one request's timeout together.
 const HOLD: Duration = Duration::from_secs(60);
-/// Time limit for the messages of one namespace, up to the start of the last one.
+/// Time within which the messages of one namespace must be started; the last one may end later.
 const BUDGET: Duration = Duration::from_secs(20);
 /// Maximum number of namespaces whose messages are sent at the same time.
 const UNDER_WAY_MAX: usize = 32;
@@ -54,7 +54,7 @@ impl Background for WebhookLoop {
     }
 
     async fn stopped(&mut self) {
-        // Each of them ends within the grace period, and postpones the messages that it has not sent.
+        // Each sender ends within the grace period, and postpones the messages that it has not sent.
         self.senders.all_ended().await;
     }
 }
@@ -136,7 +136,7 @@ impl Sender {
                 Sent::Refused(refusal) => {
                     self.try_later(&item, &refusal).await?;
                     if matches!(refusal, Refusal::Receiver(_)) {
-                        // The others would run into the same time limit.
+                        // The namespace's other messages would fail likewise.
                         put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
                     }
                 }

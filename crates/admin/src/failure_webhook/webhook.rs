@@ -14,7 +14,7 @@ const URL_LEN_MAX: usize = 2_000;
 /// Why a webhook was not set.
 #[derive(Debug, thiserror::Error)]
 pub enum WebhookError {
-    /// Messages cannot be sent to the URL, for the reason in the sentence.
+    /// Messages cannot be sent to the URL, for this reason.
     #[error("{0}")]
     Url(String),
     /// The store failed.
@@ -22,7 +22,7 @@ pub enum WebhookError {
     Store(#[from] StoreError),
 }
 
-/// What setting a webhook changed.
+/// Result of setting a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WebhookSaved {
     /// The webhook is new: its secret is shown now, and never again.
@@ -48,7 +48,7 @@ pub(crate) async fn put_failure_webhook(
     Ok(if is_new { WebhookSaved::Created(webhook) } else { WebhookSaved::Changed })
 }
 
-/// Checks whether messages can be sent there, as far as the URL shows; the addresses of a host name are checked at each sending.
+/// Checks whether messages can be sent to the URL, as far as it shows; the addresses of a host name are checked at each sending.
 fn check_url(text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     check_host(&read_url(text)?, allowed).map_err(|refused| refused.to_string())
 }

@@ -78,7 +78,7 @@ impl ContextReader<'_> {
         }))
     }
 
-    /// The executors of the app, or the one that holds the run, that accept no work now.
+    /// Adds the executors of the app that accept no work now; for a run that an executor has, only that one.
     async fn add_executors(
         &self,
         context: &mut Context,
@@ -89,7 +89,7 @@ impl ContextReader<'_> {
         context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
         let lost_after = self.0.lost_after();
         let mut untaking: Vec<ExecutorState> = Vec::new();
-        // The newest incarnation of a name has its current state.
+        // If one executor of a name takes work, the others of that name are earlier incarnations: they are not listed.
         let taking: BTreeSet<&String> =
             states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
         for (id, (state, name)) in &states {
@@ -167,8 +167,8 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// The running runs that count for a concurrency limit, longest running first, without their parameters: those can
-    /// be large, so that only one page of other runs is in memory.
+    /// The running runs that a concurrency limit counts, longest running first. Their parameters can be large and are dropped, so that only
+    /// one page of complete runs is in memory.
     async fn holders(&self, run: &Run, key: &str) -> Result<Vec<Run>, StoreError> {
         let mut query = RunQuery { statuses: vec![RunStatus::Running], limit: RUNNING_PAGE_LEN, ..RunQuery::default() };
         let mut holders = Vec::new();
@@ -189,7 +189,7 @@ impl ContextReader<'_> {
         Ok(holders)
     }
 
-    /// The definitions of these runs whose runs count for a concurrency limit.
+    /// Of the definitions of these runs, those whose runs a concurrency limit counts.
     async fn counted(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
         let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
@@ -234,7 +234,7 @@ impl ContextReader<'_> {
         Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
     }
 
-    /// The runs that the caller may see, with the names of their jobs.
+    /// These runs, each with the name of its job if the caller may see that.
     async fn named(&self, mut runs: Vec<Run>, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
         let names = self.0.store().job_names(&jobs.into_iter().collect::<Vec<_>>()).await?;

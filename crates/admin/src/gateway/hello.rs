@@ -90,7 +90,7 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
     }
     let app = match known {
         None if !hello.declared.is_empty() => {
-            // As with a job created by a user: its app is created with it.
+            // An app is created with the first job that its executors declare, as with one that a user creates.
             let now = shared.clock.now();
             let id = AppId::new(shared.membership.latest().ids.next(now));
             let made = apps::ensure(shared.store.as_ref(), id, (namespace.id, &hello.app), now).await;
@@ -106,7 +106,7 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
             format!("there is no app {:?} in namespace {:?}; create it, or a job in it", hello.app, namespace.name);
         return Err(Status::failed_precondition(message));
     };
-    // Executors are identified by the name of their namespace.
+    // The metrics show executors with the name of their namespace, which is recorded here.
     shared.definitions.namespaces.of(namespace.id, &namespace.name);
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
@@ -177,7 +177,7 @@ fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> 
     )))
 }
 
-/// An executor that does not answer fences would block recovery until it is declared lost.
+/// Refuses other protocol versions: an executor that does not answer fences would block recovery until it is declared lost.
 fn check_protocol(spoken: u32) -> Result<(), Status> {
     let what = match spoken.cmp(&PROTOCOL) {
         Ordering::Equal => return Ok(()),
@@ -187,8 +187,8 @@ fn check_protocol(spoken: u32) -> Result<(), Status> {
     Err(Status::failed_precondition(format!("protocol: this executor speaks version {spoken}, {what} ({PROTOCOL})")))
 }
 
-/// Two live processes with one incarnation id would settle each other's runs. A stream with a recent heartbeat is live;
-/// a stale one is replaced.
+/// Refuses an incarnation that is online: two live processes with one incarnation id would settle each other's runs. A stream with a recent
+/// heartbeat is live; a stale one is replaced.
 fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Result<(), Status> {
     let Some(other) = shared.registry.get(id) else { return Ok(()) };
     let is_same = other.name == hello.name && other.app_name == hello.app;

@@ -13,13 +13,13 @@ use rondel_core::{AppId, ExecutorId, Run, RunId, Timestamp};
 
 /// How long lines are accepted after the end of an attempt: a disconnected executor sends them late.
 const LATE_FOR: Duration = Duration::from_secs(3600);
-/// How long before its planned instant an executor may hold a run.
+/// How long before a run's planned instant an executor may hold it.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
-/// How long an answer is cached.
+/// How long it is cached that an attempt may log.
 const GOOD_FOR: Duration = Duration::from_secs(30);
 /// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
-/// Number of cached attempts and runs.
+/// Maximum number of cached attempts, and of runs.
 const COUNT_MAX: usize = 50_000;
 
 /// An attempt and the executor that claims to hold it.
@@ -86,7 +86,7 @@ pub(super) enum Taken {
     Nothing,
 }
 
-/// Recent answers, and the number of bytes each run has logged through this node.
+/// The attempts that may log, as found recently, and the number of bytes each run has logged through this node.
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
     good: HashMap<Hand, Timestamp>,
@@ -94,7 +94,7 @@ pub(super) struct LogRights {
 }
 
 impl LogRights {
-    /// The attempts without a cached answer.
+    /// Those of these attempts that are not cached as allowed to log.
     pub(super) fn unknown<'a>(&self, hands: impl Iterator<Item = &'a Hand>, now: Timestamp) -> Vec<Hand> {
         let is_known = |hand: &Hand| self.good.get(hand).is_some_and(|at| *at + GOOD_FOR > now);
         let mut unknown: Vec<Hand> = hands.filter(|hand| !is_known(hand)).copied().collect();

@@ -91,7 +91,7 @@ impl LogItem {
         Source { app: self.app, session: self.session.number }
     }
 
-    /// The run of each chunk may have to be read.
+    /// In KiB, and one more for each chunk, since its run may have to be read.
     fn weight(&self) -> usize {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }

@@ -48,12 +48,12 @@ use open_streams::StreamPlace;
 #[cfg(test)]
 pub(crate) use outgoing_stream::OutgoingStream;
 
-/// Messages queued for one executor.
+/// Maximum number of messages queued for one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
 /// Total size of the results that executors have sent and the dispatcher has not processed, in KiB. Results beyond it
 /// are not acknowledged, so that executors send them again.
 const REPORT_KIB_MAX: usize = 64 * 1024;
-/// Refusals kept in memory, so that each is logged once.
+/// Maximum number of refusals kept in memory, so that each is logged once.
 const REFUSAL_COUNT_MAX: usize = 1_000;
 
 /// The gRPC service; the owner of the port serves it.

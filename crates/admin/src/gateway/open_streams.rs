@@ -1,5 +1,4 @@
-//! Limits the open streams of executors per token and per address. Each stream can hold an incomplete
-//! message.
+//! Limits the open streams of executors per token and per address, because each can hold an incomplete message in memory.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

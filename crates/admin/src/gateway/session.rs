@@ -133,7 +133,7 @@ impl Session {
         stop: CancellationToken,
     ) {
         let mut refusal = None;
-        // Counted one by one: a server that was paused has missed several periods and still has to read what arrived.
+        // Counted by timeouts, not by time passed: a server that was paused still has to read the messages that arrived meanwhile.
         let mut silent_heartbeats = 0;
         let mut said_goodbye = false;
         let mut recheck =
@@ -215,7 +215,7 @@ impl Session {
             done.send(()).ok();
         });
         drop(inner.events.send(Event::Left(id, handle.number, answer)).await);
-        // An adopter concludes from the end of a session that nothing was sent later: the dispatcher has dropped the stream before.
+        // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before that is stored.
         let is_dropped = is_dropped.await.is_ok();
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let end = StreamEnd { opened_at, reached: shared.reached() };
@@ -323,7 +323,7 @@ impl Session {
         self.is_over_share.store(!is_taken, Relaxed);
     }
 
-    /// Reads and answers in a task of its own. A request without a place is not answered, and the executor asks again.
+    /// Answers a request for a script in a task of its own. If too many wait already, it is not answered, and the executor asks again.
     fn send_script(&self, request: v1::ScriptRequest) {
         let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
         let reader = ScriptReader {

@@ -51,7 +51,7 @@ fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
 mod tests {
     use super::*;
 
-    /// Until the end of 2049 the year has two digits.
+    /// A certificate whose expiry has a two-digit year, as until the end of 2049.
     const SOON: &str = "-----BEGIN CERTIFICATE-----
 MIIBbTCCAROgAwIBAgIUAo2D0FUZbFfDIKdZrYeg9msBy3IwCgYIKoZIzj0EAwIw
 DDEKMAgGA1UEAwwBYTAeFw0yNjExMjIyMzQ3MjVaFw0yNzEyMjcyMzQ3MjVaMAwx

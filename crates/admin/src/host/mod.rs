@@ -32,7 +32,7 @@ type Measured = (HostReport, Result<(), String>);
 #[derive(Debug)]
 pub(crate) struct HostLoop {
     shared: Arc<Shared>,
-    /// A measurement that has not finished because a disk does not answer: no second one is started meanwhile.
+    /// The measurement in progress: no second one is started while a disk does not answer.
     under_way: Option<JoinHandle<Measured>>,
 }
 

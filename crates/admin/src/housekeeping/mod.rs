@@ -33,7 +33,7 @@ const PAUSE_MIN: Duration = Duration::from_millis(20);
 const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// A node whose lease ended this long ago, and longer ago than runs are kept, is deleted.
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long a repeated call with a key gets the stored answer.
+/// How long the answer of a call with an idempotency key is kept for its repetitions.
 const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How long an ended token is still shown.
 const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -74,7 +74,7 @@ impl Task {
         }
     }
 
-    /// The work that fails when it fails, for log lines.
+    /// What the task does, for the log lines of its failures.
     const fn work(self) -> &'static str {
         match self {
             Self::Stats => "count runs per job and hour",
@@ -111,7 +111,7 @@ tasks! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes 
 
 pub(crate) struct HousekeepingLoop<T> {
     shared: Arc<Shared>,
-    /// Period in which runs and logs are looked through; it depends on their retention.
+    /// Period of the passes that remove runs and logs; it depends on their retention.
     keep_period: Duration,
     batch: u32,
     started: Instant,
@@ -123,7 +123,7 @@ impl<T: TaskType> Background for HousekeepingLoop<T> {
     const WORK: &'static str = T::TASK.work();
 
     fn period(&self) -> Option<Duration> {
-        // The check is as frequent as the counts, since the last pass, begun by another node, may become outdated earlier.
+        // Every task checks this often, since its next pass may become due at any time: the last one may have been another node's.
         Some(self.keep_period.min(STATS_PERIOD))
     }
 
@@ -172,7 +172,7 @@ impl<T: TaskType> HousekeepingLoop<T> {
             Task::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
             Task::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
             Task::Nodes => {
-                // By then its runs are deleted as well.
+                // By then the runs of a dead node are deleted as well.
                 let dead_for = FORGET_NODE_AFTER.max(retention + FORGET_AFTER);
                 store.forget_nodes(now - dead_for, BATCH_MAX).await
             }

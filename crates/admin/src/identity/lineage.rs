@@ -33,7 +33,7 @@ pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
 /// The parent of a token's replacement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Descent {
-    /// The replacement descends from this token; `None` if no token was involved.
+    /// The replacement descends from this token; `None` if it descends from none.
     From(Option<TokenId>),
     /// The replacement is the next token of the series, and descends from the creator of the replaced token.
     SameSeries,
@@ -47,7 +47,6 @@ pub enum Descent {
 /// the replacement continues the series: revoking one of its tokens ends the replacement too. An account, or a token from which `old`
 /// descends, leaves the descent as it was, except that ended ancestors are skipped. Any other caller counts as the creator: the replacement
 /// ends with it.
-/// made by the caller, and ends with it.
 ///
 /// # Errors
 /// The store's.

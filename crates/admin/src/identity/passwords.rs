@@ -11,7 +11,7 @@ pub const PASSWORD_LEN_MIN: usize = 10;
 /// The longest password, in bytes.
 pub const PASSWORD_LEN_MAX: usize = 256;
 
-/// Memory of one hash computation, in KiB, and how often it is gone through: 20 to 60 ms on one current core.
+/// Memory of one hash computation, in KiB, and the number of its iterations: 20 to 60 ms on one current core.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
 /// Minimum allocation for a hash computation, in KiB, although less is touched: allocators return memory to the system at once only if it
@@ -140,7 +140,7 @@ mod tests {
             assert!(!passwords.verify(wrong, Some(&kept)).await.unwrap());
         }
         assert!(!passwords.verify("the password of no account", None).await.unwrap());
-        // As others write it, and as this server may once have.
+        // A hash with other parameters, as other programs write it.
         let reference = "$argon2id$v=19$m=65536,t=2,p=1$c29tZXNhbHQ$CTFhFdXPJO1aFaMaO6Mm5c8y7cJHAph8ArZWb2GRPPc";
         let reference = PasswordHash::new(reference.to_owned());
         assert!(passwords.verify("password", Some(&reference)).await.unwrap());
@@ -149,7 +149,7 @@ mod tests {
         assert_eq!(format!("{kept:?}"), "PasswordHash(…)");
     }
 
-    /// XXL-JOB keeps them unsalted: equal ones look equal, and those that are common can be looked up.
+    /// XXL-JOB stores unsalted hashes: equal passwords have equal hashes, and common ones can be looked up.
     #[tokio::test]
     async fn xxl_job_unsalted_hashes_equal_passwords_are_kept_as_different_texts() {
         let passwords = Passwords::default();

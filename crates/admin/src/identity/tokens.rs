@@ -39,7 +39,7 @@ impl Token {
         Self(format!("{TOKEN_PREFIX}{word}_{}", hex(&secret)))
     }
 
-    /// The row that is stored of it, without a name, an owner or rights.
+    /// The row that is stored for the token, still without a name, an owner or rights.
     #[must_use]
     pub fn record(&self, id: i64, kind: TokenKind, now: Timestamp) -> TokenRecord {
         TokenRecord {
@@ -74,7 +74,7 @@ impl Token {
         &self.0
     }
 
-    /// The hash that is stored of it.
+    /// The hash that is stored instead of the token.
     #[must_use]
     pub fn hash(&self) -> String {
         hex(&Sha256::digest(self.0.as_bytes()))
@@ -113,7 +113,7 @@ pub async fn authenticate(
     admit(store, record, now).await
 }
 
-/// The stored hash of the token in an `Authorization` header.
+/// The hash under which the token in an `Authorization` header is stored.
 pub(super) fn bearer_hash(authorization: &str) -> Option<String> {
     bearer(authorization).map(|text| Token::from_text(text).hash())
 }
@@ -160,8 +160,8 @@ pub async fn principal_of(
 /// Prefix of a token's name wherever a caller is shown. No account has a colon in its name.
 pub const TOKEN_MARK: &str = "token:";
 
-/// The name under which changes by a token are recorded: its account, otherwise the token's own name with a prefix, so that it is not taken
-/// for an account, none of which has a colon in its name.
+/// The name under which changes by a token are recorded: that of its account, otherwise the token's own name with the prefix
+/// [`TOKEN_MARK`].
 #[must_use]
 pub fn signature(token: &TokenRecord, owner: Option<&Account>) -> String {
     owner.map_or_else(|| format!("{TOKEN_MARK}{}", token.name), |owner| owner.name.clone())

@@ -27,7 +27,7 @@ pub(super) struct Checked {
     pub(super) spec: JobSpec,
     pub(super) job: Job,
     pub(super) calendar: Option<FoundCalendar>,
-    /// The instant of the check. An `at` that was ahead then fires, however long it takes to save the definition.
+    /// The instant of the check. An `at` that is in the future at this instant fires, however long it takes to save the definition.
     pub(super) checked_at: Timestamp,
 }
 
@@ -52,7 +52,7 @@ impl Checked {
     }
 }
 
-/// The first fire must come later than the instant of saving.
+/// The earliest fire of a definition saved at `now`: it must come later than the instant of saving.
 fn just_after(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_millis() + 1)
 }
@@ -175,8 +175,9 @@ pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldErro
     )
 }
 
-/// A group that hears no server stops after `silence`, and has ended after the executor's grace. If an item went to another group earlier,
-/// two groups would execute its rows. A value that `before` already has is accepted, so that the job can still be paused.
+/// The error for a `hand_over` that is too short. A group that hears no server stops after `silence`, and has ended after the executor's
+/// grace: if an item went to another group earlier, two groups would execute its rows. A value that `before` already has is accepted, so
+/// that the job can still be paused.
 fn hand_over(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
     let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
     let (given, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);

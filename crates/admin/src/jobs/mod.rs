@@ -250,7 +250,7 @@ async fn save(
     }
 }
 
-/// Catches up with its calendar if a job was saved while its calendar was: the save of the calendar did not see it.
+/// Moves a saved job to the newest version of its calendar, if the calendar was saved at the same time and that save did not see the job.
 async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
     let found = calendar(node, record.namespace, &used.name).await?;
@@ -354,7 +354,7 @@ fn no_calendar(spec: &JobSpec) -> FieldError {
     checks::no_calendar(spec.calendar.as_ref().map_or("", |used| &used.name))
 }
 
-/// Code refers to its jobs by name: if a declared job were renamed, its code would create a second one.
+/// Refuses to rename a declared job: code refers to its jobs by name, and would create a second one.
 fn check_name(record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let is_declared = record.declared.as_ref().is_some_and(|declared| declared.undeclared_at.is_none());
     if !is_declared || spec.name == record.spec.name {

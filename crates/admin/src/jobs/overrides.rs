@@ -13,7 +13,7 @@ use crate::node::Node;
 
 /// The field that the server adds to the parameters of a run that follows from others.
 const PARENTS: &str = "parents";
-/// The field for a job's parameters that are not an object.
+/// The field that wraps a job's parameters if they are not an object.
 const WRAPPED: &str = "params";
 
 /// Parameters of one run, checked against the job. Only [`run_params`] and [`params_again`] create them, so that no way of requesting a run
@@ -27,8 +27,8 @@ impl RunParams {
     }
 }
 
-/// The parameters of one run for which a caller gave some: the job's parameters, with those replaced that callers may replace. `None` if
-/// the result equals the job's.
+/// The parameters of a run for which a caller gave some: the job's parameters, with the given ones in their place. `None` if the result
+/// equals the job's.
 ///
 /// # Errors
 /// [`JobError::Invalid`] with an error for each parameter that may not be replaced or that the handler would refuse.
@@ -98,7 +98,7 @@ fn applied(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobErro
     spec.effective_overrides().apply(&spec.handler, base, given).map_err(JobError::Invalid)
 }
 
-/// The parameters of a repeated run. The field that the server had added is not checked against the job.
+/// The parameters of a repeated run. The field [`PARENTS`], which the server had added, is not checked against the job.
 fn repeated(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
     let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS));
     let base = match base {

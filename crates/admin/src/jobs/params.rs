@@ -15,7 +15,7 @@ use crate::registry::{Handler, ParamsSchema};
 /// A warning about a valid definition, for its author.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobWarning {
-    /// Its runs wait, and are skipped after its `queue_timeout`.
+    /// No executor connected to this node has the handler: runs wait, and are skipped after the job's `queue_timeout`.
     NoHandler {
         /// The app.
         app: String,

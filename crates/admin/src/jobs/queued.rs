@@ -103,7 +103,7 @@ mod tests {
         }
     }
 
-    /// With so many runs in memory at most.
+    /// Starts the pair, with at most this many open runs in memory.
     async fn pair(open_runs_max: usize) -> Pair {
         let began = Instant::now();
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();

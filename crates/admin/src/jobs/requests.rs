@@ -41,7 +41,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             match node.store().request_keyed_run(node.token(), keyed, if_open, node.now()).await? {
                 KeyedRun::Made(run) => run,
                 KeyedRun::Replaced(run, _) => {
-                    // This node may own the earlier run.
+                    // If this node owns the earlier run, it reads the cancel request now.
                     node.poke_cancels(&run);
                     run
                 }
@@ -50,7 +50,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         }
     };
     if let Some(failed) = run.parent {
-        // The failure that is run again needs no more attention.
+        // The failed run is repeated, so it needs no more attention.
         node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
     }
     if run.status == RunStatus::Pending {
@@ -124,7 +124,7 @@ mod tests {
         jobs::create(engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap()
     }
 
-    /// It waits in the store until its instant, also while no server is there, and can be cancelled before.
+    /// A planned run waits in the store until its instant, even while no server runs, and can be cancelled before.
     #[tokio::test(start_paused = true)]
     async fn a_planned_run_waits_for_its_instant_through_a_restart_and_can_be_cancelled() {
         let world = World::new();
@@ -156,7 +156,7 @@ mod tests {
         lifecycle.soft.cancel();
     }
 
-    /// The end of its job is that of a planned run, at once, and not at its instant; one that a dead server left is not sent either.
+    /// A planned run ends at once with its job, not at its instant; one that a dead server left is not sent either.
     #[tokio::test(start_paused = true)]
     async fn planned_runs_end_with_their_job() {
         let world = World::new();
@@ -191,7 +191,7 @@ mod tests {
         lifecycle.soft.cancel();
     }
 
-    /// The earlier run ends by the request that the later one makes.
+    /// A replaced run is ended by the request that the new one makes.
     #[tokio::test(start_paused = true)]
     async fn a_key_is_refused_kept_or_replaced() {
         let world = World::new();

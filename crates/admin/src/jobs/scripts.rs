@@ -33,7 +33,7 @@ pub(super) async fn named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]
     Ok(found)
 }
 
-/// The error of the script that a definition names, if the definition replaces `before`.
+/// The error of the script that a definition names. A script that `before` already named is accepted.
 pub(super) fn complaint(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Option<FieldError> {
     let of = |spec: &JobSpec| (spec.handler.clone(), spec.params.get("script").cloned());
     if before.is_some_and(|before| of(before) == of(spec)) {

@@ -33,7 +33,7 @@ pub enum ShardsError {
         /// How many the fire had.
         then: i32,
     },
-    /// Groups of a pump job have no work of their own that could be left.
+    /// The job is a pump job: its groups have no work of their own that could be repeated.
     #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
     IsPump,
     /// No shard failed.
@@ -60,7 +60,7 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         read_count += page.len();
         query.after = page.last().map(|run| run.id);
-        // A repetition of the whole run also has it as its parent, but has a cause of its own.
+        // Repetitions of the whole run also have it as their parent, but a cause of their own.
         shards.extend(page.into_iter().filter(|shard| shard.cause == whole.cause && is_unsuccessful(shard)));
         if is_last {
             break;
@@ -70,8 +70,8 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
     Ok(shards)
 }
 
-/// Creates a fire of those shards of this one that did not succeed, with the same indexes and total; shards of a broadcast go to the
-/// executors that had them. The whole run and its shards are stored together, so that no other server can cut the fire meanwhile.
+/// Creates a fire of the shards that did not succeed, with the same indexes and total; shards of a broadcast go to the executors that had
+/// them. The whole run and its shards are stored together, so that no other server can cut the fire meanwhile.
 ///
 /// # Errors
 /// [`ShardsError`].

@@ -7,7 +7,7 @@ use rondel_core::Timestamp;
 
 use super::Histogram;
 
-/// The age up to which fires count.
+/// Maximum age of the fires that count.
 const SPAN: Duration = Duration::from_secs(5 * 60);
 /// How often the counts are stored for comparison.
 const STEP: Duration = Duration::from_secs(15);

@@ -29,7 +29,7 @@ pub enum Limit {
     BodySize,
     /// Bytes of answers that clients have not read yet.
     AnswerSize,
-    /// Concurrent requests of one caller that read.
+    /// Concurrent read requests of one caller.
     ReadsPerCaller,
     /// Exports of the whole server.
     Exports,

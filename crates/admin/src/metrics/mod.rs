@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use rondel_core::outcome::{After, Outcome};
+use rondel_core::outcome::{NextStep, Outcome};
 use rondel_core::{JobId, NamespaceId, Run, RunStatus, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
@@ -119,7 +119,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     definition: Arc<Compiled>,
-    /// The run stands for a whole fire, no part of which was ever sent.
+    /// Whether the run stands for a whole fire of which nothing was ever sent.
     is_unsent_fire: bool,
     trigger: rondel_core::Trigger,
     fire_at: Timestamp,
@@ -139,7 +139,7 @@ impl Counted {
     /// The job and the planned instant of a fire that succeeded, if the job has expectations.
     pub(crate) fn expected_success(&self, finished: &Finished) -> Option<(NamespaceId, JobId, Timestamp)> {
         let has_succeeded =
-            matches!(finished, Finished::Stored(After::Verdict { status: RunStatus::Succeeded, .. }, _));
+            matches!(finished, Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
         let definition = &self.definition;
         let is_expected = definition.job.expect.is_some() && self.is_whole_fire;
         (has_succeeded && is_expected).then_some((definition.namespace, definition.id, self.fire_at))
@@ -193,13 +193,13 @@ impl Metrics {
         }
     }
 
-    /// Counts an end that is durable.
+    /// Counts the end of an attempt, if it was stored.
     pub(crate) fn ended(&self, finish: &AttemptEnd, counted: &Counted, finished: &Finished) {
         let Finished::Stored(after, _) = finished else { return };
         let counts = &counted.definition.counts;
         match after {
-            After::Retry { reason, .. } => counts.retry(*reason),
-            After::Verdict { status, .. } => {
+            NextStep::Retry { reason, .. } => counts.retry(*reason),
+            NextStep::Verdict { status, .. } => {
                 counts.run(*status);
                 if let Some(labelled) = &counted.definition.labelled {
                     labelled.run(*status);

@@ -12,7 +12,7 @@ use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 
 /// Maximum number of namespaces with counts of their own.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
-/// The common name of the others; it is not a valid name of a namespace.
+/// The name under which all further namespaces are counted together; it is not a valid name of a namespace.
 pub(super) const OTHERS: &str = "_other";
 
 /// The outcome of a fire, as it is counted.
@@ -168,7 +168,7 @@ impl Namespaces {
         Arc::clone(known.entry(id).or_insert_with(|| Arc::new(NamespaceCounts::new(name))))
     }
 
-    /// The ids and names of these namespaces.
+    /// The ids and names of the namespaces with counts.
     pub(crate) fn names(&self) -> Vec<(NamespaceId, String)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(id, counts)| (*id, counts.name.clone())).collect()

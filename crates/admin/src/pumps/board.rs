@@ -21,7 +21,7 @@ pub(super) struct Report {
     pub(super) taken: (i64, i64),
     /// Its items, by name.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,
-    /// Whether a look took it before the group was known.
+    /// Whether a look took the report before it knew the group.
     pub(super) waited: bool,
 }
 
@@ -70,7 +70,7 @@ impl PumpBoard {
         }
     }
 
-    /// Removes a stream of an executor that has ended.
+    /// Removes an executor's stream that has ended.
     pub(crate) fn leave(&self, executor: ExecutorId, number: u64) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         if streams.get(&executor).is_some_and(|session| session.number == number) {
@@ -82,7 +82,7 @@ impl PumpBoard {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).get(&executor).cloned()
     }
 
-    /// Takes the reports of an executor. For each item the newest state counts; that it was released is not forgotten.
+    /// Takes the reports of an executor. For each item the newest state counts.
     pub(crate) fn take(&self, executor: ExecutorId, reports: Vec<v1::PumpReport>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports {
@@ -114,7 +114,7 @@ impl PumpBoard {
         (reports, ended)
     }
 
-    /// Puts back reports that could not be written: they come with the next look, and newer reports count more.
+    /// Puts back reports that could not be written: they come with the next look, unless newer reports replace them.
     pub(super) fn put_back(&self, reports: Reports) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, groups) in reports {
@@ -156,7 +156,7 @@ mod tests {
         v1::PumpReport { run_id: 7, attempt: 1, job_id: 5, term: 1, number: sequence, items }
     }
 
-    /// A group reports a change once: what a look took and could not write is there for the next one.
+    /// A group reports a change once: the next look gets the reports that a look took and could not write.
     #[test]
     fn what_could_not_be_written_comes_again_behind_what_is_newer() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, surplus};
+use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, executor_to_unload};
 use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 
@@ -45,7 +45,7 @@ impl Groups {
         self.by_job.retain(|job, _| jobs.contains(job));
     }
 
-    /// The changes that executors report, for the groups that they had.
+    /// The changes from the reports of executors on groups that they had when these were last seen.
     pub(super) fn reported(
         &mut self,
         job: JobId,
@@ -79,7 +79,7 @@ impl Groups {
         seen.is_some_and(|seen| seen.root == Some(root))
     }
 
-    /// The groups of a job that may get items, or have some.
+    /// The groups of a job that this look has seen.
     pub(super) fn of(&self, job: JobId, now: Timestamp) -> Vec<Group> {
         let groups = self.by_job.get(&job).into_iter().flatten().filter(|(_, seen)| seen.seen_at == now);
         let mut groups: Vec<Group> = groups.map(|(owner, seen)| Group { owner: *owner, mode: seen.mode }).collect();
@@ -115,7 +115,7 @@ impl Groups {
                 taken: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
-            // A group that a pause found in the queue and that began all the same has no request of its own to end: its root run has.
+            // A group that was queued when the job was paused, and began all the same, has no cancel request of its own: its root run has.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
             seen.mode = if ends || seen.leaves {
                 GroupMode::Leaves
@@ -158,14 +158,14 @@ impl Groups {
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {
-                // A message that does not fit is sent again.
+                // If the stream has no room for the message, the orders are sent again later.
                 stream.send(message(shared.membership.token(), orders));
             }
         }
     }
 }
 
-/// Lets groups leave executors that take none any more, and one group at a time if another executor has fewer.
+/// Makes groups leave executors that no longer take any, and one group at a time if another executor has fewer.
 fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
     let now = look.now;
     let online = online(shared, look);
@@ -181,9 +181,9 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
             (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
         }
     }
-    // Whether groups are on their way to the executors with the fewest.
+    // Whether a group is already leaving: then only executors that take no groups lose further ones.
     let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.leaves);
-    while let Some(from) = surplus(&loads, pump.per_executor) {
+    while let Some(from) = executor_to_unload(&loads, pump.per_executor) {
         if is_moving && loads[from].room != Room::Off {
             return;
         }

@@ -32,7 +32,7 @@ use crate::definitions::Compiled;
 use crate::node::Node;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// Reports that come close together are written at once.
+/// How long reports are gathered, to be written together.
 const GATHER: Duration = Duration::from_millis(200);
 /// How many root runs of a job are looked at: an open one, one that waits behind it, and some that have ended.
 const ROOT_COUNT: u32 = 8;
@@ -93,7 +93,7 @@ impl PumpLoop {
             drop(shared.pumps.take_news());
             return Ok(0);
         }
-        // Groups report a change once, so reports are taken only when the jobs are known that they may change.
+        // Groups report a change once, so reports are taken only after the jobs that they concern were read.
         let records = shared.store.pump_jobs().await?;
         let jobs: BTreeSet<JobId> = records.iter().map(|record| record.job).collect();
         self.groups.keep(&jobs);
@@ -143,7 +143,7 @@ impl PumpLoop {
     /// Whether a job continues to rest.
     fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
         let Some(pump) = &look.job().pump else { return false };
-        // A pump that is dry was so when its rest began, or has reported it.
+        // Dryness need not be checked: a pump that is dry was so when its rest began, or its report ends the rest.
         let step = |root| look.next_step(pump, root, false);
         let Some(totals) = self.rests.go_on(noticed, look.now, step) else { return false };
         self.totals.insert(look.record.job, totals);
@@ -243,7 +243,7 @@ impl PumpLoop {
     }
 }
 
-/// The same changes, unless a test has taken out one of their safeguards.
+/// Returns the changes as they are, unless a mutant takes out one of their safeguards.
 fn weakened(changes: Vec<(String, Change)>, items: &BTreeMap<String, Item>) -> Vec<(String, Change)> {
     let weaken = |(name, change): (String, Change)| match change {
         Change::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,

@@ -9,13 +9,13 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 
-/// How long after it was sent an order that the group has not reported to have taken is sent again.
+/// How long an order waits for the group to take it before it is sent again.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// The content of an order: another order with the same content need not be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Content {
-    /// Items with their epochs, and whether they are asked back.
+    /// Items with their epochs, and whether the group is to release them.
     items: Vec<(String, i64, bool)>,
     /// Whether the group leaves its executor.
     leaves: bool,
@@ -80,7 +80,8 @@ impl Ordered {
 }
 
 /// The number of the next order to a group: above `last`, which is this server's, and above the number that the group has taken under this
-/// term, which may be from before a restart and by a clock that was ahead. It is never behind the clock, so that it rises beyond a restart.
+/// term, which may be from before a restart and by a clock that was ahead. It is never behind the clock, so that numbers keep rising after
+/// a restart.
 pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
     let known = if taken.0 == term { last.max(taken.1) } else { last };
     now.as_millis().max(known + 1)

@@ -54,7 +54,7 @@ impl Rests {
         self.0.retain(|job, _| jobs.contains(job));
     }
 
-    /// The totals of the items of a job that continues to rest; `None` for a job that is to be looked at, whose rest is over.
+    /// The totals of the items of a job that continues to rest; `None` if its rest is over, so that a look must handle it.
     pub(super) fn go_on(
         &mut self,
         noticed: &Noticed,

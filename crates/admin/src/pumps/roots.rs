@@ -48,7 +48,7 @@ impl PumpLoop {
         let Some(pump) = look.job().pump.clone() else { return Ok(0) };
         let roots = self.node.store().pump_roots(look.record.job, ROOT_COUNT).await?;
         if roots.iter().any(|run| !run.status.is_terminal()) {
-            // The job is taken over with its runs.
+            // The job is taken over with its open root run.
             return Ok(0);
         }
         self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
@@ -127,6 +127,6 @@ pub(super) fn root(run: &Run) -> Root {
         status: run.status,
         reason: if forgets { Some(Reason::Changed) } else { reason },
         finished_at: run.finished_at,
-        ends: run.cancel_by.is_some(),
+        is_asked_to_end: run.cancel_by.is_some(),
     }
 }

@@ -1,4 +1,4 @@
-//! The executors that are online. An open stream is a fact, so the registry is in memory, one per node; the other nodes read the store's
+//! The executors that are online. Each node has a registry in memory, of the streams that are open to it; the other nodes read the store's
 //! session rows.
 
 mod schema_cost;

@@ -124,7 +124,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `unevaluated…` checks the value against these once more, level by level, to see which of them count.
+    /// `unevaluated…` checks the value once more against the schemas that apply to it, level by level, to see which of these it satisfies.
     fn marks(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
         let place = Place { depth: place.depth + 1, ..place };
         if place.depth > DEPTH_MAX {

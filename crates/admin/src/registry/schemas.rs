@@ -18,7 +18,7 @@ const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 const COMPLAINT_COUNT_MAX: usize = 50;
 /// How much of a value a complaint shows, in characters.
 const SHOWN_LEN_MAX: usize = 100;
-/// Maximum total length for the executors of one app that are connected to this server; a schema that several declare counts once.
+/// Maximum total length of the schemas of one app's executors on this server; a schema that several declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -76,7 +76,7 @@ impl ParamsSchema {
             fields.remove(PARENTS);
         }
         let mut allowed = affordable(&self.document, &params);
-        // If the handler wants fields, the SDK reads no parameters as an empty object.
+        // For a handler that expects fields, the SDK reads missing parameters as an empty object.
         if params.is_null() && allowed != Affordable::Nothing && !validator.is_valid(&params) {
             params = Value::Object(Map::new());
             allowed = affordable(&self.document, &params);
@@ -186,7 +186,7 @@ pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 type Pool = HashMap<String, Weak<ParamsSchema>>;
 
 impl SchemaPool {
-    /// The schemas of an executor, from its handlers and texts. A text that is too long or no schema is left out, with a line in the log.
+    /// The schemas of an executor, from pairs of handler and schema text. A text that is too long or no schema is left out, and logged.
     pub(crate) fn of_executor(
         &self,
         app: AppId,
@@ -301,7 +301,7 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
     }
 }
 
-/// The library's message, with the value shortened, because the expected value comes after it.
+/// The library's message with the value shortened, since what the schema expects comes after the value.
 fn sentence(error: &ValidationError<'_>) -> String {
     cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }

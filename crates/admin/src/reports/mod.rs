@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use chrono::{Datelike, NaiveDate};
-use rondel_core::report::Kept;
+use rondel_core::report::PerMilleShares;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{RunId, Timestamp};
 use rondel_store::StoreError;
@@ -126,7 +126,7 @@ pub struct Row {
     /// How much later than planned the runs started.
     pub lateness: Sketch,
     /// The permille of runs that succeeded and of runs that started on time.
-    pub kept: Kept,
+    pub kept: PerMilleShares,
 }
 
 impl Row {
@@ -138,7 +138,7 @@ impl Row {
             verdicts: Verdicts::default(),
             durations: Sketch::default(),
             lateness: Sketch::default(),
-            kept: Kept::default(),
+            kept: PerMilleShares::default(),
         }
     }
 
@@ -150,7 +150,7 @@ impl Row {
 
     fn finish(mut self, on_time: Duration) -> Self {
         let Verdicts { succeeded, skipped, .. } = self.verdicts;
-        self.kept = Kept::of((succeeded, self.verdicts.trouble(), skipped), &self.lateness, on_time);
+        self.kept = PerMilleShares::of((succeeded, self.verdicts.trouble(), skipped), &self.lateness, on_time);
         self
     }
 }
@@ -170,7 +170,7 @@ pub struct Failure {
     pub newest: Option<RunId>,
 }
 
-/// The longest step of the counts of a kind: it is the one that is read.
+/// The step of the counts that reports read: the longest one of the kind.
 const fn step(kind: PointKind) -> Step {
     match kind {
         PointKind::Namespace | PointKind::App => Step::Hour,

@@ -65,7 +65,7 @@ fn percent(per_mille: Option<u32>) -> String {
 #[cfg(test)]
 mod tests {
     use rondel_core::Timestamp;
-    use rondel_core::report::Kept;
+    use rondel_core::report::PerMilleShares;
     use rondel_core::sketch::Sketch;
     use rondel_store::rollups::Verdicts;
 
@@ -79,7 +79,7 @@ mod tests {
             verdicts: Verdicts { succeeded, failed, ..Verdicts::default() },
             durations: Sketch::default(),
             lateness: Sketch::default(),
-            kept: Kept { succeeded: Some(995), on_time: None },
+            kept: PerMilleShares { succeeded: Some(995), on_time: None },
         }
     }
 

@@ -7,7 +7,7 @@ use rondel_core::alert::expect::{ExpectKind, Expectations, Successes, is_expecta
 use rondel_core::alert::{Observation, RuleSpec, SubjectKind};
 use rondel_core::{AlertRuleId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::alerts::{AlertWrite, ExpectLook, IncidentRecord, OpenLook, RuleRecord, WatchedJob};
+use rondel_store::alerts::{AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleRecord, WatchedJob};
 
 use super::look::{Findings, LookContext, clear, is_full, unwatched};
 use super::{facts, states};
@@ -48,7 +48,7 @@ impl LookContext<'_> {
         }
         if is_open_due {
             let period = states::FAST_PERIOD.min(self.node.shared().config.alert_rules_period * 5);
-            findings.open_look = Some(OpenLook { at: (!open.kinds.is_empty()).then(|| self.now + period) });
+            findings.open_look = Some(OpenRunsCheck { at: (!open.kinds.is_empty()).then(|| self.now + period) });
         }
         for one in seen.0.into_values() {
             self.decide_expect(one, findings).await?;
@@ -59,7 +59,7 @@ impl LookContext<'_> {
     /// Evaluates expectations that are due. One that was met is scheduled for its next instant, and writes nothing else.
     async fn look_at_due(
         &self,
-        looks: &[ExpectLook],
+        looks: &[ExpectCheck],
         seen: &mut SeenRules,
         findings: &mut Findings,
     ) -> Result<(), StoreError> {
@@ -69,13 +69,13 @@ impl LookContext<'_> {
         let jobs = store.watched_by_id(&ids).await?;
         let jobs: HashMap<JobId, WatchedJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for kind in ExpectKind::ALL.iter().copied() {
-            let its: Vec<&ExpectLook> = looks.iter().filter(|look| look.kind == kind).collect();
+            let its: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
             let newest = self.newest_successes(&its, &jobs).await?;
             for look in its {
                 let expected = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
                 let found = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
                 let Some((job, expect, rule)) = found else {
-                    findings.looks.push(ExpectLook { at: None, ..*look });
+                    findings.looks.push(ExpectCheck { at: None, ..*look });
                     continue;
                 };
                 let is_day = facts::days_of(self.node, self.namespace, &rule).await?;
@@ -83,7 +83,7 @@ impl LookContext<'_> {
                 let known = Successes { newest, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
                 let sighting = expect.judge(kind, known, (look_at, self.now), &is_day);
-                findings.looks.push(ExpectLook { at: expect.next_look(kind, known, self.now, &is_day), ..*look });
+                findings.looks.push(ExpectCheck { at: expect.next_look(kind, known, self.now, &is_day), ..*look });
                 if !sighting.is_clear() {
                     let one = seen.of(self.record(rule_id(self.namespace, &rule), rule));
                     one.seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
@@ -96,7 +96,7 @@ impl LookContext<'_> {
     /// The newest successes in the ledger, for jobs whose counts do not include a recent enough one.
     async fn newest_successes(
         &self,
-        looks: &[&ExpectLook],
+        looks: &[&ExpectCheck],
         jobs: &HashMap<JobId, WatchedJob>,
     ) -> Result<HashMap<JobId, Timestamp>, StoreError> {
         let mut doubtful: Vec<JobId> = Vec::new();
@@ -174,8 +174,8 @@ impl SeenRules {
     }
 }
 
-/// Whether moving a look is worth a write: the look is near, or the next one is far.
-fn is_worth(look: &ExpectLook, next: Timestamp, now: Timestamp) -> bool {
+/// Whether postponing a look to `next` is worth a write: always for a time of day, otherwise only if the wait more than doubles.
+fn is_worth(look: &ExpectCheck, next: Timestamp, now: Timestamp) -> bool {
     look.at.is_some_and(|at| next > at && (look.kind == ExpectKind::SuccessBy || at.since(now) * 2 < next.since(now)))
 }
 
@@ -200,7 +200,7 @@ pub(super) async fn move_on(
             // The calendar is ignored here: a look on a day that it excludes finds the next one.
             let next = expect.next_look(row.kind, known, now, |_| true);
             if let Some(next) = next.filter(|next| is_worth(row, *next, now)) {
-                looks.push(ExpectLook { at: Some(next), ..*row });
+                looks.push(ExpectCheck { at: Some(next), ..*row });
             }
         }
     }

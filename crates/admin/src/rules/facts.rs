@@ -10,19 +10,19 @@ use rondel_core::calendar::Calendar;
 use rondel_core::notice::RunSample;
 use rondel_core::{AppId, JobId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleRecord, Sweep, WatchedJob};
+use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleProgress, RuleRecord, WatchedJob};
 
 use crate::node::Node;
 
-/// Runs read in addition to the longest streak, so that a success since then that ended a streak is found.
+/// Runs read beyond the longest streak, so that a later success, which ended a streak, is found.
 const BEYOND_STREAK: u32 = 50;
 /// Maximum number of sample runs in a message for one job …
 const SAMPLES_EACH: usize = 3;
 /// … and in one look.
 const SAMPLES_MAX: usize = 60;
-/// Future fires have no row yet, but a run may have been requested for an instant up to this far ahead.
+/// How far ahead runs are read: future fires have no row yet, but a run may have been requested for a later instant.
 const AHEAD: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of deadlines skipped that passed while no server ran; only the last one counts.
+/// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
 const PASSED_MAX: u32 = 1_000;
 
 /// Data about the jobs with events, and about jobs with incidents that are due for a check.
@@ -244,7 +244,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     let is_day = days_of(node, rule.namespace, &rule.spec).await?;
     let mut sweep = match &rule.sweep {
         Some(sweep) => sweep.clone(),
-        None => Sweep {
+        None => RuleProgress {
             at: passed(&rule.spec, rule.check_at.unwrap_or(now), now, &is_day),
             after: String::new(),
             next: None,
@@ -254,7 +254,7 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     let (seen, next) = of_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
     sweep.next = earlier(sweep.next, next);
     let check = match last {
-        Some(after) => RuleCheck { rule: rule.id, at: Some(now), sweep: Some(Sweep { after, ..sweep }) },
+        Some(after) => RuleCheck { rule: rule.id, at: Some(now), sweep: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next, &is_day), sweep: None },
     };
     Ok(Swept { seen, is_more: check.sweep.is_some(), check })
@@ -423,7 +423,7 @@ mod tests {
         let newest: Vec<EndedRun> = (401..=550).rev().map(|id| ended(id, RunStatus::Failed)).collect();
         let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
         assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), news: 500 });
-        // None of them is among the newest.
+        // None of these events is among the newest runs.
         assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), news: 300 });
     }
 
@@ -431,7 +431,7 @@ mod tests {
     fn a_flood_that_a_success_has_ended_is_over() {
         let newest: Vec<EndedRun> = (501..=650).rev().map(|id| ended(id, RunStatus::Succeeded)).collect();
         let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-        assert_eq!(sighting(&newest, &events), Sighting::Held { since: at(1), news: 500 });
+        assert_eq!(sighting(&newest, &events), Sighting::HasEnded { since: at(1), news: 500 });
     }
 
     #[test]

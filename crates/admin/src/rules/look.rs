@@ -8,7 +8,7 @@ use rondel_core::alert::{
 };
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, MessageId, NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectLook, IncidentRecord, OpenLook, RuleCheck, RuleRecord};
+use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleCheck, RuleRecord};
 use rondel_store::channels::NewMessage;
 
 use super::facts::{self, Facts};
@@ -42,8 +42,8 @@ pub(super) struct Findings {
     incidents: Vec<IncidentRecord>,
     messages: Vec<NewMessage>,
     checks: Vec<RuleCheck>,
-    pub(super) looks: Vec<ExpectLook>,
-    pub(super) open_look: Option<OpenLook>,
+    pub(super) looks: Vec<ExpectCheck>,
+    pub(super) open_look: Option<OpenRunsCheck>,
     pub(super) is_more: bool,
 }
 
@@ -137,7 +137,7 @@ impl<'a> LookContext<'a> {
                     (seen, check) = (swept.seen, Some(swept.check));
                     findings.is_more |= swept.is_more;
                 }
-                ConditionKind::Look if is_checked => {
+                ConditionKind::Polled if is_checked => {
                     let space = (self.namespace, self.name.as_str());
                     let open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
                     // A state that is not known yet neither opens nor closes an incident.
@@ -149,7 +149,7 @@ impl<'a> LookContext<'a> {
                     );
                     check = Some(RuleCheck { rule: rule.id, at, sweep: None });
                 }
-                ConditionKind::Instant | ConditionKind::Look => {}
+                ConditionKind::Instant | ConditionKind::Polled => {}
             }
             if rule.spec.condition.kind() == ConditionKind::Instant {
                 let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();

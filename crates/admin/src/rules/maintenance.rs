@@ -14,7 +14,7 @@ use crate::node::Node;
 const REASON_LEN_MAX: usize = 1_000;
 /// How far in the future a window may begin: 366 days.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Time limit for saving a window: it is part of the lead between saving and the first fire inside.
+/// Time limit for saving a window, which [`maintenance_lead`] includes.
 const SAVE_MAX: Duration = Duration::from_secs(5);
 
 /// When a window ends.

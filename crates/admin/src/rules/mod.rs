@@ -34,14 +34,14 @@ use crate::node::Node;
 
 /// How long resolved incidents, ended silences and ended maintenance windows are kept.
 const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How often old ones are deleted.
+/// How often incidents, silences and windows older than [`KEPT`] are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
 /// Jobs whose looks one transaction postpones.
 const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick, so that a flood there does not delay the others.
 const LOOK_COUNT_MAX: u32 = 20;
-/// Maximum number of lost looks per namespace and tick.
+/// Maximum number of lost looks ([`look::Looked::Lost`]) per namespace and tick.
 const LOST_MAX: u32 = 3;
 /// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
 const PASS: &str = "alert_rules";

@@ -251,7 +251,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     spec.check().map_err(RuleError::Invalid)?;
     let now = node.now();
     let (seen, looked_at) = match spec.condition.kind() {
-        ConditionKind::Look => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
+        ConditionKind::Polled => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
         ConditionKind::Instant => of_jobs(node, namespace.0, spec, now).await?,
         ConditionKind::Events => (of_troubled(node, namespace.0, spec, now).await?, None),
     };

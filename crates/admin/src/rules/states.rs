@@ -24,7 +24,7 @@ const SAMPLE_COUNT: usize = 100;
 const POINT_COUNT: u32 = 20_000;
 /// The usual duration of a job's runs is taken from this period.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Points per minute are kept for a day.
+/// The longest window summed from points per minute, which are kept for a day.
 const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// How often conditions that change slowly are checked.
 const SLOW_PERIOD: Duration = Duration::from_secs(30);

@@ -12,7 +12,7 @@ pub(crate) struct CaughtUp {
 }
 
 impl CaughtUp {
-    /// A scan begins at `now` under a lease held since `held_since`. Returns the instant at which it measures how late a fire is.
+    /// A scan begins at `now` under a lease held since `held_since`. Returns the instant as of which it judges how late fires are.
     pub(crate) fn begin(&mut self, token: LeaseToken, held_since: i64, now: i64) -> i64 {
         let lease = Some((token, held_since));
         if self.lease != lease {
@@ -21,7 +21,7 @@ impl CaughtUp {
         if mutant::on(Mutant::LateIsMissed) { now } else { self.at }
     }
 
-    /// Records that a scan that began then has claimed everything.
+    /// Records that the scan that began at `began` has claimed everything.
     pub(crate) fn complete(&mut self, began: i64) {
         self.at = self.at.max(began);
     }

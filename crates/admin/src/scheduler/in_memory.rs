@@ -11,8 +11,8 @@ use rondel_store::ledger::UnsentPlace;
 
 use crate::scheduler::shares::{Owner, Shares, is_shard};
 
-/// The open runs in memory, each with its attempt and its epoch: late news of an earlier attempt does not concern the attempt that is here,
-/// and a run that is left of an ended lease is not the one that was taken over from that lease.
+/// The open runs in memory, each with its attempt and its epoch: a late event about an earlier attempt does not change the attempt that is
+/// here, and one about a run under an ended lease does not change that run once it was taken over.
 ///
 /// Memory is bounded: a first attempt for which its job, app or namespace has no room is left in the store, and so are the later first
 /// attempts of its job, until there is room ([`take_up`](Self::take_up)).
@@ -34,7 +34,7 @@ struct Contents {
 /// The runs of a job that are left in the store.
 #[derive(Clone, Copy, Debug)]
 struct Left {
-    /// The place before the first run.
+    /// The place just before the first of them in their order.
     place: UnsentPlace,
     /// Since when there are such runs.
     since: Timestamp,
@@ -108,14 +108,14 @@ impl Awaiting {
         runs.into_iter().filter(|run| known.insert(run.id, run.job).is_none()).collect()
     }
 
-    /// Those of `runs` that are not among them.
+    /// Those of `runs` that are not known to await their children.
     pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|run| !known.contains_key(run));
         runs
     }
 
-    /// All of them.
+    /// All runs that await their children.
     pub(crate) fn all(&self) -> Vec<(JobId, RunId)> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(run, job)| (*job, *run)).collect()
@@ -226,8 +226,8 @@ impl InMemory {
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and any whose queue timeout
-    /// has passed, so that it ends (`ends_at` gets the start of its wait). Returns them, and whether the whole page is here. `is_last`: no
-    /// page follows.
+    /// has passed, so that it ends (`ends_at` computes that from the start of its wait). Returns them, and whether the whole page is in
+    /// memory. `is_last`: no page follows.
     pub(crate) fn take_up(
         &self,
         job: JobId,

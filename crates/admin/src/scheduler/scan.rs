@@ -161,7 +161,7 @@ impl ScanLoop {
         Ok(u64::try_from(taken.won).unwrap_or(u64::MAX))
     }
 
-    /// Claims jobs that are due soon before late ones: however many are late, the others stay on time.
+    /// Claims the jobs that are due soon first, and then late ones: however many are late, the others stay on time.
     async fn claim_due(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
         let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);
@@ -179,7 +179,7 @@ impl ScanLoop {
         Ok(soon.and(late).and(waiting).and(overdue).and(dense))
     }
 
-    /// Claims the fires that became due before the look-ahead.
+    /// Claims the fires that have been due for longer than `look_ahead`.
     async fn claim_backlog(
         &mut self,
         held: &Held,
@@ -261,7 +261,7 @@ impl ScanLoop {
         full
     }
 
-    /// Claims page after page until the range is empty, the budget is used up, or nothing moves. Returns how many jobs were won.
+    /// Claims page after page until the range is empty, the budget is used up, or none of a page's jobs can be claimed.
     async fn claim_range(
         &mut self,
         held: &Held,
@@ -290,7 +290,7 @@ impl ScanLoop {
             if count < range.limit || (all_mine && won == 0) {
                 return Ok(Taken { won: all_won, is_all: true });
             }
-            // A page with jobs that are left to others would come again.
+            // A page with jobs that are left to others would be read again, so the next one starts at its last instant.
             if let Some(last) = last.filter(|_| !all_mine) {
                 if last == range.from {
                     return Ok(Taken { won: all_won, is_all: true });
@@ -302,7 +302,7 @@ impl ScanLoop {
         Ok(Taken { won: all_won, is_all: false })
     }
 
-    /// The due jobs of these that this node may take.
+    /// Those of these due jobs that this node may take.
     fn mine(&mut self, held: &Held, whose: ClaimScope<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
         match whose {
             ClaimScope::Own => due,
@@ -315,7 +315,7 @@ impl ScanLoop {
         }
     }
 
-    /// Plans and claims these jobs, the lanes at the same time. Returns how many were won.
+    /// Plans and claims these jobs, in all lanes at the same time. Returns how many were won.
     async fn claim(&self, held: &Held, due: Vec<DueJob>) -> Result<usize, StoreError> {
         if due.is_empty() {
             return Ok(0);
@@ -336,7 +336,7 @@ impl ScanLoop {
         for seen in due {
             // An unreadable definition was logged when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            // A fire of a dense instant is claimed alone.
+            // A fire of a dense instant may be beyond the look-ahead: it is claimed without later ones.
             let window = Window { end: window.end.max(seen.next_fire_at), ..window };
             let closed = match mutant::on(Mutant::WindowsUnheeded) {
                 true => Vec::new(),

@@ -15,21 +15,21 @@ use std::hash::Hash;
 use rondel_core::{AppId, JobId, NamespaceId, Run};
 use rondel_failpoint::mutant::{self, Mutant};
 
-/// How many times as many waiting runs as a job, in relation to the free room, an app may have in memory, and a namespace …
+/// The maximum number of waiting runs of an app, and of a namespace, in multiples of the free room; that of a job is the free room itself.
 const APP_FACTOR: usize = 8;
 const NAMESPACE_FACTOR: usize = 16;
 
-/// How many times as many runs as the reserve has room for a job may have, including those at executors.
+/// The maximum number of runs of a job, those at executors included, in multiples of the room that is left in the reserve.
 const OPEN_FACTOR: usize = 4;
 
-/// One part in this many of the memory for open runs exists in addition, for runs whose queue timeout has passed.
+/// The memory for open runs, divided by this, exists in addition for runs whose queue timeout has passed.
 const ENDING_PART: usize = 8;
 
-/// One part in this many of the memory for open runs is a reserve: for jobs with few waiting runs, and for jobs with none.
+/// The memory for open runs, divided by these, is a reserve: for jobs with few waiting runs, and for jobs with none.
 const RESERVE_PART: usize = 4;
 const LAST_RESERVE_PART: usize = 8;
 
-/// A job may have one part in this many of what the reserve has left for it, and at most that of the memory for open runs.
+/// By the reserve, a job's waiting runs may reach its share of the room left there and all memory for open runs, each divided by this.
 const FEW_PART: usize = 16;
 
 /// The job, app and namespace of a run.
@@ -118,7 +118,7 @@ impl Shares {
         self.has_room_beside(owner, max, 0)
     }
 
-    /// Like [`has_room`](Self::has_room), without `own` of the job's waiting runs.
+    /// Like [`has_room`](Self::has_room), as if the job had `own` fewer waiting runs.
     fn has_room_beside(&self, owner: Owner, max: usize, own: usize) -> bool {
         if mutant::on(Mutant::NoBound) {
             return true;

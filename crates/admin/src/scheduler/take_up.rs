@@ -11,7 +11,7 @@ use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::in_memory::LookBounds;
 
-/// How often it is checked whether there is room for one of them.
+/// How often it is checked whether there is room for a run that was left in the store.
 const PERIOD: Duration = Duration::from_millis(200);
 
 /// Where the last look ended.
@@ -48,7 +48,7 @@ impl TakeUp {
     }
 }
 
-/// Takes up a page of one job. Returns whether there was room for some of it.
+/// Takes up a page of one job's runs. Returns whether there was room for some of them.
 async fn take_up_page(shared: &Shared, held: &Held, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
     let Some(place) = shared.in_memory.left_of(job) else { return Ok(false) };

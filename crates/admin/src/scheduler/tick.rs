@@ -119,7 +119,7 @@ impl TickLoop {
     }
 
     /// Splits a batch into runs that may continue, and runs of jobs that have others under an earlier lease of this node, which are taken
-    /// over first. A job without such runs does not get any later.
+    /// over first. A job that has none of those gets no further ones.
     async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
         let token = self.shared.membership.token();
         if !self.shared.is_adopting() {
@@ -183,7 +183,7 @@ impl TickLoop {
                     ended.push((finish, Counted::of(&run, definition)));
                 }
                 (Some(RunCheck { drop_for: Some(reason), .. }), Some(definition)) if run.cause != 0 => {
-                    // Its job was paused or deleted while the run was planned, and this server had no occasion to end it.
+                    // Its job was paused or deleted while the run was planned, and this server has not ended it since.
                     let finish = finish_unsent(&run, definition, Outcome::Skipped(*reason), now, None);
                     ended.push((finish, Counted::of(&run, definition)));
                 }

@@ -16,7 +16,7 @@ pub use self::address::Address;
 use crate::identity::tokens::{Token, principal_of};
 use crate::node::Node;
 
-/// Maximum number of executors of an app registered by hand. Callers that register at the same moment can exceed it by their number.
+/// Maximum number of executors of an app registered by hand. Concurrent callers can exceed it: each counts them before it adds its own.
 pub const BY_HAND_COUNT_MAX: u32 = 200;
 
 /// Why an executor cannot be registered by hand.
@@ -47,7 +47,7 @@ pub enum ByHandError {
 /// A sentence with the address and the expected form.
 pub fn allowed_address(text: &str, networks: &AllowedAddresses) -> Result<Address, String> {
     let address = Address::parse(text)?;
-    check_host(address.url(), &networks.clone().alone()).map_err(|refused| refused.to_string())?;
+    check_host(address.url(), &networks.clone().without_public()).map_err(|refused| refused.to_string())?;
     Ok(address)
 }
 
@@ -91,7 +91,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
     Ok(executor)
 }
 
-/// Removes such a registration; false if there is none.
+/// Removes an executor that was registered by hand; false if there is none.
 ///
 /// # Errors
 /// The store's.

@@ -23,7 +23,7 @@ pub(crate) struct ChannelArgs {
 
 #[derive(Debug, Subcommand)]
 enum ChannelCommand {
-    /// List the channels with how their latest message went
+    /// List the channels, with the result of their latest message
     List,
     /// Show a channel without its secrets
     Show(NameArgs),
@@ -31,7 +31,7 @@ enum ChannelCommand {
     Set(Box<SetArgs>),
     /// Delete a channel; its messages that were not sent are dropped
     Delete(NameArgs),
-    /// Send a message that is marked as a test, and show how that went
+    /// Send a test message, and show the result
     Test(NameArgs),
     /// List each try to deliver a message, the latest first
     Deliveries(DeliveriesArgs),

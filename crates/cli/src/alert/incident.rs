@@ -66,7 +66,7 @@ impl IncidentArgs {
     }
 }
 
-/// When it was first reported, or why it was not.
+/// When the incident was first reported, or why it was not.
 fn reported(incident: &Value, now: Timestamp) -> String {
     let count = |field: &str| incident[field].as_array().map_or(0, Vec::len);
     let (channels, missing) = (count("channels"), count("missing_channels"));

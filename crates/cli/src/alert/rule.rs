@@ -8,7 +8,7 @@ use rondel_core::Timestamp;
 use rondel_core::alert::{Condition, disk};
 use serde_json::{Map, Value, json};
 
-use super::rule_words::{warn, with_flags, would};
+use super::rule_words::{dry_run_text, warn, with_flags};
 use crate::client::{Ask, Body, Client, JSON, text_of};
 use crate::delete::delete;
 use crate::exit::Failure;
@@ -71,7 +71,7 @@ struct SetArgs {
     /// Watch the jobs with a label
     #[arg(long, value_name = "KEY=VALUE", group = "scope")]
     label: Option<String>,
-    /// Watch all jobs of the namespace, as a new rule does that names none; for a rule that has watched fewer
+    /// Watch all jobs of the namespace, which is the default for a new rule; widens a rule that watches fewer
     #[arg(long, group = "scope")]
     all_jobs: bool,
     #[command(flatten)]
@@ -88,13 +88,13 @@ struct SetArgs {
     /// How long further occurrences are collected before they are reported
     #[arg(long, value_name = "DURATION")]
     digest: Option<String>,
-    /// From so many open incidents on, further ones are reported together
+    /// The number of open incidents from which on further ones are reported together
     #[arg(long, value_name = "N")]
     group_over: Option<u32>,
     /// The channel to report to if an incident was not acknowledged in time
     #[arg(long, value_name = "CHANNEL", requires = "escalate_after")]
     escalate_to: Option<String>,
-    /// How long after the beginning of the incident
+    /// How long after its beginning an incident escalates
     #[arg(long, value_name = "DURATION", requires = "escalate_to")]
     escalate_after: Option<String>,
     /// What a reader of its messages should know
@@ -116,10 +116,10 @@ struct ConditionArgs {
     /// A run failed after its last attempt
     #[arg(long, group = "condition")]
     failed: bool,
-    /// So many runs failed one after the other
+    /// This many runs failed in a row
     #[arg(long, value_name = "N", group = "condition")]
     failures_in_row: Option<u32>,
-    /// So many of a hundred runs failed within the window
+    /// This percentage of runs failed within the window
     #[arg(long, value_name = "PERCENT", groups = ["condition", "counted"])]
     failure_rate: Option<u32>,
     /// The window over which the failure rate, or the growth of the table of runs, is measured
@@ -134,10 +134,10 @@ struct ConditionArgs {
     /// For which reason it was skipped, such as `no_executor`; once per reason
     #[arg(long = "reason", value_name = "REASON", requires = "skipped")]
     reasons: Vec<String>,
-    /// A scheduled run waits so long and has not started
+    /// A scheduled run has waited for this long without starting
     #[arg(long, value_name = "DURATION", group = "condition")]
     late_by: Option<String>,
-    /// No run succeeded by this time of day, of those planned in the 24 hours before
+    /// No run planned in the 24 hours before this time of day has succeeded by then
     #[arg(long, value_name = "HH:MM", group = "condition", requires = "zone")]
     not_succeeded_by: Option<String>,
     /// The time zone of that time
@@ -155,7 +155,7 @@ struct ConditionArgs {
     /// A run has been running for longer
     #[arg(long, value_name = "DURATION", group = "condition")]
     running_longer: Option<String>,
-    /// A run has been running for longer than so many times what 95 of 100 runs take
+    /// A run has been running for longer than N times the 95th percentile of run durations
     #[arg(long, value_name = "N", group = "condition")]
     running_longer_p95: Option<u32>,
     /// An app with jobs has no executor
@@ -219,7 +219,7 @@ impl SetArgs {
             let path = ["alert-rules", "preview"];
             let tried = self.ask(client, (Method::POST, &path), document_text(&document)).await?.value()?;
             let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
-            crate::output::talk(&would(&tried));
+            crate::output::talk(&dry_run_text(&tried));
             return SUBJECTS.items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
@@ -319,8 +319,8 @@ impl ConditionArgs {
             })
     }
 
-    /// Refuses a flag that belongs to a condition other than the given one: the parser accepts it if the two conditions
-    /// exclude each other.
+    /// Refuses a flag whose condition is not given. The parser requires the condition, but not if another given condition
+    /// excludes it.
     fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
         let parts = [

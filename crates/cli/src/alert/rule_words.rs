@@ -13,8 +13,8 @@ pub(super) fn warn(saved: &Value) {
     }
 }
 
-/// Describes a dry run: for what the rule would hold, and at which instant.
-pub(super) fn would(tried: &Value) -> String {
+/// Describes the result of a dry run: for how many subjects the rule would hold, and when it was evaluated.
+pub(super) fn dry_run_text(tried: &Value) -> String {
     let warnings: Vec<String> = tried["warnings"].as_array().into_iter().flatten().map(text_of).collect();
     let mut lines = vec![match warnings.is_empty() {
         true => format!("{}: would hold for {}", text_of(&tried["sentence"]), text_of(&tried["count"])),
@@ -40,7 +40,7 @@ pub(super) fn would(tried: &Value) -> String {
     lines.join("\n")
 }
 
-/// A refusal with flags in place of the document's fields.
+/// Replaces the pointers of a refusal by the flags that set these fields.
 pub(super) fn with_flags(problem: &str) -> String {
     let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
     for complaint in document["errors"].as_array_mut().into_iter().flatten() {
@@ -117,16 +117,16 @@ mod tests {
             "deadline": {"zone": "Europe/Berlin", "counts_from": "2026-11-22T05:00:00Z", "next": "2026-11-23T05:00:00Z"},
         });
         assert_eq!(
-            would(&tried),
+            dry_run_text(&tried),
             "close has not succeeded by 06:00 Europe/Berlin: would hold for 1\nevaluated at 2026-11-23 03:10 Europe/Berlin as if that were \
              the deadline: a success of a run planned from 2026-11-22 06:00 on counts\nthe next deadline is 2026-11-23 06:00 Europe/Berlin"
         );
         let nothing = json!({"sentence": "x failed", "count": 0, "evaluated_at": "2026-11-23T02:10:00Z", "deadline": null,
             "warnings": ["there is no job \"x\": nothing can be observed until there is one"]});
         assert!(
-            would(&nothing).starts_with("x failed: there is no job \"x\": nothing can be observed"),
+            dry_run_text(&nothing).starts_with("x failed: there is no job \"x\": nothing can be observed"),
             "{}",
-            would(&nothing)
+            dry_run_text(&nothing)
         );
     }
 }

@@ -32,13 +32,13 @@ struct Complaint {
 /// One complaint of a problem document.
 #[derive(Debug)]
 pub(crate) struct Finding {
-    /// The place in the body.
+    /// The JSON pointer into the request's body, or the name of a parameter.
     pub(crate) pointer: String,
     /// A sentence.
     pub(crate) message: String,
-    /// The items of a list that it is about; not all of them if there are many.
+    /// The indexes of the list items with this complaint; not all of them if there are many.
     pub(crate) indexes: Vec<usize>,
-    /// How many items it is about.
+    /// How many items have it.
     pub(crate) count: usize,
 }
 

@@ -7,7 +7,7 @@ use reqwest::Response;
 use crate::exit::{Exit, Failure};
 use rondel_core::error_chain::chain_in_one_line;
 
-/// The server sends something, if only an empty line, more often than this.
+/// A stream that is silent for this long is lost: the server sends at least an empty line more often.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// A longer line cannot be a log line.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;

@@ -148,10 +148,10 @@ impl ClientArgs {
         named.or_else(|| contexts.current().map(str::to_owned))
     }
 
-    /// A client with this token, for the server of these flags only.
+    /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
-        // Another part of the program may have installed a provider, which is just as good.
+        // Fails if another part of the program has installed a provider, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
@@ -284,12 +284,12 @@ impl Client {
     ) -> Result<Body, Failure> {
         match self.ask(Ask { method, path, query, body, headers: &[] }).await? {
             Ok(body) => Ok(body),
-            Err(refusal) => Err(self.failure(&refusal).with_hint(&self.meant(path, &refusal).await)),
+            Err(refusal) => Err(self.failure(&refusal).with_hint(&self.similar_jobs_hint(path, &refusal).await)),
         }
     }
 
     /// Names of similar jobs, if a job was not found.
-    async fn meant(&self, path: &[&str], refusal: &Refusal) -> String {
+    async fn similar_jobs_hint(&self, path: &[&str], refusal: &Refusal) -> String {
         let ["jobs", name, ..] = path else { return String::new() };
         if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
             return String::new();
@@ -338,7 +338,7 @@ impl Client {
     }
 
     async fn lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
-        let silent = || Failure::new(Exit::Unreachable, format!("the server {} does not answer", self.place()));
+        let silent = || Failure::new(Exit::Unreachable, format!("the server {} does not answer", self.server_url()));
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
         let response = answered.map_err(|error| self.unreachable(error))?;
         if response.status().is_success() {
@@ -397,12 +397,12 @@ impl Client {
     }
 
     /// The server's URL, without a slash at its end.
-    pub(crate) fn place(&self) -> &str {
+    pub(crate) fn server_url(&self) -> &str {
         self.base.as_str().trim_end_matches('/')
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Failure {
-        let place = self.place();
+        let place = self.server_url();
         let (is_timeout, is_connect) = (error.is_timeout(), error.is_connect());
         let error = error.without_url();
         let cause = if is_connect { last_cause(&error) } else { chain_in_one_line(&error) };

@@ -2,9 +2,9 @@
 
 use strsim::osa_distance;
 
-/// How many letters may be wrong.
+/// Maximum number of edits (of one letter each) between a name and a similar one.
 const DISTANCE_MAX: usize = 2;
-/// How many names are proposed.
+/// Maximum number of names to suggest.
 const COUNT_MAX: usize = 3;
 
 /// The names that are close to `wanted`, the nearest first.

@@ -54,7 +54,7 @@ settings! {
         /// A label that jobs can ask for; once per label
         #[arg(long = "label", global = true, value_name = "KEY=VALUE", env = "RONDEL_AGENT_LABELS", value_delimiter = ',')]
         labels: Vec<String>, example "[\"zone=cn-east-1\", \"disk=ssd\"]";
-        /// This agent's share where runs are dealt by weight
+        /// This agent's weight where runs are distributed by weight
         #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_WEIGHT", value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
         weight: u32 = 1;
         /// Run script text that comes with a job, not only programs named by it
@@ -81,7 +81,7 @@ settings! {
         /// A variable of the agent's environment that runs get beside PATH, HOME, LANG and the like; once per variable
         #[arg(long = "pass-env", global = true, value_name = "NAME", env = "RONDEL_AGENT_PASS_ENV", value_delimiter = ',')]
         pass_env: Vec<String> = Vec::new();
-        /// A program that may be started, by its absolute path, interpreters of scripts too; once per program, without it any
+        /// The absolute path of a program that may be started, interpreters of scripts included; once per program; without it, any may be
         #[arg(
             long = "allow-program",
             global = true,

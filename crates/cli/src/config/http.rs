@@ -15,9 +15,9 @@ const SECTION: &str = HttpSettings::SECTION;
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// Event and log streams send something every 15 s; a shorter timeout would end silent ones.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
-/// Room for one list of jobs in one body, and for another caller's.
+/// One caller has at most half of it, which must hold the largest body: a list of jobs.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
-/// Some of the largest answers for one caller, and as many for others.
+/// One caller has at most half of it, which must hold some of the largest answers.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {
@@ -83,7 +83,7 @@ settings! {
         /// How many event streams there are at the same time, and how many followed logs
         #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
         live_streams: u32 = number(HttpLimits::default().live_streams);
-        /// The same of one caller
+        /// How many of each one caller has at the same time
         #[arg(long = "http-live-streams-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_LIVE_STREAMS_PER_CALLER")]
         live_streams_per_caller: u32 = number(HttpLimits::default().live_streams_per_caller);
@@ -96,7 +96,7 @@ settings! {
         /// How long a connection stays open without a request; one of HTTP/1 at most as long as a head may take
         #[arg(long = "http-idle-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_IDLE_TIMEOUT")]
         idle_timeout: Length = Length(HttpLimits::default().idle_timeout);
-        /// How long a client may take nothing of an answer
+        /// How long a client may read nothing of an answer
         #[arg(long = "http-write-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_WRITE_TIMEOUT")]
         write_timeout: Length = Length(HttpLimits::default().write_timeout);
     }

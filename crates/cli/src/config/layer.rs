@@ -13,7 +13,7 @@ pub(super) trait Layer: Args + Default + Serialize {
     /// Keys without a default, each with an example of a value.
     const EXAMPLES: &'static [(&'static str, &'static str)];
 
-    /// The lowest layer.
+    /// The lowest layer: the defaults.
     fn defaults() -> Self;
 
     /// These settings, with those of a lower layer where one is not set.

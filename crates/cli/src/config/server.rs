@@ -30,7 +30,7 @@ const NO_DATABASE: &str = "is missing: give --database, RONDEL_SERVER_DATABASE o
     postgres://rondel@127.0.0.1/rondel or sqlite:///var/lib/rondel/rondel.db";
 /// Shorter beats load the database, and make every pause of a process look like its end.
 const BEAT_MIN: Duration = Duration::from_millis(200);
-/// The work of a dead server waits for this long.
+/// Not longer, because the jobs of a dead server wait until its lease has ended.
 const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
@@ -39,9 +39,9 @@ const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
 /// How long an executor without a server lets runs take to end before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
-/// Each of these jobs adds a handful of series, and a look-up at each scrape.
+/// Bounded, because each of these jobs adds a handful of series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
-/// Each further key multiplies the combinations of values.
+/// Few, because each further key multiplies the combinations of values.
 const METRICS_LABEL_COUNT_MAX: usize = 8;
 /// A run deleted sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
@@ -49,9 +49,9 @@ const RETENTION_MIN: Duration = Duration::from_secs(1);
 const RULES_PERIOD_MIN: Duration = Duration::from_millis(100);
 const RULES_PERIOD_MAX: Duration = Duration::from_secs(60);
 
-/// Each period costs the database a query.
+/// Not shorter, because each period costs the database a query.
 const ALERT_PERIOD_MIN: Duration = Duration::from_millis(50);
-/// An alert may wait for this long.
+/// Not longer, because an alert may wait for a whole period.
 const ALERT_PERIOD_MAX: Duration = Duration::from_secs(60);
 const ALERT_PREFIX_LEN_MIN: usize = 8;
 const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(100);
@@ -99,7 +99,7 @@ settings! {
         /// Listen on external addresses without TLS; something else restricts access
         #[arg(long, global = true, env = "RONDEL_SERVER_INSECURE_HTTP", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         insecure_http: bool = false;
-        /// How long this server may act after it was last heard of; then another one takes over its jobs
+        /// How long this server may act without renewing its lease; then another one takes over its jobs
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
         lease: Length = Length(EngineConfig::default().lease);
         /// How often the lease is renewed; at most a quarter of it
@@ -138,7 +138,7 @@ settings! {
         /// How long logs are kept after their run began; the same for every server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOG_RETENTION")]
         log_retention: Length = Length(EngineConfig::default().log_retention);
-        /// How often what is due of the rules of alerts is looked at, on one server of a cluster
+        /// How often due alert rules are evaluated, on one server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_RULES_PERIOD")]
         alert_rules_period: Length = Length(EngineConfig::default().alert_rules_period);
         /// How much the logs of a namespace may take in the database, compressed; the oldest ones go first. 0B for no limit
@@ -169,10 +169,10 @@ settings! {
         /// A path under which executors of XXL-JOB find this server, beside / and /xxl-job-admin
         #[arg(long, global = true, value_name = "PATH", env = "RONDEL_SERVER_XXL_PREFIX")]
         xxl_prefix: String, example "\"/scheduler\"";
-        /// How long an executor of XXL-JOB may lack a run that it was given, without a callback for it, before the outcome counts as unknown
+        /// How long a run may be missing on its XXL-JOB executor, without a callback, before its outcome counts as unknown
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_XXL_CALLBACK_TIMEOUT")]
         xxl_callback_timeout: Length = Length(Duration::from_secs(60));
-        /// How often messages of alerts that are due are looked for
+        /// How often due alert messages are looked for
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_PERIOD")]
         alert_period: Length = Length(EngineConfig::default().alert_period);
         /// How many channels of alerts this server sends to at the same time
@@ -181,7 +181,7 @@ settings! {
         /// The folder with files that secrets of channels may name; without it there are none
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_ALERT_SECRETS_DIR")]
         alert_secrets_dir: PathBuf, example "\"/etc/rondel/alert-secrets\"";
-        /// What the names of variables begin with that secrets of channels may name; without it there are none
+        /// The prefix of the environment variables that secrets of channels may name; without it there are none
         #[arg(long, global = true, value_name = "PREFIX", env = "RONDEL_SERVER_ALERT_SECRETS_ENV_PREFIX")]
         alert_secrets_env_prefix: String, example "\"RONDEL_ALERT_SECRET_\"";
         /// A URL of a monitoring service that this server calls as long as it schedules: when the calls stop, the service raises the alarm
@@ -283,7 +283,7 @@ fn streams_default(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A limit on the streams of executors.
+/// Checks a limit on the streams of executors.
 fn streams(key: &str, count: u32) -> Result<usize, Failure> {
     if count == 0 {
         return Err(wrong(SECTION, key, "0 would let in no executor, the least is 1"));
@@ -325,7 +325,7 @@ impl ServerConfig {
             data_dir: Some(data_dir.to_owned()),
             ..ServerSettings::default()
         };
-        // Users who try things out have their receivers on this machine, as the demo job has.
+        // Requests to this machine are allowed: the demo job sends its requests there, as users who try things out do.
         let config = Self::try_from(settings)?;
         Ok(Self { outgoing_allow: AllowedAddresses::loopback(), ..config })
     }
@@ -456,7 +456,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Checks that an executor stops on its own before its runs are given to another one.
+    /// Checks that an executor without a server stops its runs before they are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
         let too_short = |key, length: Length, least: Duration, what: &str| {

@@ -12,7 +12,7 @@ use super::values::Length;
 use crate::exit::Failure;
 
 const SECTION: &str = ServerSettings::SECTION;
-/// Executors that could not reach a server resend their callbacks within half a minute; tests use shorter times.
+/// So short only for tests: executors that could not reach a server resend their callbacks within half a minute.
 const XXL_CALLBACK_MIN: Duration = Duration::from_secs(1);
 const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
 

@@ -13,7 +13,7 @@ use crate::clock;
 use crate::exit::Failure;
 use crate::list::items;
 
-/// How many apps are asked for details; the others are only counted.
+/// Maximum number of apps whose jobs and problems are read; the others are only counted.
 const APP_COUNT_MAX: usize = 50;
 
 /// The server's data that the checks need.
@@ -130,7 +130,7 @@ impl Fleet {
         switched.map(check).collect()
     }
 
-    /// Whether an executor of the app takes runs.
+    /// Whether an executor of the app is online.
     fn is_served(&self, app: &str) -> bool {
         self.executors.iter().any(|executor| executor["app"] == *app && executor["status"] == "online")
     }

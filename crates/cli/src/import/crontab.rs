@@ -157,7 +157,7 @@ impl Variables {
         let some = || Some(value.to_owned()).filter(|value| !value.is_empty());
         match name {
             "SHELL" => self.shell = some(),
-            // TZ is only the zone of the commands, as in crontab(5).
+            // Not TZ: as in crontab(5), it is only the zone of the commands.
             "CRON_TZ" => self.zone = some(),
             "HOME" => self.home = some(),
             "MAILTO" => self.mail_to = some(),
@@ -177,7 +177,7 @@ fn assignment(line: &str) -> Option<(&str, &str)> {
     is_name.then(|| (name, unquoted('"').or_else(|| unquoted('\'')).unwrap_or(value)))
 }
 
-/// The first words, joined by single blanks, and the rest of the line.
+/// The first `count` words, joined by single blanks, and the rest of the line.
 fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
     let mut rest = line.trim_start();
     let mut words = Vec::with_capacity(count);

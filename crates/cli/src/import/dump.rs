@@ -185,7 +185,7 @@ impl Statements<'_> {
 /// The name of a statement's table is within this many bytes.
 const PREFIX_LEN: usize = 200;
 
-/// Appends a byte. Of a skipped statement only the beginning is kept.
+/// Appends a byte. Of a skipped statement, only the beginning and the last byte are kept.
 fn push(text: &mut Vec<u8>, byte: u8, is_kept: bool) {
     if is_kept || text.len() < PREFIX_LEN {
         text.push(byte);

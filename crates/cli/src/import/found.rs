@@ -30,7 +30,7 @@ pub(super) struct Note {
     pub(super) text: String,
 }
 
-/// The outcome for a field.
+/// What becomes of a field of the other scheduler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
@@ -40,7 +40,7 @@ pub(super) enum Outcome {
     Changed,
     /// It has no counterpart here.
     NotSupported,
-    /// It has no effect there either, or Rondel determines it itself.
+    /// It has no effect in the other scheduler, or Rondel determines it itself.
     NotNeeded,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Entry {
     pub(super) subject: Subject,
     /// Its place in the source: `line 4`, `job 17`.
     pub(super) from: String,
-    /// Its author's name for it.
+    /// Its name in the other scheduler.
     pub(super) title: String,
     /// Its definition; `None` if it is left out.
     pub(super) job: Option<Value>,
@@ -149,7 +149,7 @@ impl Entry {
         self.is_job() && self.job.is_none()
     }
 
-    /// Its name here or, without one, its author's name for it.
+    /// Its name in Rondel or, without one, in the other scheduler.
     pub(super) fn name(&self) -> &str {
         self.job.as_ref().and_then(|job| job["name"].as_str()).unwrap_or(&self.title)
     }

@@ -93,7 +93,7 @@ struct QuartzArgs {
     /// The database with Quartz's tables, MySQL or PostgreSQL; a user who may read them is enough
     #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
     database: String,
-    /// What the names of the tables begin with
+    /// The prefix of the tables' names
     #[arg(long, value_name = "PREFIX", default_value = "QRTZ_")]
     prefix: String,
     /// The app that the jobs belong to: its executors have a handler for each class
@@ -130,7 +130,7 @@ struct XxlJobArgs {
     /// Write the earlier versions of scripts into this folder, a file for each
     #[arg(long, value_name = "FOLDER")]
     history: Option<PathBuf>,
-    /// Write the commands to this file that make tokens, fixed addresses, alarm mail and users: a script for sh
+    /// Write to this file a script for sh with the commands that make tokens, fixed addresses, alarm mail and users
     #[arg(long, value_name = "FILE")]
     commands: Option<PathBuf>,
     #[command(flatten)]

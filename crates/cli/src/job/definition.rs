@@ -50,7 +50,7 @@ pub(crate) struct DefinitionArgs {
     /// Which executor gets a run: round, broadcast, …
     #[arg(long, value_name = "ROUTE")]
     route: Option<String>,
-    /// What happens when an earlier run is not over: serial, discard, cover, allow
+    /// What happens if an earlier run has not ended: serial, discard, cover, allow
     #[arg(long, value_name = "POLICY")]
     overlap: Option<String>,
     /// `at_least_once` or `at_most_once`

@@ -101,7 +101,7 @@ fn without_remarks(text: &str) -> String {
     text.split_inclusive('\n').skip_while(|line| line.starts_with("#:")).collect()
 }
 
-/// Opens the editor and waits for it. The setting may be a command with arguments, so the shell parses it.
+/// Opens the editor and waits for it. `VISUAL` and `EDITOR` may hold a command with arguments, so the shell parses it.
 async fn edit(file: &Path) -> Result<(), Failure> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let editor = set("VISUAL").or_else(|| set("EDITOR")).unwrap_or_else(|| "vi".into());

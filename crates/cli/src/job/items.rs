@@ -36,7 +36,7 @@ pub(super) struct ItemsArgs {
     /// Only items in these states, with commas between them: free, dealt, releasing
     #[arg(long, value_name = "STATES")]
     state: Option<String>,
-    /// Show them again and again, with the rows per second in between, until Ctrl-C
+    /// Refresh the table until Ctrl-C, with the rows per second
     #[arg(long)]
     watch: bool,
     /// How often --watch asks; 2s if left out

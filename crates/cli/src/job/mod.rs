@@ -253,8 +253,10 @@ impl JobArgs {
         match self.command {
             JobCommand::Create(args) => {
                 let document = args.document()?;
-                let created =
-                    client.post(&["jobs"], &document).await.map_err(|failure| there_already(failure, &document))?;
+                let created = client
+                    .post(&["jobs"], &document)
+                    .await
+                    .map_err(|failure| with_existing_job_hint(failure, &document))?;
                 saved(&created, format)
             }
             JobCommand::Plan(args) => args.run(&client, format).await,
@@ -341,8 +343,8 @@ fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     VIEW.line(job, format)
 }
 
-/// Adds the name of the existing job, and the commands that change it.
-fn there_already(failure: Failure, document: &str) -> Failure {
+/// If the job exists already, adds its name and the commands that change it.
+fn with_existing_job_hint(failure: Failure, document: &str) -> Failure {
     let name = serde_json::from_str::<Value>(document).map(|job| text_of(&job["name"])).unwrap_or_default();
     if failure.exit() != Exit::Conflict {
         return failure;

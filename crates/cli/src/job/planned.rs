@@ -44,12 +44,12 @@ struct ChangeItem {
 struct Fires {
     to: Timestamp,
     is_whole: bool,
-    vanishing: Kind,
-    appearing: Kind,
+    vanishing: FireList,
+    appearing: FireList,
 }
 
 #[derive(Debug, Deserialize)]
-struct Kind {
+struct FireList {
     count: u64,
     first: Vec<Timestamp>,
 }

@@ -20,10 +20,10 @@ pub(super) struct FilterArgs {
     /// Only runs with this cause: cron, interval, once, manual, api, parent, backfill, misfire
     #[arg(long, value_name = "CAUSE")]
     trigger: Option<String>,
-    /// Only runs that took so long: '>5m', '<=1s'
+    /// Only runs with this duration: '>5m', '<=1s'
     #[arg(long, value_name = "BOUND")]
     duration: Option<String>,
-    /// Only runs that began so late: '>1s'
+    /// Only runs that began late by this much: '>1s'
     #[arg(long, value_name = "BOUND")]
     late: Option<String>,
     /// Only runs of jobs with this label: team=pay, or team

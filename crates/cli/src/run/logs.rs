@@ -171,7 +171,7 @@ impl Log<'_> {
         loop {
             let mut query = self.query.clone();
             query.push(("follow", "true"));
-            query.extend(self.place(cursor.as_deref()));
+            query.extend(self.start_param(cursor.as_deref()));
             let mut lines = self.client.follow(&self.path, &query).await?;
             let end = loop {
                 let Some(line) = lines.next().await? else {
@@ -192,12 +192,12 @@ impl Log<'_> {
     async fn page(&self, after: Option<&str>) -> Result<Body, Failure> {
         let mut query = self.query.clone();
         query.push(("limit", PAGE_LEN));
-        query.extend(self.place(after));
+        query.extend(self.start_param(after));
         self.client.get(&self.path, &query).await
     }
 
-    /// Where a page begins: after another page, or where the first one must begin.
-    fn place<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
+    /// The query parameter for where a page begins: after this cursor, or else at the start of the first page.
+    fn start_param<'s>(&'s self, after: Option<&'s str>) -> Option<(&'s str, &'s str)> {
         let first = || self.start.as_ref().map(|(name, value)| (*name, value.as_str()));
         after.map(|after| ("after", after)).or_else(first)
     }

@@ -18,8 +18,8 @@ use crate::terminal::harmless;
 /// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
-/// After this long without an executor, the reason is printed.
-const SILENT_MAX: Duration = Duration::from_secs(3);
+/// If the run has not begun after this long, a missing executor is reported.
+const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
 
 /// Whether to wait.
 #[derive(Debug, Args)]
@@ -94,7 +94,7 @@ pub(crate) async fn print_or_wait(
         }
         if status == RunStatus::Running {
             lonely_since = None;
-        } else if lonely_since.is_some_and(|since| since.elapsed() >= SILENT_MAX) {
+        } else if lonely_since.is_some_and(|since| since.elapsed() >= EXECUTOR_CHECK_AFTER) {
             lonely_since = None;
             report_missing_executor(client, &body.value()?).await;
         }

@@ -168,7 +168,7 @@ impl ShowArgs {
         if !self.source {
             return VIEW.whole(&body, format);
         }
-        // Unchanged, so that a file of it is the script; for a terminal it is made harmless.
+        // Unchanged, so that stdout redirected to a file is the script; for a terminal it is made harmless.
         let source = text_of(&body.value()?["source"]);
         output::raw(&source)
     }

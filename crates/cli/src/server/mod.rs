@@ -34,7 +34,7 @@ pub(crate) struct ServerArgs {
 
 #[derive(Debug, Subcommand)]
 enum ServerCommand {
-    /// Check the settings, print those that hold, and open nothing
+    /// Check the settings, print the effective ones, and open nothing
     CheckConfig,
 }
 
@@ -75,6 +75,6 @@ async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Fail
     startup_files.keep();
     node.announce(&[]);
     output::talk(&entry);
-    node.until(&stop).await;
+    node.wait_for_stop(&stop).await;
     node.drain(config.settings.drain_grace.0).await
 }

@@ -23,7 +23,7 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 use crate::{node_name, open_files, output, secret_key, token_file};
 
-/// How long connections may take to end once everything else has.
+/// How long connections of clients, and then those of the database, may take to end once the engine has.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many connections may wait to be accepted: all executors of a cluster reconnect at once when a server is gone.
@@ -137,12 +137,12 @@ impl Node {
         };
         let app = rondel_web::app(self.engine.clone(), config);
         let closed = self.lifecycle.hard.clone();
-        // Executors deliver their last results while the engine drains, so the port stays open to the end.
         if let Some(tls) = &tls {
             self.lifecycle.spawn("certificates", Until::Soft, Arc::clone(tls).watch(self.lifecycle.soft.clone()));
         }
         let port =
             Port { tls, limits, trusted_proxies: self.http.trusted_proxies.clone(), engine: Some(self.engine.clone()) };
+        // Executors deliver their last results while the engine drains, so the port stays open to the end.
         self.lifecycle.spawn("web", Until::Hard, rondel_web::serve_on(listener, port, app, closed));
     }
 
@@ -188,7 +188,7 @@ impl Node {
         })
     }
 
-    /// Prints on stdout that the server listens, and these further lines.
+    /// Prints the address that the server listens on, and then these lines, on stdout.
     pub(crate) fn announce(&self, lines: &[String]) {
         if !self.is_tls && !self.address.ip().is_loopback() {
             tracing::warn!(address = %self.address, "listening beyond this machine without TLS: tokens can be read on the way");
@@ -202,7 +202,7 @@ impl Node {
     }
 
     /// Waits until the server is asked to stop, or until a part of it fails.
-    pub(crate) async fn until(&self, stop: &CancellationToken) {
+    pub(crate) async fn wait_for_stop(&self, stop: &CancellationToken) {
         tokio::select! {
             () = stop.cancelled() => {}
             () = self.lifecycle.soft.cancelled() => {}
@@ -241,7 +241,7 @@ impl Node {
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bind = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // A restarted server takes its port at once, although connections to the previous one linger.
+        // Lets a restarted server bind its port at once, although connections to the previous one linger.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -268,14 +268,14 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
-        // `idle_in_transaction` ends the locks of a server stopped in the middle of a transaction before another one
-        // takes over.
         secret_keys: secret_key::read_or_make(config, startup_files)?,
+        // Shorter than the lease: the locks of a server that stopped in the middle of a transaction must end before
+        // another one takes over.
         idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };
     let opened = SqlStore::open(&store_config).await;
-    // The files of another server must not be removed.
+    // The files of a database that another server uses must not be removed if this start fails.
     if !matches!(opened, Err(OpenError::InUse { .. })) {
         for path in missing {
             startup_files.add(path);

@@ -188,7 +188,7 @@ fn may_pass(failure: &Failure) -> bool {
 fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
-    if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(title(row))) {
+    if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(trigger_type(row))) {
         return None;
     }
     let executor: String = row.executor.chars().take(255).collect();
@@ -198,14 +198,14 @@ fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> O
 }
 
 /// The trigger type of a row, as XXL-JOB writes it.
-fn title(row: &LogRow) -> &str {
+fn trigger_type(row: &LogRow) -> &str {
     let head = row.message.split("<br>").next().unwrap_or_default();
     head.split_once(['：', ':']).map_or(head, |(_, title)| title).trim()
 }
 
 /// A trigger type of no known language, which counts as a fire of the schedule.
 fn unknown_title(row: &LogRow) -> Option<String> {
-    let title = title(row);
+    let title = trigger_type(row);
     let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));
     (!title.is_empty() && !is_known).then(|| title.chars().take(TITLE_LEN_MAX).collect())
 }

@@ -37,10 +37,10 @@ pub(super) struct ReportArgs {
     /// What the source is called, as `rondel shadow follow --name` has it
     #[arg(long, value_name = "NAME", default_value = "xxl-job")]
     source: String,
-    /// Up to how late a fire there counts as the same
+    /// Maximum delay at which a fire there still counts as the same
     #[arg(long, value_name = "DURATION", default_value = "30s")]
     tolerance: String,
-    /// From how late on a fire is late
+    /// Minimum delay at which a fire counts as late
     #[arg(long, value_name = "DURATION", default_value = "3s")]
     late: String,
 }

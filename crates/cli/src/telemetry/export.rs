@@ -34,7 +34,7 @@ pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     }
 }
 
-/// Checks whether the number is a share.
+/// Checks that the ratio is between 0 and 1.
 pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
     if (0.0..=1.0).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} is not a share: 0 for none, 1 for all")) }
 }

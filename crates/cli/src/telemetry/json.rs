@@ -109,7 +109,7 @@ fn line(level: &str, target: &str, mut fields: Fields) -> serde_json::Result<Vec
         map.serialize_entry("message", &message)?;
     }
     for (name, value) in fields {
-        // Four names belong to the line itself.
+        // These names belong to the line itself; `message` was taken out above.
         if !matches!(name, "timestamp" | "level" | "target") {
             map.serialize_entry(name, &value)?;
         }

@@ -37,7 +37,7 @@ pub(crate) struct TelemetrySettings<'a> {
     pub(crate) format: LogFormat,
     /// The URL of the collector of traces.
     pub(crate) endpoint: Option<&'a str>,
-    /// The share of traces that begin here to export.
+    /// The share of the traces begun here that is exported, from 0 to 1.
     pub(crate) ratio: f64,
     /// The name of the program in traces.
     pub(crate) service: &'static str,
@@ -50,11 +50,11 @@ impl<'a> TelemetrySettings<'a> {
     }
 }
 
-/// PostgreSQL's notices, such as that a table already exists, look like failures at each start. A filter that names the
-/// target overrides this one.
+/// Hides PostgreSQL's notices, such as that a table already exists, which look like failures at each start. A filter that
+/// names the target overrides this one.
 const QUIET: &str = "sqlx::postgres::notice=warn";
 
-/// Traces that are being sent; `None` if none are exported.
+/// The export of traces, which must be ended; `None` if none are exported.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
@@ -82,7 +82,7 @@ fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, F
     let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
     let all = tracing_subscriber::registry().with(lines(settings.filter, settings.format)?).with(runs);
     match &export {
-        // Not as an Option, nor in a list: those do not inform a layer of the subscriber that it belongs to.
+        // The layer itself, not an `Option` or a list of layers: those do not inform it of its subscriber.
         Some(export) => all.with(export.layer()).try_init(),
         None => all.try_init(),
     }
@@ -91,7 +91,7 @@ fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, F
 }
 
 impl Telemetry {
-    /// Sends the remaining traces, for a short while at most.
+    /// Sends the remaining traces, within a few seconds at most.
     pub(crate) async fn end(self) {
         if let Some(export) = self.0 {
             export.end().await;
@@ -99,7 +99,7 @@ impl Telemetry {
     }
 }
 
-fn quiet(filter: &str) -> Result<EnvFilter, Failure> {
+fn env_filter(filter: &str) -> Result<EnvFilter, Failure> {
     // Without a setting, only errors are logged.
     let filter = if filter.is_empty() { "error" } else { filter };
     EnvFilter::try_new(format!("{QUIET},{filter}")).map_err(|error| Failure::refused(error.to_string()))
@@ -109,7 +109,7 @@ fn lines<S>(filter: &str, format: LogFormat) -> Result<Box<dyn Layer<S> + Send +
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
-    let filter = quiet(filter)?;
+    let filter = env_filter(filter)?;
     Ok(match format {
         LogFormat::Text => {
             let is_terminal = std::io::stderr().is_terminal();
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn notices_of_the_driver_are_quiet_until_somebody_asks_for_them() {
         for (filter, is_quiet) in [("info", true), ("sqlx=debug", true), ("info,sqlx::postgres::notice=info", false)] {
-            assert_eq!(quiet(filter).unwrap().to_string().contains(QUIET), is_quiet, "{filter}");
+            assert_eq!(env_filter(filter).unwrap().to_string().contains(QUIET), is_quiet, "{filter}");
         }
     }
 }

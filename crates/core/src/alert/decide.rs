@@ -65,13 +65,13 @@ pub struct Incident {
     pub escalated_at: Option<Timestamp>,
     /// Who acknowledged it.
     pub acknowledged_by: Option<String>,
-    /// When.
+    /// When it was acknowledged.
     pub acknowledged_at: Option<Timestamp>,
-    /// How many messages were sent about it, which numbers them.
+    /// How many messages were sent about it: the number of the newest one.
     pub message_count: u32,
     /// When it is looked at again.
     pub act_at: Option<Timestamp>,
-    /// Some of its runs.
+    /// Its newest runs, the newest first, as examples for messages.
     pub samples: Vec<RunSample>,
 }
 
@@ -86,7 +86,7 @@ pub struct RuleView<'a> {
     pub missing: &'a [String],
 }
 
-/// The open incidents of a rule that a decision needs.
+/// The open incidents that a decision about a rule needs.
 #[derive(Clone, Debug, Default)]
 pub struct OpenIncidents {
     /// The incidents of the observed subjects, and those that are due for a look.
@@ -99,12 +99,12 @@ pub struct OpenIncidents {
     pub member_count: u64,
 }
 
-/// A message of a decision.
+/// A message to send about an incident.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageDraft {
     /// The incident.
     pub incident: IncidentId,
-    /// Which message about the incident it is.
+    /// Its number among the messages about the incident, from 1.
     pub number: u32,
     /// The channel, by name.
     pub channel: String,
@@ -176,7 +176,7 @@ impl Case<'_> {
     fn observe(&mut self, seen: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
         let (since, news, is_over) = match seen.sighting {
             Sighting::Holds { since, news } => (since, news, false),
-            Sighting::Held { since, news } => (since, news, true),
+            Sighting::HasEnded { since, news } => (since, news, true),
             Sighting::Clear | Sighting::Unwatched => {
                 if let Some(id) = self.find(&seen.subject) {
                     if seen.sighting == Sighting::Unwatched {
@@ -270,7 +270,7 @@ impl Case<'_> {
         *count = count.saturating_sub(1);
     }
 
-    /// Resolves a group without members.
+    /// Resolves the group if it has no open members.
     fn close_group(&mut self) {
         let Some(group) = self.open.group.as_ref().filter(|_| self.open.member_count == 0) else { return };
         if let Some(group) = self.incidents.get_mut(&group.id) {
@@ -297,7 +297,7 @@ impl Case<'_> {
             self.send(incident, NoticeKind::Firing);
         }
         if incident.standing == Standing::Resolved {
-            // A silence does not hold back the end of a reported incident: its readers wait for it.
+            // A silence does not hold back the message that a reported incident has ended: its readers wait for it.
             if incident.fired_at.is_some() || incident.escalated_at.is_some() {
                 self.send(incident, NoticeKind::Resolved);
             }
@@ -343,7 +343,7 @@ impl Case<'_> {
         if kind != NoticeKind::Escalated {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
-        // A rule that is off watches nothing: the message must not report a recovery.
+        // If the rule no longer watches the subject, the message is written as for a rule that is off: it must not report a recovery.
         let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
         let notice = notice(rule, incident, kind, self.now);
@@ -374,8 +374,8 @@ impl Case<'_> {
         let spec = self.rule.spec;
         let age = self.now.since(incident.started_at);
         let look = match spec.condition.kind() {
-            // The rule itself is checked again within seconds.
-            ConditionKind::Look => LOOK_MAX,
+            // The rule is checked again within seconds anyway, so the longest wait suffices.
+            ConditionKind::Polled => LOOK_MAX,
             ConditionKind::Events | ConditionKind::Instant => (age / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX),
         };
         let mut next = self.now + look;

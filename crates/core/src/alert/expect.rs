@@ -1,7 +1,7 @@
 //! Expectations of jobs: the alert rule for each, whether it was met, and when it is checked next.
 //!
 //! Each part of a definition's `expect` becomes a rule about that job alone. Jobs with the same expectation share the rule, so that many
-//! misses at once form one group. A check that is too early does no harm: it finds the next instant.
+//! misses at once form one group. A check that comes too early does no harm: it only computes when to check next.
 
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// Maximum number of deadlines that one success counts for, and of deadlines that passed while no server ran.
+/// Maximum number of deadlines in one search: of those that one success counts for, or of those that passed while no server ran.
 const DEADLINE_COUNT_MAX: u32 = 1_000;
 
-/// The prefix of these rules' names.
+/// The prefix of the names of rules for expectations.
 const RULE_PREFIX: &str = "expect:";
 
 words! {
@@ -26,7 +26,7 @@ words! {
     ExpectKind {
         /// A run succeeded by a time of day.
         SuccessBy = "success_by",
-        /// A run succeeds at least so often.
+        /// A run succeeds at least once in each period of a length.
         NoSuccessFor = "no_success_for",
         /// No run takes longer.
         LongerThan = "longer_than",
@@ -213,7 +213,7 @@ impl Expectations {
         }
     }
 
-    /// The calendar whose days have the deadline.
+    /// The calendar of the days on which the deadline applies.
     #[must_use]
     pub fn calendar(&self) -> Option<&str> {
         self.spec.success_by.as_ref()?.calendar.as_deref()

@@ -10,7 +10,7 @@ use crate::notice::RunSample;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// With fewer runs a job has no usual length.
+/// A job with fewer runs has no usual length.
 pub const USUAL_MIN_RUNS: u64 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -37,7 +37,7 @@ pub enum Sighting {
         news: u64,
     },
     /// The condition held since the last look, and has ended.
-    Held {
+    HasEnded {
         /// Since when.
         since: Timestamp,
         /// How many occurrences there were.
@@ -90,10 +90,14 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
     u128::from(free) < bound
 }
 
-/// Whether a fire is part of an incident of its job: the incident names its run, or the fire has ended and was planned while the incident
-/// lasts or within the time that its rule looks back over.
+/// Whether a fire is part of an incident of its job: the incident names the fire's run, or the fire has ended and its planned instant lies
+/// within the incident or, before it, within the time that the rule looks back over.
 #[must_use]
-pub fn is_part_of(spec: &RuleSpec, incident: &Incident, (ended_of, run): (Option<Timestamp>, Option<RunId>)) -> bool {
+pub fn is_part_of(
+    spec: &RuleSpec,
+    incident: &Incident,
+    (ended_fire_at, run): (Option<Timestamp>, Option<RunId>),
+) -> bool {
     let back = match &spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
         Condition::NoSuccessFor { length } | Condition::Late { by: length } => *length,
@@ -102,7 +106,7 @@ pub fn is_part_of(spec: &RuleSpec, incident: &Incident, (ended_of, run): (Option
     };
     let is_named = run.is_some_and(|run| incident.samples.iter().any(|sample| sample.run == run));
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
-    is_named || ended_of.is_some_and(|fire_at| (incident.started_at - back..=lasts_until).contains(&fire_at))
+    is_named || ended_fire_at.is_some_and(|fire_at| (incident.started_at - back..=lasts_until).contains(&fire_at))
 }
 
 /// Whether at least `bound` runs were planned.
@@ -130,7 +134,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
             let since = first.fire_at;
             match is_newest {
                 true => best = Sighting::Holds { since, news },
-                false if news > 0 => best = Sighting::Held { since, news },
+                false if news > 0 => best = Sighting::HasEnded { since, news },
                 false => {}
             }
         }
@@ -157,12 +161,12 @@ pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
     let news = u64::try_from(events.len()).unwrap_or(u64::MAX);
     match (since, is_over) {
         (Some(since), false) => Sighting::Holds { since, news },
-        (Some(since), true) if news > 0 => Sighting::Held { since, news },
+        (Some(since), true) if news > 0 => Sighting::HasEnded { since, news },
         _ => Sighting::Clear,
     }
 }
 
-/// Whether at least `percent` of a hundred runs ended in trouble, of at least `min_runs` runs.
+/// Whether at least `percent` % of the runs ended in trouble, and there are at least `min_runs` runs.
 #[must_use]
 pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> Sighting {
     let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
@@ -190,7 +194,7 @@ pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: O
     }
 }
 
-/// How long a run may take: `than`, or a multiple of `usual`, the length that 95 of 100 runs do not exceed.
+/// How long a run may take: `than`, or a multiple of `usual`, the 95th percentile of the lengths of the job's runs.
 #[must_use]
 pub fn longest(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
     than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))

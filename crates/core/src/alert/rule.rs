@@ -94,7 +94,7 @@ pub enum Condition {
     },
     /// At least this percentage of the runs planned in a window failed, timed out, or have an unknown end.
     FailureRate {
-        /// How many of a hundred.
+        /// The percentage.
         percent: u32,
         /// How far back.
         #[serde(with = "duration_text")]
@@ -137,13 +137,13 @@ pub enum Condition {
         #[schemars(with = "DurationText")]
         length: Duration,
     },
-    /// A run has been running for longer than this: than a length, or than a multiple of what 95 of 100 runs take.
+    /// A run has been running for longer than a length, or than a multiple of the 95th percentile of the lengths of the job's runs.
     RunningLonger {
         /// The length.
         #[serde(default, with = "crate::spec::optional_duration")]
         #[schemars(with = "Option<DurationText>")]
         than: Option<Duration>,
-        /// The multiple of what 95 of 100 runs of the job take.
+        /// The multiple of the 95th percentile of the lengths of the job's runs.
         #[serde(default)]
         times_p95: Option<u32>,
     },
@@ -186,7 +186,7 @@ pub enum Condition {
         #[schemars(with = "Option<String>")]
         free: Option<u64>,
     },
-    /// So many runs were planned in a window of time: the ledger grows faster than it should.
+    /// At least this many runs were planned in a window of time: the ledger grows faster than it should.
     LedgerGrowth {
         /// How many.
         runs: u64,
@@ -209,7 +209,7 @@ pub enum ConditionKind {
     /// An instant that is known in advance.
     Instant,
     /// The present state, checked every few seconds.
-    Look,
+    Polled,
 }
 
 impl Condition {
@@ -250,7 +250,7 @@ impl Condition {
             | Self::TokenExpiring { .. }
             | Self::CertificateExpiring { .. }
             | Self::DiskLow { .. }
-            | Self::LedgerGrowth { .. } => ConditionKind::Look,
+            | Self::LedgerGrowth { .. } => ConditionKind::Polled,
         }
     }
 
@@ -304,13 +304,13 @@ pub struct RuleSpec {
     #[serde(default = "digest", with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub digest: Duration,
-    /// From so many open incidents on, further ones are reported together.
+    /// Once this many incidents are open, further ones are reported together.
     #[serde(default = "group_over")]
     pub group_over: u32,
     /// The channel that an incident escalates to if it is not acknowledged in time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalate: Option<Escalation>,
-    /// Whether it is looked at.
+    /// Whether the rule is checked.
     #[serde(default = "yes")]
     pub enabled: bool,
 }

@@ -287,7 +287,8 @@ fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
     }
 }
 
-/// An incident as one sentence, in English and in Chinese. A rule that is off did not see how its incident ended.
+/// An incident as one sentence, in English and in Chinese. If the rule is off, a resolved incident is described as closed: the rule did not
+/// see how it ended.
 #[must_use]
 pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     let name = &incident.subject.name;

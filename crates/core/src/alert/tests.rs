@@ -188,9 +188,13 @@ fn a_streak_is_found_even_where_it_is_over_by_now() {
     assert_eq!(check(3, "ffs", &[3, 2]), Sighting::Clear);
     assert_eq!(check(3, "fcfkfs", &[6]), holds(2, 3), "cancelled and skipped ones do not count");
     assert_eq!(check(3, "ffffs", &[5]), holds(2, 1), "three of the four were counted before");
-    assert_eq!(check(1, "sfs", &[2]), Sighting::Held { since: at(2), news: 1 }, "it failed and succeeded in between");
+    assert_eq!(
+        check(1, "sfs", &[2]),
+        Sighting::HasEnded { since: at(2), news: 1 },
+        "it failed and succeeded in between"
+    );
     assert_eq!(check(1, "sfs", &[]), Sighting::Clear, "that was reported before");
-    assert_eq!(check(3, "sfff", &[1, 2, 3]), Sighting::Held { since: at(1), news: 3 });
+    assert_eq!(check(3, "sfff", &[1, 2, 3]), Sighting::HasEnded { since: at(1), news: 3 });
     assert_eq!(check(3, "ffsfff", &[6, 5]), Sighting::Clear, "the events are of the streak that is too short");
     assert_eq!(check(1, "", &[]), Sighting::Clear);
     assert_eq!(check(1, "fff", &[]), holds(1, 0), "a recheck finds nothing new");
@@ -200,7 +204,7 @@ fn a_streak_is_found_even_where_it_is_over_by_now() {
 fn a_skip_holds_until_a_run_is_not_skipped() {
     let check = |letters: &str, events: &[i64]| judge::skipped(&runs(letters), &ids(events));
     assert_eq!(check("ks", &[2]), Sighting::Holds { since: at(2), news: 1 });
-    assert_eq!(check("sk", &[1]), Sighting::Held { since: at(1), news: 1 });
+    assert_eq!(check("sk", &[1]), Sighting::HasEnded { since: at(1), news: 1 });
     assert_eq!(check("sk", &[]), Sighting::Clear);
     assert_eq!(check("s", &[]), Sighting::Clear);
 }
@@ -335,7 +339,7 @@ fn an_incident_fires_once_collects_and_resolves_once() {
     assert_eq!(world.observe(150, &[(1, Sighting::Clear)]), [NoticeKind::Resolved]);
     assert_eq!(world.observe(160, &[(1, Sighting::Clear)]), []);
     assert_eq!(
-        world.observe(170, &[(1, Sighting::Held { since: at(165), news: 1 })]),
+        world.observe(170, &[(1, Sighting::HasEnded { since: at(165), news: 1 })]),
         [NoticeKind::Firing, NoticeKind::Resolved]
     );
     let numbers: Vec<u32> = world.messages.iter().map(|message| message.number).collect();
@@ -468,7 +472,7 @@ proptest! {
                 0 => Sighting::Clear,
                 1 => holds(now, 1),
                 2 => holds(now, 0),
-                _ => Sighting::Held { since: at(now), news: 1 },
+                _ => Sighting::HasEnded { since: at(now), news: 1 },
             };
             world.observe(now, &[(id, sighting)]);
         }

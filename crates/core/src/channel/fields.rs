@@ -15,7 +15,7 @@ pub enum FieldForm {
     Choice(&'static [&'static str]),
     /// Mail addresses, separated by commas.
     Addresses,
-    /// A template of a text.
+    /// A template for the title or the body of a message.
     Template,
 }
 
@@ -95,7 +95,7 @@ const NTFY: &[Field] = &[
     BODY,
 ];
 
-/// The fields of a kind, in the order of a form.
+/// The fields of a kind of channel, in the order in which a form shows them.
 #[must_use]
 pub const fn fields(kind: ChannelKind) -> &'static [Field] {
     match kind {
@@ -117,8 +117,8 @@ pub const REFERENCES: [&str; 2] = ["file:", "env:"];
 /// The place of a secret that is kept outside of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference<'a> {
-    /// In a file of the folder that the server allows, by its name there.
+    /// A file, by its name in the folder that the server's setting `alert_secrets_dir` names.
     File(&'a str),
-    /// In a variable of the server's environment.
+    /// A variable of the server's environment, by its name.
     Variable(&'a str),
 }

@@ -1,4 +1,4 @@
-//! Days as years, months and days of the month: the few steps that a search takes millions of times.
+//! Conversions between days since 1970 and dates: the few steps that a search takes millions of times.
 
 /// A date of the Gregorian calendar.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -7,7 +7,7 @@ pub(super) struct Date {
     /// January is 1.
     pub(super) month: u32,
     pub(super) day: u32,
-    /// Days since the first of 1970.
+    /// Days since 1 January 1970.
     pub(super) epoch_day: i32,
 }
 
@@ -32,7 +32,7 @@ impl Date {
         Some(Self { year, month, day, epoch_day })
     }
 
-    /// The first day of a month of a year that is not before 0.
+    /// The first day of a month; `None` before March of the year 0.
     pub(super) fn first_of(year: i32, month: u32) -> Option<Self> {
         let (years, months) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
         let years = u32::try_from(years).ok()?;

@@ -9,7 +9,7 @@ use super::token::Token;
 pub(crate) const ALL_DAYS: u64 = 0xFFFF_FFFE;
 /// Sunday to Saturday.
 pub(crate) const ALL_WEEKDAYS: u64 = 0x7F;
-/// Bits 0, 7, 14, 21 and 28: repeats a week over a month.
+/// Bits 0, 7, 14, 21 and 28: a factor that repeats the bits of one week over a month.
 const WEEKS: u64 = 0x1020_4081;
 
 const SUNDAY: u32 = 0;
@@ -24,7 +24,7 @@ pub(crate) enum DayRule {
     Either { days: u64, weekdays: u64 },
     /// `L`, `L-n`: this many days before the last day of the month.
     Last { back: u32 },
-    /// `LW`, `L-nW`: the day from Monday to Friday nearest to that day.
+    /// `LW`, `L-nW`: the day from Monday to Friday nearest to the day of [`Last`](Self::Last).
     LastNearest { back: u32 },
     /// `nW`: the day from Monday to Friday nearest to a day.
     Nearest { day: u32 },
@@ -81,7 +81,7 @@ impl DayRule {
     }
 }
 
-/// A month's shape.
+/// A month: the weekday of its first day, and its length.
 struct Month {
     /// The weekday of the first.
     first: u32,

@@ -12,7 +12,7 @@ use super::spans::{self, Span, Steady, Utc};
 use super::zone::Tz;
 use crate::time::Timestamp;
 
-/// How the hour field treats clock changes when the rule is left to the expression.
+/// How an expression treats clock changes under [`Gap::Auto`] and [`Overlap::Auto`], by the form of its hour field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pace {
     /// Fixed hours: each wall-clock time counts once.
@@ -74,7 +74,7 @@ pub enum Overlap {
     Both,
 }
 
-/// A rule in which nothing is left to the expression.
+/// A [`DstRule`] with `auto` replaced by what it means for the expression.
 #[derive(Clone, Copy)]
 pub(super) struct Resolved {
     pub(super) fires_after_gap: bool,
@@ -130,7 +130,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Times
         }
         match fields.at_or_after(view.first.max(from + view.offset)) {
             Some(found) if found < view.end => return Some(Timestamp::from_secs(found - view.offset)),
-            // The next span repeats times that lie before the match.
+            // The next span repeats earlier wall-clock times, so a match there may come first.
             _ if view.ends_in_fold => index += 1,
             Some(found) => index = spans.index_at(found - FAR).max(index + 1),
             None => return None,
@@ -179,7 +179,7 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: Resolved, after: Ti
     count
 }
 
-/// A span as a rule sees it.
+/// A span, with the wall-clock times in it that may fire under a rule.
 struct View {
     start: Utc,
     offset: i64,

@@ -31,7 +31,7 @@ impl Bits {
         self.0.get(word).is_some_and(|word| word & (1 << bit) != 0)
     }
 
-    /// The values below 64.
+    /// The values below 64, as bits.
     pub(super) fn low(self) -> u64 {
         self.0[0]
     }
@@ -268,7 +268,7 @@ impl FieldSpec {
     }
 
     fn read_step(&self, step: Token<'_>, kind: SpanKind) -> Result<u32, CronError> {
-        // Quartz takes a step of 0 for no step, and checks the limit only if no range is written.
+        // Quartz treats a step of 0 as no step, and checks the limit only if no range is written.
         let low = if self.dialect == FieldDialect::Quartz { 0 } else { 1 };
         let high = if kind == SpanKind::Range { u32::MAX } else { self.step_max };
         step.number().filter(|number| (low..=high).contains(number)).ok_or_else(|| {

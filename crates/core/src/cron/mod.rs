@@ -136,7 +136,7 @@ impl CronExpr {
         self.dialect
     }
 
-    /// What it was compiled into.
+    /// The compiled fields.
     pub(crate) const fn fields(&self) -> &Fields {
         &self.fields
     }

@@ -21,7 +21,7 @@ const MACROS: [(&str, &str); 7] = [
 
 const MACRO_NAMES: &str = "@hourly, @daily, @midnight, @weekly, @monthly, @yearly and @annually";
 
-/// The fields, before they are joined with the text.
+/// A compiled expression, without its text.
 struct Compiled {
     dialect: Dialect,
     pace: Pace,
@@ -62,7 +62,7 @@ fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
     Ok(whole.fields())
 }
 
-/// Points at the first field too many, or at all of the text if there are too few.
+/// The error for a wrong number of fields. It points at the first field too many, or at all of the text if there are too few.
 fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     let count = fields.len();
     let at = fields.get(7).copied().unwrap_or(Token::whole(text));

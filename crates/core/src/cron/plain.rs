@@ -26,14 +26,15 @@ pub(super) fn read(field: CronField, text: &str) -> Option<Vec<u32>> {
     })
 }
 
-/// The crate takes whole names, also in ranges and with steps, where Quartz looks at three letters and drops the rest.
+/// Whether all names have three letters, and none has a step. The crate also reads full names, in ranges and with steps too, where Quartz
+/// reads three letters and drops the rest.
 fn names_are_short(text: &str) -> bool {
     let named = text.contains(|c: char| c.is_ascii_alphabetic());
     let short = text.split(|c: char| !c.is_ascii_alphabetic()).all(|name| matches!(name.len(), 0 | 3));
     short && !(named && text.contains('/'))
 }
 
-/// The crate's years end in 2100.
+/// Whether an item goes on to the last year, which is 2100 for the crate.
 fn reaches_the_last_year(text: &str) -> bool {
     text.split(',').any(|item| item.contains('*') || (item.contains('/') && !item.contains('-')))
 }

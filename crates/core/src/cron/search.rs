@@ -60,7 +60,7 @@ impl Fields {
         self.last_before_month(month)
     }
 
-    /// How many times a day that matches has.
+    /// How many times of day match on a matching day.
     pub(crate) fn times_per_day(&self) -> u64 {
         [self.hours, self.minutes, self.seconds].into_iter().map(|set| u64::from(set.count_ones())).product()
     }
@@ -126,7 +126,7 @@ impl Fields {
         (last(self.hours), last(self.minutes), last(self.seconds))
     }
 
-    /// The first time of day at or after one.
+    /// The first matching time of day that is not before the given one.
     fn time_from(&self, (hour, minute, second): Time) -> Option<Time> {
         let (_, first_minute, first_second) = self.first_time();
         if self.hours & (1 << hour) != 0 {
@@ -142,7 +142,7 @@ impl Fields {
         at_or_above(self.hours, hour + 1).map(|hour| (hour, first_minute, first_second))
     }
 
-    /// The last time of day at or before one.
+    /// The last matching time of day that is not after the given one.
     fn time_until(&self, (hour, minute, second): Time) -> Option<Time> {
         let (_, last_minute, last_second) = self.last_time();
         if self.hours & (1 << hour) != 0 {

@@ -24,13 +24,13 @@ pub(super) struct Span {
 pub(super) struct Steady {
     /// Seconds that the clock is ahead of UTC.
     pub(super) offset: i64,
-    /// The first second …
+    /// The first second.
     pub(super) from: Utc,
-    /// … up to this one, not included.
+    /// The end, not included.
     pub(super) to: Utc,
 }
 
-/// A zone's clock from before the search begins; it has at least one span.
+/// The spans of a zone, from before the search begins; at least one.
 #[derive(Debug)]
 pub(super) struct Spans {
     /// Oldest first; neighbours differ in their offset.
@@ -39,7 +39,7 @@ pub(super) struct Spans {
     hints: Box<[usize]>,
 }
 
-/// 194 days, in which most zones change their clock once.
+/// 2^24 seconds are 194 days, in which most zones change their clock once.
 const HINT_BITS: u32 = 24;
 
 /// 1969-12-01, before the search begins.
@@ -108,7 +108,7 @@ pub(super) fn collect(zone: Tz, step: i64) -> Box<[Span]> {
     spans.into_boxed_slice()
 }
 
-/// The first second of the offset that holds at `late`; another holds at `early`.
+/// The first second at which the offset of `late` holds; `early` has another one.
 fn first_change(zone: Tz, mut early: Utc, mut late: Utc) -> Utc {
     let offset = offset_at(zone, late);
     while late - early > 1 {

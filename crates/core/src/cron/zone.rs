@@ -27,12 +27,13 @@ pub struct ZoneError {
 /// ```
 ///
 /// # Errors
-/// [`ZoneError`] for any other name; it proposes the zone of the same name in other case, or of that city.
+/// [`ZoneError`] for any other name; it suggests the zone with the same name in other case, or the zone of a city with that name.
 pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
     name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: hint(name) })
 }
 
-/// `GMT+8`, as most write it, is eight hours ahead of UTC; the IANA name with the same sign is eight hours behind.
+/// The zone that is meant by `GMT+8`: as commonly written, eight hours ahead of UTC. The IANA name with the same sign is eight hours
+/// behind.
 fn by_offset(name: &str) -> Option<Tz> {
     let upper = name.trim().to_ascii_uppercase();
     let offset = ["GMT", "UTC"].iter().find_map(|zone| upper.strip_prefix(zone))?;

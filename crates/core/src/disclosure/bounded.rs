@@ -1,13 +1,13 @@
-//! Cuts documents of the audit log to its bound. Long parts are left out piece by piece: padding one field must not hide the others, nor
-//! one job the names of the others.
+//! Cuts documents of the audit log to its maximum length. The longest parts are left out one by one, so that one padded field cannot hide
+//! the other fields, nor one long job the names of the other jobs.
 
 use serde_json::{Map, Value, json};
 
 /// Maximum bytes of a document. The store keeps no longer ones.
 pub(super) const LEN_MAX: usize = 60 * 1024;
-/// A value up to this length, in bytes, is worth more than the note that it was left out.
+/// A value up to this length, in bytes, stays: a note in its place would save little.
 const SHORT_LEN: usize = 40;
-/// The key of the number of names that were left out: no name has such a character.
+/// The key of the number of objects that were left out: no name has such a character.
 const MORE: &str = "…";
 
 /// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.
@@ -35,8 +35,9 @@ pub(super) fn cut(document: Value, len_max: usize) -> Value {
     if length(&document) <= len_max { document } else { note(len) }
 }
 
-/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `more` objects were left out before.
-/// Each document gets an equal share of the bytes; created objects come after changed and deleted ones.
+/// Cuts documents, keyed by the name of their object, to [`LEN_MAX`] bytes together; `more` is how many objects the caller left out
+/// already. Each document gets an equal share of the bytes; created objects come last, so that they are left out before changed and deleted
+/// ones.
 pub(super) fn cut_by_name(documents: Map<String, Value>, mut more: usize) -> Value {
     let share = LEN_MAX / documents.len().max(1);
     let is_long = length(&documents) > LEN_MAX;

@@ -31,7 +31,7 @@ const SECRET_WORDS: &[&str] = &[
 ];
 /// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// The parts after the prefix in tokens that name their purpose.
+/// The kinds of tokens, which follow the prefix of a token.
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_"];
 /// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];
@@ -58,7 +58,7 @@ fn fields(map: Map<String, Value>) -> Map<String, Value> {
     shown.collect()
 }
 
-/// A list, which may be the arguments of a program: what follows a flag of secrets is hidden.
+/// A list, which may be the arguments of a program: the item after the flag of a secret is hidden.
 fn arguments(items: Vec<Value>) -> Vec<Value> {
     let mut follows_flag = false;
     let show = |item: Value| {
@@ -122,7 +122,7 @@ fn line_without_secrets(line: &str) -> String {
 
 const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];
 
-/// `--password=` and the value, or `"password":` and the value, if the name before the sign is that of a secret and a value follows.
+/// Splits `--password=X` or `"password":X` after the sign, if the name before the sign is that of a secret and a value follows.
 fn assignment(word: &str) -> Option<(&str, &str)> {
     let signs = word.match_indices(['=', ':']).map(|(place, _)| place);
     let place = signs.into_iter().find(|place| names_secret(&word[..*place]))?;
@@ -130,12 +130,12 @@ fn assignment(word: &str) -> Option<(&str, &str)> {
     (!value.is_empty()).then_some((name, value))
 }
 
-/// `--password`, without a value of its own.
+/// Whether a word is the flag of a secret whose value is the next word: `--password`.
 fn is_secret_flag(word: &str) -> bool {
     word.starts_with('-') && word.chars().all(is_of_name) && is_secret_name(word)
 }
 
-/// `Authorization:`, with what comes before it in the same word, as in `-H'Authorization:`.
+/// Whether a word ends with the header of a secret: `Authorization:`, or `-H'Authorization:`.
 fn is_secret_header(word: &str) -> bool {
     word.strip_suffix(':').is_some_and(names_secret)
 }

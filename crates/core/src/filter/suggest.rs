@@ -27,7 +27,7 @@ pub struct Names<'a> {
 pub struct Suggestion {
     /// The term that is suggested, or its beginning.
     pub term: String,
-    /// For a key, a whole term with it.
+    /// For a key, an example of a whole term.
     pub example: Option<&'static str>,
     /// The whole filter with it.
     pub text: String,

@@ -62,7 +62,7 @@ words! {
         Late = "late",
         /// It is in shadow mode: its fires are planned and sent to no executor.
         Shadow = "shadow",
-        /// Its state is `error`: as `failing`, with verdicts that are not counted yet.
+        /// Its state is `error`: as `failing`, but verdicts that are not in the counts yet are included.
         Error = "error",
         /// Its state is `running`.
         Running = "running",
@@ -133,7 +133,7 @@ impl<T> Choice<T> {
         self.any.is_empty() && self.none.is_empty()
     }
 
-    /// Whether an item passes; `is` decides whether the item is a value.
+    /// Whether an item passes; `is` decides whether the item has a value.
     pub fn admits(&self, is: impl Fn(&T) -> bool) -> bool {
         (self.any.is_empty() || self.any.iter().any(&is)) && !self.none.iter().any(&is)
     }

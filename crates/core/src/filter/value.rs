@@ -115,7 +115,7 @@ impl When {
         }
     }
 
-    /// The last instant that it stands for: a day is all of it.
+    /// The last instant that it stands for; for a day, the last one of that day.
     #[must_use]
     pub fn last(self, now: Timestamp, zone: Tz) -> Timestamp {
         let Some(day) = self.day(now, zone) else { return self.first(now, zone) };

@@ -37,7 +37,8 @@ pub struct Facts<'a> {
     pub anchor: Timestamp,
     /// When the job was deleted: nothing later is planned.
     pub deleted_at: Option<Timestamp>,
-    /// The rows of the range, in any order, with a span that reaches into it. Rows with a cause of their own and shards are ignored.
+    /// The rows of the range and the span that reaches into it, in any order. Rows that no schedule planned and the rows of shards are
+    /// ignored.
     pub rows: &'a [Run],
     /// The earlier attempts of the run that an answer is about.
     pub attempts: &'a [Attempt],
@@ -93,7 +94,7 @@ pub enum Verdict {
         /// Whether the definition in force at its instant plans it; false for a fire that an edit settled.
         planned: bool,
     },
-    /// It was skipped together with others, which share a row.
+    /// It was skipped together with others; one row stands for all of them.
     Span {
         /// The row.
         run: RunId,

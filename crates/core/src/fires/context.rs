@@ -1,5 +1,5 @@
-//! The facts for an answer in addition to the rows of its job: the server and the executors that an open run depends on, the runs that hold
-//! it back, and the runs whose ends led to its own.
+//! The facts that an answer about a run needs besides the rows of its job: the server and the executors that an open run depends on, the
+//! runs that hold it back, and the runs whose ends led to its own.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ pub struct Context {
     pub executors: Vec<ExecutorState>,
     /// Whether an executor of the app is online and takes runs.
     pub has_taker: bool,
-    /// The earlier run of the job that it waits behind.
+    /// The earlier run of the same job that the run waits for.
     pub ahead: Option<OtherRun>,
     /// The key of the limit that the run, or the run ahead of it, waits for.
     pub limit: Option<String>,
-    /// The runs that hold the limit, the longest held first, as far as they are named.
+    /// The runs that hold the limit and are named, the one that holds it longest first.
     pub holders: Vec<OtherRun>,
     /// How many more runs hold the limit.
     pub holders_more: usize,
@@ -149,7 +149,7 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
         ))
     }
 
-    /// Leaves out executors that the stored wait already names as draining.
+    /// Sentences about the executors that take no runs, except those that the stored wait already names as draining or stopped.
     fn executors(&self) -> Vec<Bilingual> {
         let obstacles = self.run.detail.as_ref().map_or(&[][..], |detail| &detail.obstacles);
         let is_switched_off =

@@ -453,7 +453,7 @@ fn late(row: Option<&Run>) -> Bilingual {
     let mut waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
     let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
     if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
-        // The trace ends when the run was sent: then it waited in the queue of its executor.
+        // The trace ends when the run is sent; the rest of the delay was a wait in the queue of its executor.
         waits.executor = late;
     }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());

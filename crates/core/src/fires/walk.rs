@@ -7,7 +7,7 @@ use crate::maintenance::FiresInside;
 use crate::run::Run;
 use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
-use crate::taken::{Taken, taken};
+use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
 use crate::timetable::Applied;
 
@@ -190,7 +190,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Only one instant of a delay is known without a row.
+    /// Adds the next fire of a job with a fixed delay: the only one that is known without a row.
     fn add_delay(&mut self, Between(from, until): Between, verdict: Verdict) {
         if let Some(at) = self.facts.next_fire_at.filter(|at| from < *at && *at <= until) {
             self.push(Between(at, at), 1, verdict, std::iter::once(at));
@@ -208,7 +208,7 @@ impl<'a> Walk<'a> {
         self.push(Between(first, last), count, verdict, std::iter::successors(Some(first), next));
     }
 
-    /// Goes from one edge of the calendar to the next, and counts between them.
+    /// Goes from one edge of the calendar to the next, and counts the fires between them.
     fn add_days(
         &mut self,
         definition: &Definition,
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         let mut cursor = from;
         loop {
             let fire = definition.job.timetable.next_until(self.facts.anchor, cursor, until).map(|fire| fire.at);
-            self.add_closed((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
+            self.add_taken_by_calendar((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
             let Some(fire) = fire.filter(|_| self.stopped.is_none() && !self.fold.is_full()) else { return };
             let local = local::shown(schedule.zone, fire);
             let edge =
@@ -235,14 +235,14 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds all instants that the calendar removes or moves, day by day.
-    fn add_closed(&mut self, (schedule, applied): (&Schedule, &Applied), Between(from, until): Between) {
+    fn add_taken_by_calendar(&mut self, (schedule, applied): (&Schedule, &Applied), Between(from, until): Between) {
         let mut cursor = from;
         while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
             let tomorrow =
                 local::shown(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
             let day_ends = tomorrow.map_or(until, |tomorrow| just_before(local::instant(schedule.zone, tomorrow)));
             cursor = day_ends.min(until).max(at);
-            let verdict = verdict_of_taken(applied, taken(schedule, applied, at));
+            let verdict = verdict_of_taken(applied, calendar_effect(schedule, applied, at));
             self.add_plain(schedule, Between(just_before(at), cursor), verdict);
             if self.is_over(cursor) {
                 return;
@@ -250,7 +250,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks through all instants: those of the timetable, and those that its calendar took.
+    /// Walks through all instants: those of the timetable, and those that its calendar removes or moves.
     fn add_each(&mut self, definition: &Definition, Between(from, until): Between, verdict: &Verdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
@@ -263,7 +263,9 @@ impl<'a> Walk<'a> {
             self.steps += cost;
             let done = match (&table.calendar, raw) {
                 _ if fire == Some(at) => verdict.clone(),
-                (Some(applied), Some((_, schedule))) => verdict_of_taken(applied, taken(schedule, applied, at)),
+                (Some(applied), Some((_, schedule))) => {
+                    verdict_of_taken(applied, calendar_effect(schedule, applied, at))
+                }
                 _ => return,
             };
             self.push(Between(at, at), 1, done, std::iter::once(at));
@@ -303,7 +305,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The rows that the schedule itself made, one for each instant: the row of the whole comes before those of its shards.
+/// The rows that the schedule itself made, one for each instant: for a fire with shards, the row that stands for all of them.
 fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     let mut rows: Vec<&Run> = rows.iter().filter(|row| row.cause == 0).collect();
     rows.sort_by_key(|row| (row.fire_at, row.shard_index));
@@ -311,7 +313,7 @@ fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     rows
 }
 
-fn verdict_of_taken(applied: &Applied, Taken { day, moved_to }: Taken) -> Verdict {
+fn verdict_of_taken(applied: &Applied, CalendarEffect { day, moved_to }: CalendarEffect) -> Verdict {
     Verdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
 }
 

@@ -101,7 +101,7 @@ pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
 
 /// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
 pub const NEAR: Duration = Duration::from_secs(60);
-/// The same distance for the start of a run of the schedule, whose own instant has its own answer.
+/// As [`NEAR`], for the start of a run that the schedule planned: its planned instant has an answer of its own.
 const NEAR_BEGIN: Duration = Duration::from_secs(1);
 
 /// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAR`].

@@ -8,8 +8,8 @@ use crate::time::Timestamp;
 /// After this time a fire counts half.
 pub const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// By age of a count, the factor that a store multiplies it by, for databases that cannot compute powers. [`DECAY_WHOLE`] is a factor of
-/// one; older counts are 0.
+/// The factor by which a store multiplies a count that is younger than each age, for databases that cannot compute powers. [`DECAY_WHOLE`]
+/// is a factor of one; older counts are 0.
 pub const DECAY_STEPS: [(Duration, u64); 8] = [
     (Duration::from_secs(40), 256),
     (Duration::from_secs(300), 211),
@@ -40,7 +40,7 @@ const IDLE_JOB: u64 = 10;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecentFires {
-    /// The count at that instant, in thousandths of a fire.
+    /// The count at `counted_at`, in thousandths of a fire.
     pub thousandths: u64,
     /// When it was counted last.
     pub counted_at: Timestamp,

@@ -137,10 +137,10 @@ fn days_only_move_fires_and_times_do_not() {
 fn the_policy_for_ends_is_that_of_the_definition() {
     let after = |change| spec(change).compile().unwrap().after;
     let plain = after(json!({}));
-    assert!(plain.at_least_once && !plain.awaits_children && !plain.delays);
+    assert!(plain.at_least_once && !plain.awaits_children && !plain.has_fixed_delay);
     assert!(!after(json!({"delivery": "at_most_once"})).at_least_once);
     assert!(after(json!({"over": "children"})).awaits_children);
-    assert!(after(json!({"schedule": {"delay": "5s"}})).delays);
+    assert!(after(json!({"schedule": {"delay": "5s"}})).has_fixed_delay);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(crate) struct JobParts<'a> {
 }
 
 impl PumpSpec {
-    /// Checks it within its job's definition.
+    /// Checks the pump together with the other parts of its job's definition.
     pub(crate) fn compile(&self, job: JobParts<'_>, errors: &mut Vec<FieldError>) -> Option<Pump> {
         let before = errors.len();
         self.check_items(errors);

@@ -29,7 +29,7 @@ pub enum GroupMode {
     Leaves,
 }
 
-/// The target of a deal.
+/// The settings of the definition that a deal must meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted<'a> {
     /// The items of the definition.
@@ -43,8 +43,8 @@ pub struct Wanted<'a> {
 /// The changes that give each item of the definition an owner, as far as there are groups. The item counts of the groups that take items
 /// then differ by at most one, and no item moves without need.
 ///
-/// The changes are in the order in which they must be made. An item that a group must release is only asked for; it is dealt once it has
-/// been released.
+/// The changes are in the order in which they must be made. If a group must release an item, it is only asked to; the item is dealt to
+/// another group by a later call, once it has been released.
 #[must_use]
 pub fn deal(
     items: &BTreeMap<String, Item>,

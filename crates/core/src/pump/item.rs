@@ -24,7 +24,7 @@ pub struct Counts {
     pub rows: i64,
     /// Rows that were executed.
     pub done: i64,
-    /// Executions of rows that failed.
+    /// Failed executions of rows.
     pub failed: i64,
 }
 
@@ -260,7 +260,8 @@ fn change_item(item: &mut Item, change: &Change, now: Timestamp) -> bool {
     }
 }
 
-/// The epoch decides: a late report of an owner whose attempt has ended is accepted until the item is dealt again.
+/// A report is accepted or refused by its epoch: a late one from an owner whose attempt has ended is accepted until the item is dealt
+/// again.
 fn report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;

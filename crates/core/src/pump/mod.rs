@@ -17,7 +17,7 @@ use std::time::Duration;
 
 pub use self::deal::{Group, GroupMode, Wanted, deal};
 pub use self::item::{Change, Counts, Item, ItemState, Owner, Progress, apply};
-pub use self::place::{Load, Room, least_loaded, surplus};
+pub use self::place::{Load, Room, executor_to_unload, least_loaded};
 pub use self::root::{Root, RootStep, next_step};
 pub use self::totals::Totals;
 use crate::schedule::Schedule;

@@ -20,7 +20,7 @@ pub enum Room {
     Off,
 }
 
-/// The executor that gets the next group: the first of those with room that have the fewest.
+/// The executor that gets the next group: the one with the fewest groups among those with room; among equals, the first.
 ///
 /// ```
 /// use rondel_core::pump::{Load, Room, least_loaded};
@@ -39,7 +39,7 @@ pub fn least_loaded(loads: &[Load], per_executor: Option<u32>) -> Option<usize> 
 /// The executor from which one group moves to another executor: one that is off, or the one with the most groups if another has at least
 /// two fewer. `None` if no group needs to move, or no other executor has room.
 #[must_use]
-pub fn surplus(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
+pub fn executor_to_unload(loads: &[Load], per_executor: Option<u32>) -> Option<usize> {
     let to = least_loaded(loads, per_executor)?;
     let with_groups = || loads.iter().enumerate().filter(|(index, load)| *index != to && load.groups > 0);
     let leaving = with_groups().find(|(_, load)| load.room == Room::Off);
@@ -58,41 +58,41 @@ mod tests {
 
     #[test]
     fn a_group_moves_only_where_that_evens_out() {
-        assert_eq!(surplus(&loads(&[2, 2, 1]), None), None);
-        assert_eq!(surplus(&loads(&[2, 2, 0]), None), Some(1));
-        assert_eq!(surplus(&loads(&[3, 1]), Some(1)), None, "the other one is full");
-        assert_eq!(surplus(&loads(&[1]), None), None);
-        assert_eq!(surplus(&loads(&[]), None), None);
+        assert_eq!(executor_to_unload(&loads(&[2, 2, 1]), None), None);
+        assert_eq!(executor_to_unload(&loads(&[2, 2, 0]), None), Some(1));
+        assert_eq!(executor_to_unload(&loads(&[3, 1]), Some(1)), None, "the other one is full");
+        assert_eq!(executor_to_unload(&loads(&[1]), None), None);
+        assert_eq!(executor_to_unload(&loads(&[]), None), None);
     }
 
     #[test]
     fn whoever_takes_none_any_more_is_emptied_first() {
         let mut loads = loads(&[1, 5, 0]);
         loads[0].room = Room::Off;
-        assert_eq!(surplus(&loads, None), Some(0));
+        assert_eq!(executor_to_unload(&loads, None), Some(0));
         loads[1].room = Room::Off;
         loads[2].room = Room::Full;
-        assert_eq!(surplus(&loads, None), None, "no executor takes it");
+        assert_eq!(executor_to_unload(&loads, None), None, "no executor takes it");
     }
 
     #[test]
     fn whoever_is_full_keeps_what_it_has() {
         let mut loads = loads(&[1, 0]);
         loads[0].room = Room::Full;
-        assert_eq!(surplus(&loads, None), None);
+        assert_eq!(executor_to_unload(&loads, None), None);
     }
 
     #[test]
     fn moves_come_to_an_end() {
         let mut loads = loads(&[8, 0, 0, 0, 0]);
         for _ in 0..6 {
-            if let Some(from) = surplus(&loads, None) {
+            if let Some(from) = executor_to_unload(&loads, None) {
                 let to = least_loaded(&loads, None).unwrap();
                 loads[from].groups -= 1;
                 loads[to].groups += 1;
             }
         }
         assert_eq!(loads.iter().map(|load| load.groups).collect::<Vec<_>>(), [2, 2, 2, 1, 1]);
-        assert_eq!(surplus(&loads, None), None);
+        assert_eq!(executor_to_unload(&loads, None), None);
     }
 }

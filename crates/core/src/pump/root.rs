@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 
 /// Wait between a root run that failed, or was skipped, and the next one.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// Grace after a start's instant: a run that the schedule has not begun by then is begun here.
+/// How long after a start's instant the schedule may begin the run. After that, this module begins it.
 const AFTER_START: Duration = Duration::from_secs(10);
 
 /// The newest root run of a pump job.
@@ -29,7 +29,7 @@ pub struct Root {
     /// When it ended.
     pub finished_at: Option<Timestamp>,
     /// Whether it was asked to end.
-    pub ends: bool,
+    pub is_asked_to_end: bool,
 }
 
 /// What is to happen to the root run.
@@ -43,19 +43,19 @@ pub enum RootStep {
     End(Reason),
 }
 
-/// Decides what is to happen to the root run of a pump job. `switched_on` is when the current definition was saved, `is_dry` whether every item is dry at
-/// its current epoch.
+/// Decides what is to happen to the root run of a pump job. `saved_at` is when the current definition was saved; `is_dry` is whether
+/// every item is dry at its current epoch.
 #[must_use]
 pub fn next_step(
     (job, pump): (&Job, &Pump),
-    (version, switched_on): (i64, Timestamp),
+    (version, saved_at): (i64, Timestamp),
     newest: Option<Root>,
     is_dry: bool,
     now: Timestamp,
 ) -> RootStep {
     match newest {
         Some(root) if !root.status.is_terminal() => end_of(job, pump, version, root, is_dry, now),
-        newest if job.enabled => begin(job, pump, switched_on, newest, now),
+        newest if job.enabled => begin(job, pump, saved_at, newest, now),
         _ => RootStep::Stay,
     }
 }
@@ -63,7 +63,7 @@ pub fn next_step(
 fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
     // A run that was triggered by hand keeps running while the schedule is paused.
     let is_by_schedule = !matches!(root.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill);
-    let reason = if root.ends {
+    let reason = if root.is_asked_to_end {
         None
     } else if !job.enabled && is_by_schedule {
         Some(Reason::Paused)
@@ -81,8 +81,8 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
 
 /// The schedule begins root runs itself, at its instants. This function begins the others: of a pump without a schedule, in a window that
 /// was already open when a server started or a definition was saved, and again after an edit or a failure.
-fn begin(job: &Job, pump: &Pump, switched_on: Timestamp, newest: Option<Root>, now: Timestamp) -> RootStep {
-    let start = window_start(job, pump, switched_on, now).or_else(|| interrupted_window_start(job, pump, newest?));
+fn begin(job: &Job, pump: &Pump, saved_at: Timestamp, newest: Option<Root>, now: Timestamp) -> RootStep {
+    let start = window_start(job, pump, saved_at, now).or_else(|| interrupted_window_start(job, pump, newest?));
     let Some(start) = start else { return RootStep::Stay };
     let Some(root) = newest.filter(|root| root.fire_at >= start) else { return RootStep::Begin(start) };
     let was_interrupted = match (root.status, root.reason) {
@@ -107,18 +107,18 @@ fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root) -> Option<Time
 }
 
 /// Start of the window that is open now; `None` if none is.
-fn window_start(job: &Job, pump: &Pump, switched_on: Timestamp, now: Timestamp) -> Option<Timestamp> {
+fn window_start(job: &Job, pump: &Pump, saved_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let schedules = &job.timetable.schedules;
     let start = if schedules.is_empty() {
-        switched_on
+        saved_at
     } else {
-        // Only an end instant makes a window that can be entered after its start.
+        // Only a window with an end instant can be entered after its start.
         if !matches!(pump.until, Until::At(_)) {
             return None;
         }
         let before = now.saturating_sub(AFTER_START) + Duration::from_millis(1);
-        let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(switched_on, before)).max()?;
-        job.timetable.fire_at(switched_on, newest)?.at
+        let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(saved_at, before)).max()?;
+        job.timetable.fire_at(saved_at, newest)?.at
     };
     let is_open = start <= now && pump.until.end_of(start).is_none_or(|end| now < end);
     is_open.then_some(start)
@@ -152,7 +152,7 @@ mod tests {
 
     fn root(fire_at: Timestamp) -> Root {
         let (version, trigger, status) = (1, Trigger::Cron, RunStatus::Running);
-        Root { fire_at, version, trigger, status, reason: None, finished_at: None, ends: false }
+        Root { fire_at, version, trigger, status, reason: None, finished_at: None, is_asked_to_end: false }
     }
 
     fn ended(fire_at: Timestamp, status: RunStatus, reason: Option<Reason>) -> Root {
@@ -182,7 +182,7 @@ mod tests {
         let (job, open) = (nightly(true), Some(root(at("25T22:00"))));
         check(&job, open, "26T05:59", RootStep::Stay);
         check(&job, open, "26T06:00", RootStep::End(Reason::WindowOver));
-        check(&job, open.map(|root| Root { ends: true, ..root }), "26T06:00", RootStep::Stay);
+        check(&job, open.map(|root| Root { is_asked_to_end: true, ..root }), "26T06:00", RootStep::Stay);
         check(&nightly(false), open, "25T23:00", RootStep::End(Reason::Paused));
         check(&job, open.map(|root| Root { version: 0, ..root }), "25T23:00", RootStep::End(Reason::Changed));
         let by_hand = open.map(|root| Root { trigger: Trigger::Api, ..root });

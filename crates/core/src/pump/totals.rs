@@ -23,7 +23,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds them up.
+    /// Adds up the items.
     pub fn of<'i>(items: impl IntoIterator<Item = &'i Item>) -> Self {
         let mut totals = Self::default();
         for item in items {

@@ -109,7 +109,7 @@ fn stopped(message: &str) -> Option<String> {
     })
 }
 
-/// `2 of 4 shards failed`.
+/// Translates messages such as `2 of 4 shards failed`.
 fn shards(message: &str) -> Option<String> {
     let (count, rest) = message.split_once(" of ")?;
     let (total, end) = rest.split_once(" shards ")?;
@@ -125,7 +125,7 @@ fn shards(message: &str) -> Option<String> {
     Some(format!("{total} 个分片中有 {count} 个{end}"))
 }
 
-/// What kept the agent from starting a program, or from reading an answer.
+/// Translates why the agent could not start a program or read an answer.
 fn agent(message: &str) -> Option<String> {
     if let Some(max) = message.strip_prefix("the answer is larger than ").and_then(|rest| rest.split_once(" bytes")) {
         return Some(format!("应答超过 {} 字节（max_body_bytes）", number(max.0)?));
@@ -142,7 +142,7 @@ fn agent(message: &str) -> Option<String> {
     })
 }
 
-/// How a program or a request of the agent ended, with the last line that it wrote.
+/// Translates how a program or a request of the agent ended, with the last line that it wrote.
 fn program(message: &str) -> Option<String> {
     let (how, rest) = message.split_once(": ").map_or((message, None), |(how, rest)| (how, Some(rest)));
     let how = if let Some(code) = how.strip_prefix("exit code ").and_then(number) {
@@ -159,7 +159,7 @@ fn program(message: &str) -> Option<String> {
     Some(rest.map_or_else(|| how.clone(), |rest| format!("{how}：{}", quoted(rest))))
 }
 
-/// A clause at the end of a message.
+/// Translates a clause that may be appended to a message after `; `.
 fn clause(text: &str) -> Option<String> {
     if text == "the handler does not yield and cannot be aborted: it may still be at work" {
         return Some("处理器不让出线程，无法中止，可能仍在执行".to_owned());

@@ -27,7 +27,7 @@ use crate::word_enum::words;
 
 /// The longest stored [`Detail`], in bytes of JSON.
 pub const DETAIL_LEN_MAX: usize = 3_000;
-/// Executors that one [`Detail`] names; the others are counted.
+/// Maximum number of executors that one [`Detail`] names; the others are only counted.
 pub const OBSTACLE_COUNT_MAX: usize = 8;
 /// The longest name or condition in a [`Detail`], in characters.
 const TEXT_LEN_MAX: usize = 100;
@@ -132,7 +132,7 @@ words! {
         Slot = "slot",
         /// For its app to be active again.
         App = "app",
-        /// For the executor that it was sent to: that has neither accepted nor refused it yet.
+        /// For the answer of the executor that it was sent to, which has neither accepted nor refused it yet.
         Answer = "answer",
         /// For the executors to report whether they have it: its server stopped and handed nothing over, so it may have begun.
         RollCall = "roll_call",
@@ -205,7 +205,7 @@ pub struct LimitDetail {
     pub per_ms: Option<u64>,
 }
 
-/// The parameters of a reason, and what the run waits or waited for. Only what applies is there.
+/// The parameters of a reason, and what the run waits or waited for. Parameters that do not apply are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 #[schemars(rename = "ReasonDetail")]
@@ -232,8 +232,7 @@ pub struct Detail {
     /// The only executor that may have the run, where its caller named one, and the run waits or waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_executor: Option<String>,
-    /// The timeout that passed without a report from the executor that the attempt had ended, in milliseconds. The verdict is
-    /// `unknown`, without a code.
+    /// The attempt's timeout, in milliseconds, if it passed and the executor reported no end. The verdict is `unknown`, without a code.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unreported_after_ms: Option<u64>,
     /// How long no server had answered the executor when it stopped the attempt, in milliseconds.
@@ -257,7 +256,7 @@ pub struct Detail {
     /// The online executors of the app that do not take it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub obstacles: Vec<Obstacle>,
-    /// How many more there are.
+    /// How many obstacles are not listed.
     #[serde(skip_serializing_if = "is_zero")]
     pub obstacles_more: usize,
 }

@@ -11,7 +11,7 @@ use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::words::Lang;
 
-/// The facts that a sentence about a run is made of.
+/// The facts about a run from which a sentence is made.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Its status.
@@ -98,7 +98,8 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
     }
 }
 
-/// Why a run has its verdict. If it failed for a reason that keeps attempts from beginning, an earlier attempt had begun.
+/// Why a run has its verdict. If it failed for a reason that keeps attempts from beginning, an earlier attempt had begun, and the clause
+/// states that no further one could.
 #[must_use]
 pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
     match (status, reason) {

@@ -1,6 +1,6 @@
 //! Questions that executors are asked before some routers pick, and what the answers mean.
 
-use super::ask::{Ask, Choice, deal};
+use super::ask::{Ask, Choice, nth_wrapping};
 
 /// A question to each executor before a router picks. All executors are asked at once, and the caller waits briefly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
         if !ask.is_over && ask.open().any(|index| answer(&index) == Answer::None) {
             return Choice::Wait;
         }
-        return deal(ask.open().filter(|index| answer(index) == Answer::Yes), ask.deal()).into();
+        return nth_wrapping(ask.open().filter(|index| answer(index) == Answer::Yes), ask.shard_offset()).into();
     }
     let decides = |index: &usize| match answer(index) {
         Answer::Yes => true,

@@ -9,13 +9,14 @@ use crate::time::Timestamp;
 /// An executor that is online in the job's app, has the handler, and meets the job's conditions.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Its stable name, by which routers order, hash and remember; never the incarnation.
-    pub points: &'a HashPoints,
+    /// Its stable name with the hashes of it: routers order, hash and remember executors by name, never by incarnation.
+    pub hashed_name: &'a HashPoints,
     /// What it declares for `Route::Weight`.
     pub weight: u32,
     /// How many runs it has.
     pub active: usize,
-    /// Why it cannot take this run now; `None` if it is open. Only open candidates are picked; the others are still remembered.
+    /// Why it cannot take this run now; `None` if it is open. Only open candidates are picked; the others keep their marks in the router's
+    /// memory.
     pub refusal: Option<Refusal>,
     /// Its answer to the route's `question`.
     pub answer: Answer,
@@ -65,7 +66,7 @@ impl From<Option<usize>> for Choice {
 
 impl Candidate<'_> {
     pub(super) fn unless_named(&self, name: &str) -> Self {
-        let refusal = self.refusal.or_else(|| (self.points.name() == name).then_some(Refusal::HadItBefore));
+        let refusal = self.refusal.or_else(|| (self.hashed_name.name() == name).then_some(Refusal::HadItBefore));
         Self { refusal, ..*self }
     }
 }
@@ -79,30 +80,31 @@ impl Ask<'_> {
 
     /// The open candidate for this shard if the shards of a fire are dealt over the executors in turn, from `start` on.
     pub(super) fn dealt(&self, start: u32) -> Option<usize> {
-        deal(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.deal()))
+        nth_wrapping(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.shard_offset()))
     }
 
     /// The shard's offset from the first shard of its fire; 0 for an unsharded run.
-    pub(super) const fn deal(&self) -> usize {
+    pub(super) const fn shard_offset(&self) -> usize {
         if self.shards > 1 { self.shard } else { 0 }
     }
 
     /// A random number that differs between the shards of a fire, and between attempts.
     pub(super) fn chance(&self) -> u32 {
-        let step = u32::try_from(self.deal()).unwrap_or(0).wrapping_add(self.attempt.unsigned_abs().saturating_sub(1));
+        let step =
+            u32::try_from(self.shard_offset()).unwrap_or(0).wrapping_add(self.attempt.unsigned_abs().saturating_sub(1));
         self.draw.wrapping_add(step.wrapping_mul(0x9E37_79B9))
     }
 
-    /// The open candidate with the least value; a random one if several have it.
+    /// The open candidate with the lowest value; a random one of them if several have it.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
         let least = self.open().map(&value).min()?;
         let start = usize::try_from(self.chance()).unwrap_or(0);
-        deal(self.open().filter(|index| value(*index) == least), start)
+        nth_wrapping(self.open().filter(|index| value(*index) == least), start)
     }
 }
 
 /// The item at position `turn`, which wraps around; `None` without items.
-pub(super) fn deal(items: impl DoubleEndedIterator<Item = usize>, turn: usize) -> Option<usize> {
+pub(super) fn nth_wrapping(items: impl DoubleEndedIterator<Item = usize>, turn: usize) -> Option<usize> {
     let items: Vec<usize> = items.collect();
     items.get(turn.checked_rem(items.len())?).copied()
 }

@@ -6,7 +6,7 @@ use super::ask::{Ask, Choice};
 use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
-    let is_its = |index: &usize| Some(ask.candidates[*index].points.name()) == ask.executor;
+    let is_its = |index: &usize| Some(ask.candidates[*index].hashed_name.name()) == ask.executor;
     if let Some(index) = ask.open().find(is_its) {
         return Choice::Take(index);
     }

@@ -1,5 +1,4 @@
-//! Busyover: the first by name that answers "I am free for this job": it has no run of the job, and a free slot (XXL-JOB's BUSYOVER).
-//! Remembers nothing.
+//! Busyover: the first executor by name that answers that it has no run of the job and a free slot (XXL-JOB's BUSYOVER). Remembers nothing.
 
 use super::answers;
 use super::ask::{Ask, Choice};

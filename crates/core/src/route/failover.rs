@@ -1,4 +1,4 @@
-//! Failover: the first by name that answers "I am there" (XXL-JOB's FAILOVER). Remembers nothing.
+//! Failover: the first executor by name that answers that it is there (XXL-JOB's FAILOVER). Remembers nothing.
 
 use super::answers;
 use super::ask::{Ask, Choice};

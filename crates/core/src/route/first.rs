@@ -1,4 +1,4 @@
-//! First: the first by name (XXL-JOB's FIRST). Remembers nothing. Shards are dealt from the first on.
+//! First: the first executor by name (XXL-JOB's FIRST). Remembers nothing. Shards are dealt from the first on.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

@@ -25,7 +25,7 @@ impl HashPoints {
         Self::at(name, name)
     }
 
-    /// Takes the points from `place` instead of the name: XXL-JOB hashes the address.
+    /// Computes the points from `place` instead of the name, for executors of XXL-JOB: there `place` is the address, as in XXL-JOB.
     #[must_use]
     pub fn at(name: &str, place: &str) -> Self {
         let mut points = Box::new([0; POINT_COUNT]);

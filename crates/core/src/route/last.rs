@@ -1,8 +1,8 @@
-//! Last: the last by name (XXL-JOB's LAST). Remembers nothing. Shards are dealt from the last on, backwards.
+//! Last: the last executor by name (XXL-JOB's LAST). Remembers nothing. Shards are dealt from the last on, backwards.
 
-use super::ask::{Ask, Choice, deal};
+use super::ask::{Ask, Choice, nth_wrapping};
 use super::memory::Memory;
 
 pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
-    deal(ask.open().rev(), ask.deal()).into()
+    nth_wrapping(ask.open().rev(), ask.shard_offset()).into()
 }

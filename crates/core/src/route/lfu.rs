@@ -5,7 +5,7 @@
 use super::ask::{Ask, Choice};
 use super::memory::Memory;
 
-/// Counts are lowered beyond this.
+/// All counts are lowered once one of them exceeds this.
 const COUNT_MAX: u32 = 1_000_000;
 
 pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
@@ -15,7 +15,7 @@ pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
     if counts[index].1 > COUNT_MAX {
         let least = counts.iter().map(|(_, count)| *count).min().unwrap_or(0);
         counts.iter_mut().for_each(|(_, count)| *count -= least);
-        // The least count stays low if an executor never has room: this bounds the others' counts even so.
+        // The lowest count stays low if an executor never has room. The other counts are bounded even then.
         counts.iter_mut().for_each(|(_, count)| *count = (*count).min(COUNT_MAX / 2));
     }
     Choice::Take(index)

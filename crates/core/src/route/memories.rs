@@ -19,7 +19,7 @@ pub struct Memories {
 }
 
 impl Memories {
-    /// Routes a run by what is remembered of its job. Only routers that remember something take room here.
+    /// Routes a run with the memory of its job. Only jobs whose routers remember something take room here.
     pub fn pick(&mut self, route: Route, ask: &Ask<'_>) -> Choice {
         if !matches!(route, Route::Round | Route::Lfu | Route::Lru) {
             return pick(route, ask, &mut Memory::default());

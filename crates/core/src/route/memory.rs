@@ -16,11 +16,11 @@ pub struct Memory {
     route: Option<Route>,
     since: Option<Timestamp>,
     turn: Option<u32>,
-    /// The key and the number of each online executor, in the order of the names.
+    /// The key of each online executor with its mark (how often, or how recently, it was used), in the order of the names.
     marks: Vec<(u64, u32)>,
 }
 
-/// The marks of the executors that stay.
+/// The marks of the executors that were candidates before and still are.
 pub(super) struct KnownMarks<'a>(&'a [(u64, u32)]);
 
 impl KnownMarks<'_> {
@@ -50,26 +50,26 @@ impl Memory {
         self.turn = Some(turn);
     }
 
-    /// A number for each candidate. Names that left are forgotten; `newcomer` decides what a new one starts with.
+    /// The mark of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the mark of new ones.
     pub(super) fn marks(
         &mut self,
         candidates: &[Candidate<'_>],
         newcomer: impl Fn(&KnownMarks<'_>) -> u32,
     ) -> &mut [(u64, u32)] {
         let is_same = self.marks.len() == candidates.len()
-            && self.marks.iter().zip(candidates).all(|((key, _), candidate)| *key == candidate.points.key());
+            && self.marks.iter().zip(candidates).all(|((key, _), candidate)| *key == candidate.hashed_name.key());
         if !is_same {
             let before: HashMap<u64, u32> = std::mem::take(&mut self.marks).into_iter().collect();
-            let stay = candidates.iter().filter_map(|candidate| before.get_key_value(&candidate.points.key()));
+            let stay = candidates.iter().filter_map(|candidate| before.get_key_value(&candidate.hashed_name.key()));
             let stay: Vec<(u64, u32)> = stay.map(|(key, mark)| (*key, *mark)).collect();
             let start = newcomer(&KnownMarks(&stay));
             let mark = |key| (key, before.get(&key).copied().unwrap_or(start));
-            self.marks = candidates.iter().map(|candidate| mark(candidate.points.key())).collect();
+            self.marks = candidates.iter().map(|candidate| mark(candidate.hashed_name.key())).collect();
         }
         &mut self.marks
     }
 
-    /// How many entries it counts for in the bound over all jobs; 0 before a router has used it.
+    /// Its number of entries, which is limited over all jobs; 0 before a router has used it.
     pub(super) fn entry_count(&self) -> usize {
         if self.route.is_some() { 1 + self.marks.len() } else { 0 }
     }

@@ -34,7 +34,7 @@ pub use memories::Memories;
 pub use memory::Memory;
 pub use trace::Refusal;
 
-/// A router. Pure: the same question and memory give the same choice.
+/// A router. Pure: the same input and memory give the same choice.
 type Router = fn(&Ask<'_>, &mut Memory) -> Choice;
 
 /// The table of the routers.
@@ -81,7 +81,7 @@ pub const fn question(route: Route) -> Option<Question> {
 /// use rondel_core::{JobId, Route, Timestamp};
 ///
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
-/// let open = |points| Candidate { points, weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::None };
 /// let candidates: Vec<_> = all_points.iter().map(open).collect();
 /// let ask = Ask {
 ///     job: JobId::new(1), hash_key: None, shard: 0, shards: 1, attempt: 1, executor: None,

@@ -1,5 +1,4 @@
-//! Random: any of them (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt from one drawn start, so that
-//! they spread.
+//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt from one drawn start, so that they spread.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

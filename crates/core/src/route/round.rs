@@ -1,5 +1,5 @@
-//! Round: each in turn (XXL-JOB's ROUND). Remembers whose turn is next and begins with a random executor, so that jobs created together do
-//! not all begin with the first. An executor that is not open is skipped.
+//! Round: each executor in turn (XXL-JOB's ROUND). Remembers whose turn is next and begins with a random executor, so that jobs created
+//! together do not all begin with the first. An executor that is not open is skipped.
 
 use super::ask::{Ask, Choice};
 use super::memory::Memory;

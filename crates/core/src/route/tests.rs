@@ -11,7 +11,7 @@ pub(super) fn all_points(count: usize) -> Vec<HashPoints> {
 }
 
 pub(super) fn candidates(all_points: &[HashPoints]) -> Vec<Candidate<'_>> {
-    let open = |points| Candidate { points, weight: 1, active: 0, refusal: None, answer: Answer::None };
+    let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::None };
     all_points.iter().map(open).collect()
 }
 
@@ -37,11 +37,11 @@ fn once(route: Route, ask: &Ask<'_>) -> Choice {
 /// How often each name is picked in `count` runs.
 fn shares(route: Route, candidates: &[Candidate<'_>], memory: &mut Memory, count: u32) -> BTreeMap<String, u32> {
     let mut shares: BTreeMap<String, u32> =
-        candidates.iter().map(|candidate| (candidate.points.name().to_owned(), 0)).collect();
+        candidates.iter().map(|candidate| (candidate.hashed_name.name().to_owned(), 0)).collect();
     for turn in 0..count {
         let ask = Ask { draw: turn.wrapping_mul(0x9E37_79B9), ..ask(candidates) };
         let Choice::Take(index) = pick(route, &ask, memory) else { panic!("no executor for {route}") };
-        *shares.get_mut(candidates[index].points.name()).unwrap() += 1;
+        *shares.get_mut(candidates[index].hashed_name.name()).unwrap() += 1;
     }
     shares
 }
@@ -173,7 +173,7 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
         let online = candidates(&all_points);
         let picks = |online: &[Candidate<'_>]| -> Vec<String> {
             let of = |job| match once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(online) }) {
-                Choice::Take(index) => online[index].points.name().to_owned(),
+                Choice::Take(index) => online[index].hashed_name.name().to_owned(),
                 other => panic!("{other:?}"),
             };
             (1..=JOBS).map(of).collect()
@@ -181,7 +181,7 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
         let before = picks(&online);
         for gone in 0..count {
             let mut without = online.clone();
-            let gone = without.remove(gone).points.name().to_owned();
+            let gone = without.remove(gone).hashed_name.name().to_owned();
             let moved = before.iter().zip(picks(&without)).filter(|(before, after)| *before != after);
             let moved: Vec<_> = moved.collect();
             assert!(moved.iter().all(|(before, _)| **before == gone), "a job of another executor moved");

@@ -55,7 +55,7 @@ impl Refusal {
 /// What a run waited for before it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waited {
-    /// How late a server got to the run.
+    /// How late a server was ready to start the run, and why.
     pub server: Option<Lateness>,
     /// Wait for the job's earlier runs, or for anything else that its gate checks.
     pub turn: Duration,
@@ -70,8 +70,8 @@ pub struct Waited {
 /// use rondel_core::route::{Answer, Candidate, Refusal, HashPoints, trace};
 ///
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
-/// let open = Candidate { points: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
-/// let full = Candidate { points: &all_points[1], refusal: Some(Refusal::Full), ..open };
+/// let open = Candidate { hashed_name: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let full = Candidate { hashed_name: &all_points[1], refusal: Some(Refusal::Full), ..open };
 /// let text = trace::text("round", &[open, full], trace::Waited::default());
 /// assert_eq!(text, r#"{"route":"round","of":["a"],"refused":{"b":"full"}}"#);
 /// ```
@@ -82,14 +82,15 @@ pub fn text(route: &str, candidates: &[Candidate<'_>], waited: Waited) -> String
     text.push_str(route);
     text.push_str("\",\"of\":[");
     let open = candidates.iter().filter(|candidate| candidate.refusal.is_none());
-    let left = list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.points.name()));
+    let left =
+        list(&mut text, TRACE_LEN_MAX / 2, open, |text, candidate| push_name(text, candidate.hashed_name.name()));
     text.push(']');
     push_more(&mut text, "of", left);
     let refused = || candidates.iter().filter_map(|candidate| Some((candidate, candidate.refusal?)));
     if refused().next().is_some() {
         text.push_str(",\"refused\":{");
         let left = list(&mut text, TRACE_LEN_MAX - TAIL_LEN_MAX, refused(), |text, (candidate, why)| {
-            push_name(text, candidate.points.name());
+            push_name(text, candidate.hashed_name.name());
             text.push_str(":\"");
             text.push_str(why.as_str());
             text.push('"');
@@ -148,7 +149,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// How late a server got to the run, and how long the run waited at its gate and for an executor.
+    /// How late a server was ready to start the run, and how long the run waited at its gate and for an executor.
     #[must_use]
     pub fn waits(&self) -> Waited {
         let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
@@ -221,7 +222,7 @@ fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, wr
     left
 }
 
-/// How many names a list leaves out.
+/// Writes how many names a list leaves out, if it does.
 fn push_more(text: &mut String, list: &str, left: usize) {
     if left > 0 {
         text.push(',');
@@ -237,7 +238,7 @@ fn push_key(text: &mut String, key: &str, suffix: &str) {
     text.push_str("\":");
 }
 
-/// Names hold nothing that JSON would escape; other text is cleaned.
+/// Writes a name in quotation marks. Valid names need no escapes in JSON; in other text, characters that do are replaced.
 fn push_name(text: &mut String, name: &str) {
     let safe = |c: char| if c.is_control() || c == '"' || c == '\\' { '?' } else { c };
     text.push('"');

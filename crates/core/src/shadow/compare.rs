@@ -1,4 +1,4 @@
-//! Compares fires of Rondel with those of the scheduler that it is to replace: which of them both had.
+//! Compares fires of Rondel with those of the scheduler that it is to replace: which of them both schedulers had.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::id::RunId;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// How far apart the instants of one fire may be on both sides: the other scheduler may keep whole seconds, rounded.
+/// Maximum difference between the two schedulers' instants of one fire: the other one may store rounded seconds.
 const NEAR: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
@@ -42,7 +42,7 @@ words! {
 /// A fire of the other scheduler, as it was observed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldFire {
-    /// Its number there.
+    /// Its number in the other scheduler.
     pub source_id: i64,
     /// The planned instant, if that is known.
     pub due_at: Option<Timestamp>,
@@ -91,16 +91,16 @@ pub struct Difference {
     /// The run here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// The number of the fire there.
+    /// The number of the fire in the other scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_id: Option<i64>,
     /// How late it was, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub late_ms: Option<u64>,
-    /// The executor here, or those of a broadcast; of a fire that went to another one there.
+    /// The executor that Rondel chose, or those of a broadcast; only for a fire that the other scheduler sent to another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// The executor there, by its name here.
+    /// The executor that the other scheduler chose, by its name in Rondel.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub old_executor: Option<String>,
 }
@@ -151,7 +151,7 @@ pub struct Comparison {
     pub old_lateness: Lateness,
     /// How late Rondel was with them.
     pub rondel_lateness: Lateness,
-    /// The fires that differ, by instant, and behind these the fires of other executors: the first 100.
+    /// The fires that differ, by instant, then those that went to another executor; at most 100.
     pub differences: Vec<Difference>,
     /// How many more there are.
     pub differences_more: u64,
@@ -164,9 +164,9 @@ pub struct Range {
     pub from: Timestamp,
     /// The first instant after it.
     pub to: Timestamp,
-    /// How late a fire of the other scheduler may be to count as the same.
+    /// How much later a fire of the other scheduler may be and still count as the same fire.
     pub tolerance: Duration,
-    /// From how much lateness on a fire counts as late.
+    /// A fire that is late by at least this counts as late.
     pub late_from: Duration,
 }
 
@@ -184,8 +184,8 @@ impl Range {
 
 /// Compares the fires of one job. Both sides include those at the edges of the range, in any order.
 ///
-/// A fire of the other scheduler belongs to Rondel's fire at the same instant. Any other belongs to Rondel's last fire before it, within
-/// the tolerance: as that fire, late, if none was found for it, or else as its repetition.
+/// A fire of the other scheduler is paired with Rondel's fire at the same instant. Without one, it belongs to Rondel's last fire before it,
+/// if that is within the tolerance: as its late pair or, if that fire has a pair already, as a repetition.
 #[must_use]
 pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
     own.sort_by_key(|fire| (fire.fire_at, fire.run));
@@ -230,7 +230,8 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
     found.finish()
 }
 
-/// Less than half of the shortest gap between fires, so that no fire is taken for its neighbour.
+/// How far apart the instants of one fire may be: [`NEAR`], but at most half of the shortest gap between fires, so that no fire is taken
+/// for its neighbour.
 fn near(own: &[OwnFire]) -> Duration {
     let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
     gaps.min().map_or(NEAR, |gap| NEAR.min(gap / 2))
@@ -305,7 +306,7 @@ impl Found {
     }
 }
 
-/// Executors that [`name_all`] names.
+/// Maximum number of executors that [`name_all`] names.
 const NAMED_MAX: usize = 10;
 const MORE: &str = "and ";
 
@@ -320,7 +321,7 @@ pub fn name_all(names: &[&str]) -> Option<String> {
     }
 }
 
-/// Whether the other scheduler chose an executor that is not among those chosen here. Both sides use the names from here.
+/// Whether the other scheduler chose an executor that is not among those chosen here. `old` is the name of that executor in Rondel.
 fn is_other(own: Option<&str>, old: &str) -> bool {
     let names = own.unwrap_or_default();
     let is_same = |name: &str| name == old || name.starts_with(MORE);

@@ -7,9 +7,9 @@ use super::expected::{admits, bounds, branches, expected, found, is_duration, is
 use super::{ERROR_COUNT_MAX, ErrorKind, ShapeError, push};
 use crate::time::{Timestamp, parse_duration};
 
-/// How many letters of a proposed word may differ.
+/// How many letters of a suggested word may differ.
 const DISTANCE_MAX: usize = 2;
-/// How deep stand-ins are nested.
+/// Maximum nesting depth of a stand-in.
 const STAND_IN_DEPTH_MAX: usize = 8;
 
 /// Collects errors, and repairs the document on the way.
@@ -79,7 +79,7 @@ impl<'s> Checker<'s> {
                 } else {
                     None
                 };
-                // The message of that error repeats the whole text.
+                // That error's message repeats the whole text, which may be long.
                 wrong.is_none_or(|error| {
                     let message = if text.len() > 100 {
                         format!("expected {}, found {}", expected(self.root, schema), shown(text))
@@ -102,7 +102,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Checks the value against the branch that is meant. If that is not clear, the type itself decides later.
+    /// Checks the value against the branch that is meant. If it is not clear which one that is, the value passes here, and the type decides
+    /// when it is deserialized.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
         let mut fitting = branches.iter().filter(|branch| admits(self.root, branch, value));
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
@@ -202,7 +203,7 @@ impl<'s> Checker<'s> {
     }
 }
 
-/// The only field of a branch that is chosen by its field.
+/// The field by which a branch can be recognized, with its schema: the branch has no other field, and requires this one.
 fn tag(branch: &Value) -> Option<(&str, &Value)> {
     let mut fields = branch.get("properties")?.as_object()?.iter();
     let (Some((name, schema)), None) = (fields.next(), fields.next()) else { return None };
@@ -229,7 +230,7 @@ fn proposal(word: &str, known: &[&str]) -> String {
     }
 }
 
-/// A value of the right shape for a field whose own is wrong or missing.
+/// A value of the right shape for a field whose value is wrong or missing.
 fn stand_in(root: &Value, schema: &Value, depth: usize) -> Value {
     let schema = resolve(root, schema);
     if let Some(word) = words(root, schema).first() {

@@ -7,13 +7,13 @@ use crate::schema::DURATION_PATTERN;
 /// The longest part of a text that a message repeats, in characters.
 const SHOWN_LEN_MAX: usize = 80;
 
-/// The part of a schema behind its reference.
+/// The schema that a `$ref` refers to; the schema itself if it has none.
 pub(super) fn resolve<'s>(root: &'s Value, schema: &'s Value) -> &'s Value {
     let name = schema.get("$ref").and_then(Value::as_str).and_then(|reference| reference.strip_prefix("#/$defs/"));
     name.and_then(|name| root.get("$defs")?.get(name)).unwrap_or(schema)
 }
 
-/// The branches of a choice.
+/// The branches of an `anyOf` or `oneOf`.
 pub(super) fn branches(schema: &Value) -> Option<&[Value]> {
     let found = schema.get("anyOf").or_else(|| schema.get("oneOf"))?;
     found.as_array().map(Vec::as_slice)
@@ -73,7 +73,7 @@ pub(super) fn expected(root: &Value, schema: &Value) -> String {
         parts.retain(|part| !part.starts_with(OBJECT));
         parts.insert(0, OBJECT.to_owned());
     }
-    // Last, because it is the least likely intention.
+    // `null` comes last, because it is the least likely intention.
     parts.sort_by_key(|part| part == "null");
     match parts.as_slice() {
         [] => "any JSON value".to_owned(),
@@ -92,7 +92,7 @@ fn parts(root: &Value, schema: &Value) -> Vec<String> {
     found
 }
 
-/// What the types of a schema admit; strings are left out if the words of the whole are known.
+/// What the types of a schema admit. Strings are left out with `without_texts`, for callers that list the admitted words themselves.
 fn kinds(root: &Value, schema: &Value, without_texts: bool) -> Vec<String> {
     let schema = resolve(root, schema);
     if let Some(branches) = branches(schema) {

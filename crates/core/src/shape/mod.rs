@@ -75,7 +75,8 @@ impl ErrorKind {
 }
 
 impl<T> Misfit<T> {
-    /// The errors in `found`, from further checks of the repaired document, that no deviation caused: they lie neither above nor below one.
+    /// The errors of `found` that no deviation can have caused: their pointers lie neither above nor below the pointer of one. `found` are
+    /// the errors of further checks of the repaired document.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -26,7 +26,7 @@ pub struct ExpectSpec {
     /// A run succeeded by this time of day.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub success_by: Option<SuccessBySpec>,
-    /// A run succeeds at least so often.
+    /// A run succeeds at least once in each period of this length.
     #[serde(default, with = "super::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub no_success_for: Option<Duration>,

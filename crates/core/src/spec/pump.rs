@@ -69,7 +69,7 @@ pub struct PumpSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum ItemsSpec {
-    /// `16`: so many, without parameters of their own. Items are named `0` to `15`.
+    /// `16`: this many, without parameters of their own. Items are named `0` to `15`.
     Number(#[schemars(range(min = 1, max = 10000))] u32),
     /// `{"count": 16}`, which is the same.
     Count(ItemCountSpec),
@@ -77,7 +77,7 @@ pub enum ItemsSpec {
     List(Vec<ItemSpec>),
 }
 
-/// So many items or shards.
+/// A number of items or shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ItemCountSpec {
@@ -101,9 +101,9 @@ pub struct ItemSpec {
 words! {
     /// Who fetches rows in a group of a pump job.
     PumpMode {
-        /// The last worker that runs dry; the others wait.
+        /// Only the last worker that runs out of rows fetches; the others wait.
         Sleep = "sleep",
-        /// A worker that runs dry, at once. Rows in work are left out by their keys.
+        /// Each worker that runs out of rows fetches at once. Rows that are being executed are excluded by their keys.
         NotSleep = "not_sleep",
     }
 }

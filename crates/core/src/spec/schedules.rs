@@ -73,7 +73,7 @@ pub struct ScheduleSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JitterSpec {
-    /// At most so much later.
+    /// The longest delay.
     #[serde(with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub max: Duration,

@@ -78,7 +78,8 @@ impl<'a> Search<'a> {
         first.filter(|fire| fire.at <= until).map_or(Found::Nothing, Found::Fire)
     }
 
-    /// The first fire whose local time is in the calendar or, if not `wanted`, is outside. A closed stretch is skipped as a whole.
+    /// The first fire whose local time is in the calendar or, if not `wanted`, is outside. A stretch in which the calendar allows no fires
+    /// is skipped as a whole.
     fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> Found {
         let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
         // The next candidate of each schedule. At the same instant the first schedule of the list wins.
@@ -111,12 +112,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire after those on days outside the calendar have moved to the nearest day inside, at the same time of day.
+    /// The first fire, where each fire on a day outside the calendar has moved to the nearest day inside, at the same time of day.
     fn shifted(&mut self, after: Timestamp, until: Timestamp, calendar: &Calendar, direction: Direction) -> Found {
         let mut best: Option<Fire> = None;
         let mut open: Option<Timestamp> = None;
         let count = u64::try_from(self.table.schedules.len()).unwrap_or(1).max(1);
-        // Each schedule has its share, so that every search makes progress with all of them.
+        // Each schedule has an equal share of the work, so that every search makes progress with all of them.
         let share = self.work_left / count;
         for schedule in &self.table.schedules {
             // A later schedule of the list wins only with an earlier instant.
@@ -184,7 +185,7 @@ impl Shift<'_> {
         }
     }
 
-    /// The first fire on this day, of its own fires and those that move to it; `None` if the day is outside the calendar.
+    /// The first fire on this day, among the day's own fires and those moved to it; `None` if the day is outside the calendar.
     fn on(&mut self, day: NaiveDate) -> Option<Timestamp> {
         if !self.has_day(day) {
             return None;

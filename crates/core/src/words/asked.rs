@@ -38,7 +38,7 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     if let Some(at) = ago(&lower, now) {
         return Some(vec![at]);
     }
-    // An instant with an offset names itself; without one it is a time on the clock of the zone.
+    // A text with an offset is an instant; one without is a time on the clock of the zone.
     if text.len() > 16
         && let Ok(at) = text.parse::<Timestamp>()
     {

@@ -17,7 +17,7 @@ pub(super) struct Parts {
 pub(super) enum TimeOfDay {
     /// At these times: hour, minute, second.
     Clock(Vec<(u32, u32, u32)>),
-    /// At more times than are listed: by their pace.
+    /// At more times than are listed one by one: described by the shapes of their seconds, minutes and hours.
     Pace { seconds: Shape, minutes: Shape, hours: Shape },
 }
 
@@ -26,9 +26,9 @@ pub(super) enum Days {
     Every,
     OfMonth(Shape),
     OfWeek(Shape),
-    /// Those of the month that are also those of the week.
+    /// The days of the month that are also one of the weekdays.
     Both(Shape, Shape),
-    /// Those of the month, and in addition those of the week.
+    /// The days of the month, and in addition the weekdays.
     Either(Shape, Shape),
     Last {
         back: u32,

@@ -1,7 +1,7 @@
 //! Sentences for users, in each language: when a job runs.
 //!
 //! A cron expression is described from the sets that it was compiled into, never from its text: two spellings of one schedule read alike,
-//! and the sentence is what really fires.
+//! and the sentence describes what really fires.
 
 mod asked;
 mod cron_parts;

@@ -6,17 +6,17 @@ const LISTED_MAX: usize = 4;
 /// How the numbers of a set lie in its range.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
-    /// All that there are.
+    /// All numbers of the range.
     All,
     /// Three or more at equal distances of at least 2.
     Step {
         from: u32,
         to: u32,
         step: u32,
-        /// Whether the distance stays the same from one round of the range to the next.
+        /// Whether the step also holds from the last number around to the first, as for every 15 minutes.
         whole: bool,
     },
-    /// Stretches without a hole, from and to.
+    /// Ranges of consecutive numbers: the first and the last of each.
     Runs(Vec<(u32, u32)>),
 }
 
@@ -85,7 +85,7 @@ pub(super) fn members(set: u64) -> Vec<u32> {
     (0..64).filter(|value| set & (1 << value) != 0).collect()
 }
 
-/// Words for stretches: two neighbours are named one by one, more as a range.
+/// Words for ranges: two consecutive numbers are named one by one, more as a range.
 pub(super) fn described(runs: &[(u32, u32)], name: impl Fn(u32) -> String, to: &str) -> Vec<String> {
     let describe = |&(from, until): &(u32, u32)| match () {
         () if from == until => vec![name(from)],

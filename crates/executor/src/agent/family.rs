@@ -1,6 +1,6 @@
 //! Ends a child process together with everything that it started.
 //!
-//! The process group is the first net. A process that left the group is found in `/proc`, by its parents or by the mark
+//! Most processes are in the process group. One that left the group is found in `/proc`, by its parents or by the mark
 //! that every process of a run inherits in its environment. One that cut itself off from its parents *and* cleaned its
 //! environment before the end is not found. Without `/proc`, only the group is ended.
 
@@ -69,8 +69,8 @@ impl Family {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
             }
-            // The group has got it already: many programs take a second SIGTERM as a request to end at once, without
-            // cleaning up.
+            // Only the processes outside the group: the group has just got the signal, and many programs take a second
+            // SIGTERM as a request to end at once, without cleaning up.
             let others = beyond(&living, leader.as_raw_pid(), &new);
             others.for_each(|process| send_signal(process, signal));
             signalled.extend(new);
@@ -102,7 +102,7 @@ pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
 }
 
 fn send_signal(process: Identity, signal: Signal) {
-    // It may be gone by now, or (with the mark inherited through a change of user) not ours to signal.
+    // The process may be gone by now, or belong to another user, if it inherited the mark through a change of user.
     if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
         && error != rustix::io::Errno::SRCH
     {
@@ -131,7 +131,7 @@ fn beyond(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<I
     found.iter().copied().filter(move |identity| !is_in(*identity))
 }
 
-/// The system reuses a process id; together with its start time it identifies one process.
+/// Identifies one process: the system reuses its id, but not with the same start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     id: i32,
@@ -169,7 +169,7 @@ fn living() -> Vec<Process> {
     ids.filter(|id| *id != own).filter_map(read_process).collect()
 }
 
-/// "id (command) state parent group …", where the command may contain anything; the start is the 22nd field.
+/// Parses "id (command) state parent group …": the command may contain anything, and the start is the 22nd field.
 fn read_process(id: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

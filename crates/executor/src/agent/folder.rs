@@ -63,7 +63,7 @@ impl Folders {
         }
         let base = base.canonicalize()?;
         if shared && run_as.is_some() {
-            // Another agent of this user may have made it with access for itself alone.
+            // Another agent of this user may have made the base with access for itself alone.
             std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
         }
         remove_dead(&base);
@@ -117,7 +117,7 @@ fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
 fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     let (program, arguments) = command.split_first()?;
     let mut command = Command::new(program);
-    // It needs no variables, and other users could read them there.
+    // The watcher gets no variables: it needs none, and other users could read them.
     command.args(arguments).arg(path).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
     let started = command.spawn();
     let warn = |error: &io::Error| {

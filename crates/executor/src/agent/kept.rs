@@ -80,7 +80,7 @@ impl KeptScripts {
             Cached::Changed => log.warn("the text of the script was changed on this host; it is fetched again"),
             Cached::Missing => {}
         }
-        // By now another version may be the newest.
+        // This reply replaces the first one: by now another version may be the newest.
         let mut reply = self.ask(named, run, true).await?;
         let text = std::mem::take(&mut reply.source);
         let found = hash(text.as_bytes());

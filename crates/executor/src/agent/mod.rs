@@ -182,7 +182,7 @@ mod tests {
 
     use super::*;
 
-    /// What servers know of the agent's handlers is what the agent declares; `RONDEL_BLESS=1` writes it anew.
+    /// The schemas that servers know are those that the agent declares; `RONDEL_BLESS=1` rewrites them.
     #[test]
     fn servers_know_the_schemas() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../core/src/agent_handlers");

@@ -90,7 +90,7 @@ struct Output<'a> {
 impl Output<'_> {
     async fn take(&mut self, bytes: &[u8], seen: &mut impl FnMut(&str)) {
         if self.log.buffer().is_full() {
-            // The lines would only push each other out, so they are not even made.
+            // In a full log the lines would only replace each other, so they are not even made.
             return self.tail.push(bytes);
         }
         self.wait_for_room().await;

@@ -26,9 +26,9 @@ const TRACE_PARENT: &str = "TRACEPARENT";
 /// How long output is still read after a program has ended: its background processes may hold the pipe open.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
-/// The program skips the run; automake and meson use the same code in tests.
+/// Exit code by which the program skips the run; automake and meson use the same one in tests.
 const SKIP_CODE: i32 = 77;
-/// The program failed, and a retry is of no use.
+/// Exit code of a failure for which a retry is of no use.
 const TERMINAL_CODE: i32 = 99;
 
 /// A program to start.
@@ -76,7 +76,7 @@ impl Program {
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {
                     family.terminate();
-                    // Until the program has ended, or the grace has and this future is dropped.
+                    // Waits until the program has ended, or this future is dropped at the end of the grace.
                     work.await?;
                     None
                 }

@@ -36,7 +36,7 @@ use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
 pub(crate) use silence::{Silence, Silent, silence_limit};
 
-/// A handler that yields is dropped at the end of the grace. One that runs on for this long after it counts as stuck.
+/// How long after the grace a handler that still runs counts as stuck: one that yields is dropped when the grace ends.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// How this executor identifies itself to servers.

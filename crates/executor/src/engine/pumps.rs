@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// A group never ends by itself, so a drain asks it to.
+    /// Asks the groups of pump jobs to leave, for a drain: a group never ends by itself.
     pub(super) fn end_pumps(&self) {
         for run in self.table().runs() {
             if let Some(port) = run.pump() {

@@ -22,7 +22,7 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// The share of the end: a quarter, but at most this many bytes, which wait in memory until the run ends.
+    /// Maximum size of the end, which is otherwise a quarter of the log: it waits in memory until the run ends.
     const TAIL_BYTES_MAX: usize = 256 * 1024;
     const TAIL_LINES_MAX: usize = 1_000;
 

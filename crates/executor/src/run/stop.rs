@@ -37,8 +37,8 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor stopped the run only because it might not end otherwise, and no user or timeout did. A
-    /// handler that succeeded without having read the request has then done its work.
+    /// Whether the executor itself stopped the run, and no user or timeout did. A handler that succeeded without having
+    /// read the request has then done its work.
     pub(crate) fn yields_to_success(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }
@@ -95,7 +95,7 @@ impl StopCell {
         self.token.cancelled().await;
     }
 
-    /// The cause, for the handler, which may leave something undone from now on.
+    /// The cause, for the handler; marks it as read, because the handler may leave something undone from now on.
     pub(crate) fn read_by_handler(&self) -> Option<&StopCause> {
         let cause = self.cause()?;
         self.is_read.store(true, Ordering::Relaxed);

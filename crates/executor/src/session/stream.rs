@@ -98,7 +98,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
         request.metadata_mut().insert("authorization", token);
     }
     let hello_at = host::uptime();
-    // The hello must be in the stream before the call: the server may send nothing until it has it.
+    // The hello must be in the stream before the call: the server may send nothing until it has the hello.
     let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
     sender.try_send(hello).map_err(|error| End::Unreachable(error.to_string()))?;
     let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
@@ -122,7 +122,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     }
 }
 
-/// A server that does not know this executor's replies would take its silence for one.
+/// Why a server with an older protocol is refused: it would not know this executor's replies, and take it for silent.
 fn too_old(welcome: &Welcome) -> String {
     format!(
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",

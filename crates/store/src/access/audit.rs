@@ -63,7 +63,7 @@ words! {
     }
 }
 
-/// The state afterwards of an entry while its outcome is unknown: its server still works on the action, or died during it.
+/// The value of [`AuditEntry::after`] while the outcome is unknown: the server still works on the action, or died during it.
 pub const UNANSWERED: &str = r#"{"unanswered":true}"#;
 
 /// One action that was done, or attempted.

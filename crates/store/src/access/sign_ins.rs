@@ -16,7 +16,7 @@ pub struct WebSession {
     pub hash: String,
     /// The account.
     pub account: Option<AccountId>,
-    /// The token whose owner requested a link.
+    /// The token whose rights it has, if a link for a token began it.
     pub token: Option<TokenId>,
     /// The token that made the link by which the account signed in; the sign-in ends with it.
     pub minted_by: Option<TokenId>,

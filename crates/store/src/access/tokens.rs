@@ -54,9 +54,9 @@ pub struct TokenRecord {
     pub prefix: String,
     /// The token that created it; it ends with that one. `None` if no token did.
     pub minted_by: Option<TokenId>,
-    /// The first token of its line: tokens without an account are counted by it. The token itself for the first one.
+    /// The first token of its line; valid tokens without an account are counted per line. The token itself if it begins a line.
     pub line: TokenId,
-    /// The first token of its series: a token and the successors to which it rotated itself. The token itself unless it is such a
+    /// The first token of its series, which is a token with the successors to which it rotated itself. The token itself unless it is such a
     /// successor.
     pub series: TokenId,
     /// Whether executors that it lets in may declare jobs.

@@ -13,8 +13,8 @@ use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, created, finish, finish_one, job_with, join, name, next_id, pending, spec};
 use crate::Store;
 use crate::alerts::{
-    AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, OpenExpects, OpenLook, RuleChange, RuleCheck, RuleRecord,
-    RuleSaved, SilenceRecord, Sweep,
+    AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenExpects, OpenRunsCheck, RuleChange, RuleCheck,
+    RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
 use crate::catalog::{Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
@@ -137,7 +137,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     let check = RuleCheck {
         rule: rule.id,
         at: Some(now + SECOND * 9),
-        sweep: Some(Sweep { at: now, after: "job".to_owned(), next: None }),
+        sweep: Some(RuleProgress { at: now, after: "job".to_owned(), next: None }),
     };
     let seen = version(store, namespace).await;
     let checks = AlertWrite {
@@ -346,14 +346,14 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
         looks,
         open_look,
     };
-    let due = [ExpectLook { at: Some(now), ..looks[0] }];
+    let due = [ExpectCheck { at: Some(now), ..looks[0] }];
     let seen = version(store, namespace).await;
-    assert!(store.write_alerts(&write(seen, &due, Some(OpenLook { at: None }))).await.unwrap());
+    assert!(store.write_alerts(&write(seen, &due, Some(OpenRunsCheck { at: None }))).await.unwrap());
     assert_eq!(store.due_expects(namespace, now, 10).await.unwrap(), due);
     assert_eq!(store.open_expects(namespace).await.unwrap(), OpenExpects::default());
     assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
     assert!(store.watched_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
-    let later = [ExpectLook { at: Some(now + SECOND), ..looks[0] }];
+    let later = [ExpectCheck { at: Some(now + SECOND), ..looks[0] }];
     let seen = version(store, namespace).await;
     assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
     assert_eq!(store.due_expects(namespace, now, 10).await.unwrap(), []);

@@ -130,13 +130,13 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let opened_at = store.open_session(dead, &record, None).await.unwrap().unwrap();
     let later = start + LEASE / 2;
     assert_eq!(of(store.sessions(later).await.unwrap()), []);
-    let [open] = of(store.witnesses(later).await.unwrap())[..] else { unreachable!("one") };
+    let [open] = of(store.sessions_that_may_have_carried(later).await.unwrap())[..] else { unreachable!("one") };
     assert!(open.is_open() && open.token == dead && open.last_seen_at > later);
-    assert_eq!(of(store.witnesses(start).await.unwrap()), [open], "once, as heard last");
-    assert_eq!(of(store.witnesses(start + LEASE * 2).await.unwrap()), []);
+    assert_eq!(of(store.sessions_that_may_have_carried(start).await.unwrap()), [open], "once, as heard last");
+    assert_eq!(of(store.sessions_that_may_have_carried(start + LEASE * 2).await.unwrap()), []);
     store.close_session(dead, record.id, stream_end(opened_at)).await.unwrap();
-    assert_eq!(of(store.witnesses(later).await.unwrap()), [], "it is closed");
-    assert_eq!(of(store.witnesses(start).await.unwrap()).len(), 1);
+    assert_eq!(of(store.sessions_that_may_have_carried(later).await.unwrap()), [], "it is closed");
+    assert_eq!(of(store.sessions_that_may_have_carried(start).await.unwrap()).len(), 1);
 
     assert!(store.open_session(dead, &record, None).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_millis(10)).await;
@@ -144,10 +144,18 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     tokio::time::sleep(Duration::from_millis(10)).await;
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     assert_eq!(super::adopt_all(store, other, &[dead.node]).await.0.fenced, [dead.node]);
-    assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "until the end of the lease that was fenced");
-    assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), []);
+    assert_eq!(
+        of(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
+        1,
+        "until the end of the lease that was fenced"
+    );
+    assert_eq!(of(store.sessions_that_may_have_carried(later + LEASE).await.unwrap()), []);
     let next = joined().await;
-    assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "its epoch is not the fenced one's");
+    assert_eq!(
+        of(store.sessions_that_may_have_carried(middle).await.unwrap()).len(),
+        1,
+        "its epoch is not the fenced one's"
+    );
     assert!(store.open_session(next, &record, None).await.unwrap().is_some());
     tokio::time::sleep(Duration::from_millis(10)).await;
     let middle = store.now().await.unwrap();
@@ -155,14 +163,18 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     store.release(next, Timestamp::EPOCH).await.unwrap();
     for _ in 0..2 {
         let next = joined().await;
-        assert_eq!(of(store.witnesses(middle).await.unwrap()).len(), 1, "{next:?}");
-        assert_eq!(of(store.witnesses(later + LEASE).await.unwrap()), [], "no longer for {next:?}");
+        assert_eq!(of(store.sessions_that_may_have_carried(middle).await.unwrap()).len(), 1, "{next:?}");
+        assert_eq!(
+            of(store.sessions_that_may_have_carried(later + LEASE).await.unwrap()),
+            [],
+            "no longer for {next:?}"
+        );
         store.release(next, Timestamp::EPOCH).await.unwrap();
     }
     let process = HostProcess { boot_id: u128::MAX, pid_namespace: u64::MAX, pid: i32::MAX, started_ticks: u64::MAX };
     let opened_at = store.open_session(other, &record, Some(process)).await.unwrap().unwrap();
     let with_process = |sessions| of(sessions).into_iter().filter(|session| session.process == Some(process)).count();
-    assert_eq!(with_process(store.witnesses(Timestamp::EPOCH).await.unwrap()), 1);
+    assert_eq!(with_process(store.sessions_that_may_have_carried(Timestamp::EPOCH).await.unwrap()), 1);
     assert_eq!(with_process(store.sessions(Timestamp::EPOCH).await.unwrap()), 1);
     tokio::time::sleep(Duration::from_millis(10)).await;
     let closing = store.now().await.unwrap();
@@ -172,8 +184,8 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     store.release(other, Timestamp::EPOCH).await.unwrap();
     let third = join(store).await;
     assert_eq!(super::adopt_all(store, third, &[other.node]).await.0.fenced, [other.node]);
-    assert_eq!(of(store.witnesses(closing).await.unwrap()).len(), 1, "until the stream ended");
-    assert_eq!(of(store.witnesses(after).await.unwrap()), [], "not until the lease did");
+    assert_eq!(of(store.sessions_that_may_have_carried(closing).await.unwrap()).len(), 1, "until the stream ended");
+    assert_eq!(of(store.sessions_that_may_have_carried(after).await.unwrap()), [], "not until the lease did");
     assert_eq!(of(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");
 }
 
@@ -182,7 +194,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
     let record = executor(app(store).await, start);
     let session = async || {
-        let sessions = store.witnesses(Timestamp::EPOCH).await.unwrap();
+        let sessions = store.sessions_that_may_have_carried(Timestamp::EPOCH).await.unwrap();
         sessions.into_iter().find(|session| session.executor == record.id).unwrap()
     };
     let older = store.open_session(token, &record, None).await.unwrap().unwrap();
@@ -300,7 +312,7 @@ pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     let start = store.now().await.unwrap();
     let record = executor(app(store).await, start);
     let left = async || -> Vec<bool> {
-        let sessions = store.witnesses(start).await.unwrap().into_iter();
+        let sessions = store.sessions_that_may_have_carried(start).await.unwrap().into_iter();
         sessions.filter(|session| session.executor == record.id).map(|session| session.has_left).collect()
     };
     let opened_at = store.open_session(a, &record, None).await.unwrap().unwrap();

@@ -64,7 +64,7 @@ async fn following(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (J
 
 fn ending(run: &Run, outcome: Outcome) -> AttemptEnd {
     let mut finish = finish(run, outcome);
-    finish.policy.delays = true;
+    finish.policy.has_fixed_delay = true;
     finish
 }
 

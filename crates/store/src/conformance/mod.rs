@@ -442,7 +442,7 @@ const POLICY: AfterPolicy = AfterPolicy {
     backoff: Duration::from_secs(10),
     backoff_max: Duration::from_secs(10),
     at_least_once: true,
-    delays: false,
+    has_fixed_delay: false,
     awaits_children: false,
     is_pump: false,
 };
@@ -487,7 +487,7 @@ async fn finish_one(store: &dyn Store, finish: AttemptEnd) -> Finished {
 }
 
 fn verdict(status: RunStatus) -> Finished {
-    Finished::Stored(rondel_core::outcome::After::Verdict { status, reason: None }, None)
+    Finished::Stored(rondel_core::outcome::NextStep::Verdict { status, reason: None }, None)
 }
 
 const FAILED: Outcome = Outcome::Failed { retryable: true };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{After, AfterPolicy, CancelRequest, Outcome};
+use rondel_core::outcome::{AfterPolicy, CancelRequest, NextStep, Outcome};
 use rondel_core::pump::{Change, Counts, Item, Owner, Progress};
 use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use serde_json::json;
@@ -170,7 +170,7 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     {
         let end = AttemptEnd { policy, ..finish(&run, outcome) };
         let stored = finish_one(store, end).await;
-        assert!(matches!(stored, Finished::Stored(After::Retry { .. }, _)), "{stored:?}");
+        assert!(matches!(stored, Finished::Stored(NextStep::Retry { .. }, _)), "{stored:?}");
         let attempt = store.attempts(run.id).await.unwrap().pop().unwrap();
         let status = if outcome == FAILED { RunStatus::Failed } else { RunStatus::Succeeded };
         assert_eq!((attempt.status, attempt.attempt), (status, run.attempt));
@@ -183,7 +183,7 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     let request = CancelRequest { by: "the end of the pump", reason: Reason::WindowOver };
     store.ask_cancel(run.id, request, run.due_at).await.unwrap();
     let end = AttemptEnd { policy, ..finish(&run, Outcome::Cancelled) };
-    assert!(matches!(finish_one(store, end).await, Finished::Stored(After::Verdict { .. }, _)));
+    assert!(matches!(finish_one(store, end).await, Finished::Stored(NextStep::Verdict { .. }, _)));
     let run = read(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Succeeded, Some(Reason::WindowOver)));
     let run = pending(store, token).await;

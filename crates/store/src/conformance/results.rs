@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{After, AfterPolicy, CancelRequest, Outcome};
+use rondel_core::outcome::{AfterPolicy, CancelRequest, NextStep, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
@@ -101,7 +101,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
                 vec![finish_one(store, first).await, finish_one(store, second).await]
             };
             let reason = Some(Reason::NoExecutor);
-            let verdict = Finished::Stored(After::Verdict { status: expected, reason }, None);
+            let verdict = Finished::Stored(NextStep::Verdict { status: expected, reason }, None);
             assert_eq!(answers.get(1), Some(&verdict), "{first:?} {is_one_batch}");
             let stored = read(store, run.id).await;
             assert_eq!((stored.status, stored.reason), (expected, reason), "{first:?} {is_one_batch}");
@@ -111,7 +111,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     let run = pending(store, token).await;
     let answers = finish_one(store, skipped(&run, 1)).await;
     let reason = Some(Reason::NoExecutor);
-    assert_eq!(answers, Finished::Stored(After::Verdict { status: RunStatus::Skipped, reason }, None));
+    assert_eq!(answers, Finished::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
 }
 
 /// The newest attempt counts; the end of an older one corrects its verdict.
@@ -119,7 +119,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
     let lost = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
-    let Finished::Stored(After::Retry { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
+    let Finished::Stored(NextStep::Retry { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
         unreachable!("another attempt follows")
     };
     assert_eq!(waiting.attempt, 2);
@@ -164,7 +164,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     store.mark(token, &[hand]).await.unwrap();
     let mut lost = AttemptEnd { executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
     lost.policy.at_least_once = false;
-    let after = After::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
+    let after = NextStep::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
     assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
     assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "still unknown");
     let late = AttemptEnd { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
@@ -187,7 +187,7 @@ pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
             owner: Some(token),
             ..finish(&run, Outcome::Lost(Reason::ExecutorLost))
         };
-        let after = After::Verdict { status: RunStatus::Cancelled, reason: Some(Reason::ExecutorLost) };
+        let after = NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(Reason::ExecutorLost) };
         assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
         assert_eq!(finish_one(store, lost).await, Finished::Duplicate);
         let late = finish(&run, outcome);
@@ -206,7 +206,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     let mut failed = AttemptEnd { message: Some("boom".to_owned()), ..finish(&run, FAILED) };
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
-    let again = After::Retry { due_at, reason: Reason::Retry, lost_count: 0 };
+    let again = NextStep::Retry { due_at, reason: Reason::Retry, lost_count: 0 };
     // The executor's name is kept, for the router; the trace is that of the last attempt.
     let waiting = Run {
         status: RunStatus::Waiting,
@@ -251,7 +251,10 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let second = AttemptEnd { attempt: 2, ..finish(&run, Outcome::Succeeded) };
     let batch = [failed.clone(), finish(&other, Outcome::Succeeded), failed, second.clone(), second];
     let answers = finish_all(store, &batch).await;
-    assert!(matches!(&answers[0], Finished::Stored(After::Retry { .. }, Some(run)) if run.attempt == 2), "{answers:?}");
+    assert!(
+        matches!(&answers[0], Finished::Stored(NextStep::Retry { .. }, Some(run)) if run.attempt == 2),
+        "{answers:?}"
+    );
     let done = verdict(RunStatus::Succeeded);
     assert_eq!(answers[1..], [done.clone(), Finished::Superseded, done, Finished::Duplicate]);
     assert_eq!(read(store, run.id).await.status, RunStatus::Succeeded);

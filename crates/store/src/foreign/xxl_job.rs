@@ -16,7 +16,7 @@ pub struct LogRow {
     pub job: i64,
     /// When it was sent, in the zone of XXL-JOB's servers: `2026-11-23 10:00:00`.
     pub trigger_time: Option<String>,
-    /// The address of the executor; empty where none had it.
+    /// The address of the executor; empty if no executor got it.
     pub executor: String,
     /// Shard index and total: `0/3` for the first of three shards.
     pub sharding: String,
@@ -161,9 +161,9 @@ impl XxlDatabase {
         Ok(query.fetch_all(&mut self.0).await?.iter().map(read).collect::<Result<_, _>>()?)
     }
 
-    /// Stops jobs whose next instant is `not_before` or later, as of that instant; `not_before` is called once the lock of XXL-JOB's
-    /// scheduler is held. The scheduler waits meanwhile, so that exactly the fires that it has taken up lie before the instant. The instant
-    /// stays in the row: a stopped job that has one was stopped here.
+    /// Stops jobs whose next instant is `not_before` or later, each as of its next instant; `not_before` is called once the lock of
+    /// XXL-JOB's scheduler is held. The scheduler waits meanwhile, so that exactly the fires that it has taken up lie before the instant.
+    /// The instant stays in the row: a stopped job that has one was stopped here.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -184,7 +184,7 @@ impl XxlDatabase {
         let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
         let is_stopped = |(job, stopped): (&i64, &Stopped)| matches!(stopped, Stopped::At(_)).then_some(*job);
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
-        // One statement: each round trip takes time that is left until the switch.
+        // One statement, because each round trip shortens the time that is left until the switch.
         if !jobs.is_empty() {
             let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", marks(jobs.len()));
             let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));

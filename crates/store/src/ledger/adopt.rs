@@ -84,9 +84,9 @@ pub trait Adopt {
     /// Those of these jobs that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Takes over all such open runs of these jobs: a job whose runs are split between two nodes would have two homes. Each run is taken by
-    /// an UPDATE guarded by its old owner. A pending run that was due before the old lease ended may have been sent, unless its row states
-    /// what it waits for and has no mark, or all streams of its app had ended before its instant. A run that may have been sent becomes
-    /// `running`, so that it does not count as unsent, and waits for the roll call.
+    /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) looks for: a job whose runs are split between two
+    /// nodes would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old lease
+    /// ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended before its
+    /// instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll call.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
 }

@@ -30,7 +30,7 @@ pub struct DueJob {
     pub recent_fires: RecentFires,
 }
 
-/// A range of due jobs, or of their instants.
+/// The range of instants from which due jobs are read, or the instants themselves.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRange {
     /// Only fires at or after this instant.
@@ -69,14 +69,14 @@ pub struct Claimed {
     pub is_refused: bool,
 }
 
-/// The lease that owns a new run of a job whose home is this node. `leases` are the ends of the node's lease and of the one before; they
-/// are equal once the lease is fenced. No node adopts runs under the epoch of a fence, so the run then gets the epoch before.
+/// The lease that owns a new run of a job whose home is `node`. `leases` are the ends of the node's lease and of the one before; they are
+/// equal once the lease is fenced. No node adopts runs under the epoch of a fence, so the run then gets the epoch before.
 pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
     let is_fenced = leases.0 == leases.1;
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
-/// The instants of several homes as one list, in order, with the sums of their jobs.
+/// The instants of several homes as one list, in order, each with its number of jobs at all homes.
 pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
     let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
     for instant in instants {
@@ -115,7 +115,7 @@ impl UnsentPlace {
         Self { fire_at: run.fire_at, cause: run.cause, shard_index: run.shard_index }
     }
 
-    /// The place just before it.
+    /// The place just before the run.
     #[must_use]
     pub const fn before(run: &Run) -> Self {
         Self { shard_index: run.shard_index - 1, ..Self::of(run) }

@@ -53,8 +53,8 @@ pub trait Dispatch {
     /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns those that were marked.
     async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>>;
 
-    /// Removes the mark from runs that are known not to have been received, or not to have begun. They become pending, even if they were
-    /// recorded as running, marked or not, while they waited at their executor.
+    /// Removes the mark from runs that are known not to have been received, or not to have begun, and makes them pending, even those that
+    /// were recorded as running, marked or not, while they waited at their executor.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
     /// Turns the claimed but unsent runs of a lease that is being released from `pending` into `waiting`, without a mark; the next lease

@@ -1,7 +1,7 @@
 //! The end of attempts: the only way to a verdict.
 
 use async_trait::async_trait;
-use rondel_core::outcome::{After, AfterPolicy, Outcome};
+use rondel_core::outcome::{AfterPolicy, NextStep, Outcome};
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, IdGen, JobId, Run, RunId, Timestamp};
 
@@ -48,7 +48,7 @@ pub struct AttemptEnd {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Finished {
     /// It is stored, together with what follows; `Some` is the waiting run if another attempt follows.
-    Stored(After, Option<Box<Run>>),
+    Stored(NextStep, Option<Box<Run>>),
     /// It was stored already.
     Duplicate,
     /// A later attempt exists; this end is kept with the earlier attempts.
@@ -79,7 +79,7 @@ pub struct Ends {
     pub answers: Vec<Finished>,
     /// Open runs that follow from the ends: children that were released. Their homes must be notified.
     pub released: Vec<Run>,
-    /// The earliest next fire that one of the ends gave to a job with a fixed delay: the scan must look.
+    /// The earliest next fire that one of the ends set for a job with a fixed delay: the scan must look by then.
     pub due_at: Option<Timestamp>,
     /// Runs that succeeded and now await their children: they stay open.
     pub awaiting: Vec<(JobId, RunId)>,
@@ -101,8 +101,8 @@ impl Ends {
 /// Ends attempts.
 #[async_trait]
 pub trait Finish {
-    /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the
-    /// attempts), the broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox.
-    /// A batch that failed before is split into several transactions, and the outcome may be that of the first ones alone.
+    /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the table of attempts), the
+    /// broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox. A batch that failed before is
+    /// split into several transactions, and the outcome may be that of the first ones alone.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends>;
 }

@@ -15,10 +15,10 @@ pub struct LimitName {
     pub key: String,
 }
 
-/// Assigns limits to the nodes that count for them.
+/// Assigns to each limit the node that counts its runs.
 #[async_trait]
 pub trait Limits {
-    /// The nodes that count for these limits, in this order. A limit that no node counts for yet is assigned to the node of `token`. A node
-    /// that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) counts in its place.
+    /// The node that counts the runs of each of these limits, in this order. A limit that has no such node yet gets the node of `token`. A
+    /// node that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) counts in its place.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 }

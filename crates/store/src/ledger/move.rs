@@ -34,7 +34,8 @@ pub struct HomeLoad {
     pub node: NodeId,
     /// Number of its jobs that fire.
     pub job_count: u64,
-    /// Recent fires of those jobs, in thousandths of a fire, decayed by the [steps](rondel_core::homes::DECAY_STEPS) of a count's age.
+    /// Recent fires of those jobs, in thousandths of a fire; the count of each job decays in [steps](rondel_core::homes::DECAY_STEPS) with
+    /// its age.
     pub recent_fires: u64,
 }
 
@@ -56,9 +57,9 @@ pub trait Move {
     /// finds them. Returns the runs that moved.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
-    /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if it has an open run with a later
-    /// attempt, or one that is due before `not_before`.
-    /// The runs wait in the store, where the other node's scan finds them. Returns the runs and the jobs that moved.
+    /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if it has an open run after its first
+    /// attempt, or one that is due before `not_before`. The runs wait in the store, where the other node's scan finds them. Returns the
+    /// runs and the jobs that moved.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
     /// Own open runs that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.

@@ -51,7 +51,7 @@ pub struct OpenPage {
 pub struct RunQuery {
     /// Only runs of this job.
     pub job: Option<JobId>,
-    /// Only runs planned up to this instant. Applies to the runs of one job alone.
+    /// Only runs planned up to this instant. Applies only together with `job`.
     pub until: Option<Timestamp>,
     /// Only runs of these apps, which the caller may see. Ignored together with `parent`.
     pub within: Option<Vec<AppId>>,
@@ -85,7 +85,7 @@ pub trait Runs {
     /// Reads the state that the tick needs of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
 
-    /// The keys of a page of own open runs, the earliest first: each is in this node's memory, or waits to be loaded into it.
+    /// The keys of a page of own open runs, the earliest first. This node has each of these runs in memory, or is still to load it.
     async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>>;
 
     /// A page of a namespace's runs, newest first.
@@ -107,6 +107,6 @@ pub trait Runs {
     /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// The ended attempts of a run, by number: the newest [`ATTEMPT_COUNT_MAX`]. The run has the number of all.
+    /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, by number. The run itself has the number of all attempts.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
 }

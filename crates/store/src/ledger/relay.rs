@@ -1,4 +1,4 @@
-//! Fences relayed through other servers: the roll call of a server without a stream to an executor that another server hears.
+//! Fences relayed through other servers: for the roll call of a server that has no stream to an executor, while another server has.
 
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};

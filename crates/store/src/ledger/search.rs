@@ -171,7 +171,7 @@ impl RunText {
     }
 }
 
-/// Maximum time between the creation of a row and its later instant.
+/// Maximum time by which a row is created before its instant.
 const MADE_AHEAD_MAX: std::time::Duration = std::time::Duration::from_secs(600);
 
 /// The least and the greatest length that match; a run that never began has no length.

@@ -7,7 +7,7 @@ use rondel_core::alert::{Incident, Standing};
 use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, RunId, SilenceId, Timestamp};
 
 use crate::alerts::{
-    AlertEvent, ExpectLook, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
+    AlertEvent, ExpectCheck, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
 };
 
 /// The rows of the alerts' tables.
@@ -19,7 +19,7 @@ pub(super) struct AlertRows {
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
     pub(super) windows: BTreeMap<MaintenanceId, MaintenanceRecord>,
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
-    pub(super) looks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectLook)>,
+    pub(super) looks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectCheck)>,
     /// When open runs are next compared with the expectations of their jobs.
     pub(super) open_looks: BTreeMap<NamespaceId, Timestamp>,
 }

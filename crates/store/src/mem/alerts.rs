@@ -11,7 +11,7 @@ use rondel_core::{
 
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
-    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
+    AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
     MaintenanceRecord, OpenExpects, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
     SilenceRecord, WatchedJob,
 };
@@ -131,16 +131,16 @@ impl Alerts for MemStore {
         Ok(due)
     }
 
-    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>> {
+    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let its = state.alert_rows.looks.values().filter(|(of, _)| *of == namespace).map(|(_, look)| *look);
-        let mut due: Vec<ExpectLook> = its.filter(|look| look.at.is_some_and(|at| at <= now)).collect();
+        let mut due: Vec<ExpectCheck> = its.filter(|look| look.at.is_some_and(|at| at <= now)).collect();
         due.sort_by_key(|look| look.at);
         due.truncate(size(limit));
         Ok(due)
     }
 
-    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>> {
+    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let looks = state.alert_rows.looks.values().map(|(_, look)| *look);
         Ok(looks.filter(|look| jobs.contains(&look.job)).collect())

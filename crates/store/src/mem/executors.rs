@@ -86,7 +86,7 @@ impl Executors for MemStore {
         Ok(state.sessions.values().filter(|session| session.last_seen_at >= since).copied().collect())
     }
 
-    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
+    async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>> {
         let state = self.state();
         let until_its_end = |session: &Session| {
             let held = state.nodes.get(&session.token.node);

@@ -55,7 +55,7 @@ use crate::follow::EndedRun;
 use crate::ledger::{FenceRequest, LimitName, RelayedAnswer, lease_of_home};
 use crate::outbox::{FailureWebhook, OutboxItem};
 use crate::reports::{FailureGain, FailureKey, ScheduledReport};
-use crate::rollups::{JobPulse, PointKey, StatPoint};
+use crate::rollups::{NewestOutcomes, PointKey, StatPoint};
 
 /// Returns the current time.
 type Clock = dyn Fn() -> Timestamp + Send + Sync;
@@ -143,7 +143,7 @@ struct State {
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
     stat_cursor: Option<RunId>,
     points: BTreeMap<PointKey, StatPoint>,
-    pulses: BTreeMap<JobId, JobPulse>,
+    pulses: BTreeMap<JobId, NewestOutcomes>,
     /// The switches of apps that are not active.
     app_switches: BTreeMap<AppId, Switch>,
     /// The switches of executors, by app and name, with the instant of each.

@@ -9,7 +9,7 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::mem::{MemStore, State, StoredJob, size};
 use crate::rollups::{
-    ComingJob, Gains, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
+    ComingJob, Gains, JobActivity, JobTrouble, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
     RunMark, StatPoint, Verdicts, decides_failing,
 };
 use crate::{Result, Rollups};
@@ -63,14 +63,14 @@ impl Rollups for MemStore {
         namespace: NamespaceId,
         within: Option<&[AppId]>,
         limit: u32,
-    ) -> Result<Vec<JobPulse>> {
+    ) -> Result<Vec<NewestOutcomes>> {
         let state = self.state();
         let failing = state.pulses.values().filter(|pulse| pulse.namespace == namespace && pulse.streak > 0);
-        let mut failing: Vec<JobPulse> = failing
+        let mut failing: Vec<NewestOutcomes> = failing
             .filter_map(|pulse| {
                 let stored = state.jobs.get(&pulse.job).filter(|job| !job.is_deleted)?;
                 let app = stored.record.app;
-                within.is_none_or(|apps| apps.contains(&app)).then_some(JobPulse { app, ..*pulse })
+                within.is_none_or(|apps| apps.contains(&app)).then_some(NewestOutcomes { app, ..*pulse })
             })
             .collect();
         failing.sort_by_key(|pulse| Reverse(pulse.streak));
@@ -226,7 +226,7 @@ impl State {
         }
         for (job, runs) in &gains.pulses {
             let Some(first) = runs.first() else { continue };
-            let pulse = self.pulses.entry(*job).or_insert(JobPulse::of(first));
+            let pulse = self.pulses.entry(*job).or_insert(NewestOutcomes::of(first));
             runs.iter().for_each(|run| pulse.note(run));
         }
     }

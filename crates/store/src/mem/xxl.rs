@@ -104,10 +104,10 @@ impl XxlExecutors for MemStore {
         let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
         let known = ids.iter().filter_map(|id| Some((*id, state.xxl.runs.get(id)?.clone())));
         let mut runs: BTreeMap<i64, XxlRun> = known.collect();
-        let news = take_reports(app, reports, &mut runs, now);
+        let outcomes = take_reports(app, reports, &mut runs, now);
         runs.retain(|_, run| run.app == app);
         state.xxl.runs.extend(runs.iter().map(|(id, run)| (*id, run.clone())));
-        Ok(XxlReported { runs: runs.into_values().collect(), news })
+        Ok(XxlReported { runs: runs.into_values().collect(), outcomes })
     }
 
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {

@@ -22,7 +22,7 @@ macro_rules! has_run {
 }
 
 /// Each part stops at the first row that it finds, however many runs a job has. The newest verdict is looked for back to the first run
-/// before an instant: an older one is in the pulse.
+/// before an instant; for older ones `job_pulse` counts.
 pub(super) const READ_ACTIVITY: Statement = Statement {
     name: "read_activity",
     text: concat!(

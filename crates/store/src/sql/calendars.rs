@@ -245,7 +245,7 @@ pub(super) fn pinned(columns: &mut Reader<'_>) -> Result<Option<PinnedCalendar>>
     Ok(id.zip(version).map(|(id, version)| PinnedCalendar { id: CalendarId::new(id), version }))
 }
 
-/// The two columns of a pin.
+/// Adds the two columns of a pin to a query.
 pub(super) fn pins(query: Query, pin: Option<PinnedCalendar>) -> Query {
     query.opt_int(pin.map(|pin| pin.id.get())).opt_int(pin.map(|pin| pin.version))
 }

@@ -79,7 +79,7 @@ pub(super) const FIND_ANY_MESSAGE: Statement = Statement {
     name: "find_any_message",
     text: "SELECT id FROM alert_message WHERE state = 'waiting' AND next_try_at_ms <= ? LIMIT 1",
 };
-/// One look into the index for each channel, however many messages of it wait.
+/// One index lookup per channel, however many of its messages wait.
 pub(super) const FIND_DUE_CHANNELS: Statement = Statement {
     name: "find_due_channels",
     text: "SELECT waiting.id FROM (SELECT alert_channel.id, (SELECT MIN(alert_message.next_try_at_ms) \
@@ -379,7 +379,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals secrets again that are not sealed with the first key; fails if there is one that no key opens.
+    /// Seals anew the secrets that are not sealed with the first key; fails if there is one that no key opens.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "alert_channel");
@@ -456,8 +456,8 @@ fn delivery(row: &AnyRow) -> Result<Delivery> {
     Ok(if is_report { Delivery { kind: NoticeKind::Report, ..delivery } } else { delivery })
 }
 
-/// The name of a kind in the tables. A report is stored as a digest without an incident: the tables of channels are older than reports, and
-/// their CHECK does not know that kind.
+/// The name of a kind in the tables. A report is stored as a digest without an incident: the CHECK of the channels' tables does not admit a
+/// kind for reports.
 const fn kind_word(kind: NoticeKind) -> &'static str {
     match kind {
         NoticeKind::Report => NoticeKind::Digest.as_str(),

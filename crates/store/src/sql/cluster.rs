@@ -108,7 +108,7 @@ impl Cluster for SqlStore {
     }
 
     fn connections(&self) -> Option<Connections> {
-        // SQLite has a pool for its one writer; elsewhere both are the same.
+        // On SQLite the one writer has its own pool; elsewhere `write` and `read` are the same pool.
         let pools = if self.is_single_server() { vec![&self.read, &self.write] } else { vec![&self.read] };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let idle: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
@@ -125,7 +125,7 @@ impl Cluster for SqlStore {
     }
 
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>> {
-        // Read before it is written: the lease ends too early rather than too late.
+        // The clock is read before the new end is written: so the lease ends too early rather than too late.
         let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
         let Some(row) = self.row(read).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
@@ -171,7 +171,7 @@ impl Cluster for SqlStore {
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_NODE_NAME).text(name)).await? else { return Ok(false) };
         let id = Reader::new(&row, "node").int("id")?;
-        // MySQL does not count a row that the UPDATE leaves as it is.
+        // The node is known to exist; whether the UPDATE changes its row does not matter.
         self.execute(Query::new(&SET_NODE_SWITCH).text(switch.as_str()).int(id)).await?;
         Ok(true)
     }
@@ -190,7 +190,7 @@ impl Cluster for SqlStore {
             self.execute(Query::new(&DELETE_EXECUTOR_SWITCH).int(app).text(&name)).await?;
             return Ok(());
         }
-        // One of the two changes something: there is a row, or there is none.
+        // At most one of the two has an effect: the UPDATE if a row has another switch, the INSERT if there is no row.
         let change = Query::new(&SET_EXECUTOR_SWITCH).text(state).at(at).int(app).text(&name).text(state);
         self.execute(change).await?;
         self.execute(Query::new(&INSERT_EXECUTOR_SWITCH).int(app).text(&name).text(state).at(at)).await?;
@@ -348,7 +348,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
     let lateness_p99_ms = columns.opt_int("lateness_p99_ms")?.and_then(|late| u64::try_from(late).ok());
-    // A server of another version may write them differently.
+    // A server of another version may write the loops in another format: then they are left out.
     let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
     Ok(NodeReport {
         is_leaving,

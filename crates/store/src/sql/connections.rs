@@ -20,7 +20,7 @@ const READ_ENDED_CONNECTIONS: Statement = Statement {
     name: "read_ended_connections",
     text: "SELECT id, connection_ids FROM node WHERE id <> ? AND lease_until_ms <= {now} AND connection_ids <> '' ORDER BY id",
 };
-/// The numbers of connections start again with the database: a listed number may by now belong to another user, or to another database.
+/// The ids of connections start anew when the database restarts: a listed id may by now be that of another user, or of another database.
 const FIND_CONNECTIONS: Statement = Statement {
     name: "find_connections",
     text: "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id {in_list} AND db = DATABASE() \

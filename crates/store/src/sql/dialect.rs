@@ -1,4 +1,4 @@
-//! The differences between the SQL of the databases, side by side, and the one place that renders a statement for one of them.
+//! The differences between the SQL dialects of the databases, side by side, and the one place that renders a statement in a dialect.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +27,7 @@ impl Dialect {
         }
     }
 
-    /// SQLite has one writer, which holds the whole file.
+    /// Locks the rows that are read. SQLite needs no such lock: its one writer holds the whole file.
     fn for_update(self) -> &'static str {
         match self {
             Self::Sqlite => "",
@@ -83,7 +83,8 @@ impl Dialect {
     }
 
     /// `WHERE id {in_list} AND {check}…{end}`: the condition is checked on the rows that the list names; no index is used to find rows by
-    /// it. A planner whose statistics are from a time when nothing was open takes the index of open rows for one with a single row.
+    /// it. Otherwise a planner whose statistics are from a time when nothing was open expects a single row in the index of open rows, and
+    /// uses that index.
     fn check(self) -> (&'static str, &'static str) {
         match self {
             Self::Sqlite | Self::MySql => ("(", ")"),
@@ -97,7 +98,7 @@ impl Dialect {
     }
 
     /// `INSERT … {or_update:key} a = {new:a}` updates existing rows with the values that were to be inserted. Each row is looked up by its
-    /// key, whatever the planner knows of the table.
+    /// key, whatever the planner's statistics.
     fn or_update(self, key: &str) -> String {
         match self {
             Self::Sqlite | Self::Postgres => format!("ON CONFLICT ({key}) DO UPDATE SET"),
@@ -234,7 +235,7 @@ impl Writer {
         }
     }
 
-    /// The driver cannot send an array, so each is sent as text.
+    /// The driver cannot send arrays, so an array is sent as text.
     fn array(&mut self, kind: char) {
         self.argument();
         self.out.push_str(match kind {
@@ -253,7 +254,7 @@ impl Writer {
         self.out.push(')');
     }
 
-    /// Compares with all numbers of an array. The array is in a subquery, so that its text is read once and not for each row.
+    /// Compares with each number of an array argument. The array is in a subquery, so that its text is parsed once and not for each row.
     fn is_any_of(&mut self, argument: usize) {
         self.out.push_str(&format!("= ANY((SELECT ${argument}::text::bigint[])::bigint[])"));
     }
@@ -310,8 +311,8 @@ impl Writer {
             Some(("of_rows", column)) => {
                 self.out.push_str(column);
                 self.out.push_str(" = v.column1");
-                // The same condition again: without it a planner whose statistics are from a time when the table was empty scans all of it,
-                // and searches the rows for each of its own.
+                // The same condition again: without it a planner whose statistics are from a time when the table was empty scans the whole
+                // table, and searches `v` for each of its rows.
                 if dialect.sends_arrays() {
                     self.out.push_str(" AND ");
                     self.out.push_str(column);

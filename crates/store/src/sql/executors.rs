@@ -65,7 +65,8 @@ pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
-/// The cross join makes SQLite begin with the few nodes. A stream that was opened while its node took the next lease has the epoch before.
+/// The cross join makes SQLite begin with the few nodes. The epoch may be an earlier one: a stream that was opened while its node took the
+/// next lease has the epoch before.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \
@@ -192,7 +193,7 @@ impl Executors for SqlStore {
         Ok(sessions)
     }
 
-    async fn witnesses(&self, since: Timestamp) -> Result<Vec<Session>> {
+    async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>> {
         let mut rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
         rows.extend(self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?);
         rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);

@@ -28,7 +28,7 @@ pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError 
     }
 }
 
-/// The error for a count that differs from that of the locked rows: something other than this program writes into the tables.
+/// The error if the number of written rows differs from that of the locked rows: something other than this program writes into the tables.
 pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: u64) -> StoreError {
     let message = format!("{found} rows were written where {expected} are locked");
     StoreError::Query { operation, source: Error::InvalidArgument(message) }
@@ -67,7 +67,7 @@ pub(super) fn classify(error: &Error) -> Failure {
     }
 }
 
-/// Whether the size of a batch may be what failed: the connection broke under it, or it took too long.
+/// Whether a batch may have failed because of its size: the connection broke, or the batch took too long.
 pub(super) fn may_be_the_batch(error: &StoreError) -> bool {
     let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else { return false };
     ends_connection(error) || matches!(trouble(source), Trouble::Unreachable | Trouble::Slow)

@@ -11,7 +11,7 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::StuckJob;
 use crate::{Heal, Result};
 
-/// Maximum number of pages of jobs that follow a run which one call reads; the next call continues after them.
+/// Maximum number of pages that one call reads of the jobs that wait for the end of a run; the next call continues after them.
 const PAGE_COUNT_MAX: usize = 16;
 
 pub(super) const READ_STUCK: Statement = Statement {
@@ -60,8 +60,8 @@ const FREE_JOBS: Statement = Statement {
 #[async_trait]
 impl Heal for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
-        // A planner that chooses bad plans makes jobs stand still, too, or nearly so.
-        if let Err(error) = self.count_outgrown().await {
+        // Bad plans, based on outdated statistics, make jobs stand still, too, or nearly so.
+        if let Err(error) = self.analyze_outgrown().await {
             tracing::debug!(%error, "cannot see what the database knows of its tables");
         }
         self.read_stuck(limit).await
@@ -129,7 +129,8 @@ impl SqlStore {
         Ok(stuck)
     }
 
-    /// Adds the jobs of one page whose run has ended or was removed; returns whether it was the last page.
+    /// Reads one page of the jobs that wait for the end of a run, and adds those whose run has ended or was removed. Returns whether it was
+    /// the last page.
     async fn read_unfollowed(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
         let after = self.followed_to.load(Ordering::Relaxed);
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);

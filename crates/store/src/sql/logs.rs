@@ -190,7 +190,7 @@ impl SqlStore {
         })
     }
 
-    /// The run at which the room ends, in the page of chunks before the run `before`.
+    /// The run at which `room`, in bytes, is exceeded, in the page of chunks before the run `before`.
     async fn cut_in_page(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
         for row in self.rows(query).await? {

@@ -1,8 +1,8 @@
 //! Bringing the schema up to date, one server at a time.
 //!
-//! A server that finds another one migrating waits for a bounded time. Nothing waits for a table in use for long: behind such a wait every
-//! statement of the running servers would queue. PostgreSQL and SQLite keep all of a migration or nothing; on MySQL, an interrupted
-//! migration is run again, from its first statement on.
+//! A server that finds another one migrating waits for a bounded time. A migration does not wait long for the lock of a table in use:
+//! behind such a wait every statement of the running servers would queue. PostgreSQL and SQLite keep all of a migration or nothing; on
+//! MySQL, an interrupted migration is run again, from its first statement on.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,7 +20,7 @@ static POSTGRES: Migrator = sqlx::migrate!("../../migrations/postgres");
 static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 
 /// The table in which the driver records the migrations that were applied.
-const BOOKS: &str = "_sqlx_migrations";
+const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
 /// Period in which a server checks whether the one that migrates is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
@@ -32,7 +32,7 @@ const TABLE_TRIES: u32 = 20;
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
 const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2";
-/// For a start that was interrupted: MySQL has kept a part of the migration, and each of its statements can run again.
+/// For a migration that was interrupted: MySQL has kept a part of it, and each of its statements can run again.
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
 /// Removes the statements that other clients of a pooler have prepared in the session, under the names that the driver is about to use.
 const DEALLOCATE_POSTGRES: &str = "DEALLOCATE ALL";
@@ -42,8 +42,8 @@ const LOCK_POSTGRES: &str = "SELECT CASE WHEN pg_try_advisory_lock(hashtext('ron
 const LOCK_TRANSACTION_POSTGRES: &str = "SELECT CASE WHEN \
      pg_try_advisory_xact_lock(hashtext('rondel.migrate.' || current_database())) \
      THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
-/// Building an index of a large table takes longer than a statement otherwise may; database versions that can do so notice a server that
-/// dies meanwhile.
+/// Building an index of a large table takes longer than a statement otherwise may. With `client_connection_check_interval`, which older
+/// versions do not have, the database notices a server that dies meanwhile.
 const SETTINGS_POSTGRES: &str = "SELECT set_config(name, value, false) FROM (VALUES ('lock_timeout', '2s'), \
      ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
@@ -75,7 +75,7 @@ pub(super) async fn run(
     }
 }
 
-/// With shared sessions, all is done in one transaction: only that keeps the lock and the prepared statements in one session.
+/// With sessions that a pooler shares, all is done in one transaction: only that keeps the lock and the prepared statements in one session.
 async fn try_once(
     connection: &mut AnyConnection,
     (dialect, are_sessions_shared): (Dialect, bool),
@@ -129,12 +129,12 @@ async fn migrate(connection: &mut AnyConnection, dialect: Dialect, server_versio
         Dialect::Postgres => &POSTGRES,
         Dialect::MySql => &MYSQL,
     };
-    connection.ensure_migrations_table(BOOKS).await.map_err(migrate_error)?;
+    connection.ensure_migrations_table(MIGRATIONS_TABLE).await.map_err(migrate_error)?;
     if dialect == Dialect::MySql {
         connection.execute(FORGET_INTERRUPTED_MYSQL).await.map_err(OpenError::Migrate)?;
     }
     rondel_failpoint::pass("migrate.begun");
-    let applied = connection.list_applied_migrations(BOOKS).await.map_err(migrate_error)?;
+    let applied = connection.list_applied_migrations(MIGRATIONS_TABLE).await.map_err(migrate_error)?;
     let applied: BTreeMap<i64, Vec<u8>> =
         applied.into_iter().map(|migration| (migration.version, migration.checksum.into_owned())).collect();
     let changed = known.iter().find(|known| applied.get(&known.version).is_some_and(|sum| **sum != *known.checksum));
@@ -162,7 +162,7 @@ async fn migrate(connection: &mut AnyConnection, dialect: Dialect, server_versio
         if !applied.is_empty() {
             tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
         }
-        connection.apply(BOOKS, migration).await.map_err(migrate_error)?;
+        connection.apply(MIGRATIONS_TABLE, migration).await.map_err(migrate_error)?;
     }
     rondel_failpoint::pass("migrate.applied");
     check_compatible(connection, server_version).await

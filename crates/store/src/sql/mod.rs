@@ -73,7 +73,7 @@ pub struct SqlStore {
     write: AnyPool,
     read: AnyPool,
     texts: Texts,
-    /// The last run that healing has looked at, of those that jobs follow.
+    /// How far healing has come among the runs whose ends jobs wait for: the id of the last run that it checked.
     followed_to: AtomicI64,
     /// For a connection outside of the pools.
     options: AnyConnectOptions,
@@ -83,7 +83,7 @@ pub struct SqlStore {
     statement_size: StatementSize,
     packet_bytes: AtomicUsize,
     trials: Trials,
-    /// SQLite: held as long as the store lives.
+    /// SQLite: the lock of the database file, held as long as the store lives.
     _file_lock: Option<File>,
 }
 
@@ -159,7 +159,8 @@ impl SqlStore {
         Ok(Tx { inner, store: self, operation, size: self.statement_size() })
     }
 
-    /// Turns an error of the driver into one of the store. A session that takes no writes is not used for long.
+    /// Turns an error of the driver into one of the store. An error of a session that takes no writes is noted, so that the sessions of
+    /// this time are soon replaced.
     fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
         if failure::trouble(&source) == Trouble::ReadOnly {
             self.sessions.read_only.note();
@@ -240,7 +241,7 @@ impl Tx<'_> {
         Ok(done.map_err(|source| self.store.failed(operation, source))?.rows_affected())
     }
 
-    /// Writes `expected` rows that this transaction holds.
+    /// Executes a statement that must write `expected` rows, which this transaction has locked.
     async fn execute_all(&mut self, query: Query, expected: usize) -> Result<()> {
         let operation = query.statement.name;
         let found = self.execute(query).await?;

@@ -142,7 +142,7 @@ fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     Some(OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint })
 }
 
-/// Likewise for a database whose user may connect, but not create tables.
+/// Like [`refused`], for a database whose user may connect, but not create tables.
 fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
     let OpenError::Migrate(sqlx::Error::Database(database)) = &error else { return error };
     if !failure::is_forbidden(database.as_ref()) {
@@ -201,7 +201,7 @@ fn owner_only() -> OpenOptions {
     options
 }
 
-/// Takes a file that an older server made readable for all from the other users.
+/// Removes the access of other users to a file that an older server made readable for all.
 #[cfg(unix)]
 fn close_to_others(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;

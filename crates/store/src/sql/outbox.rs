@@ -61,7 +61,7 @@ const INSERT_OUTBOX: Statement = Statement {
 };
 pub(super) const FIND_ANY_OUTBOX: Statement =
     Statement { name: "find_any_outbox", text: "SELECT id FROM outbox WHERE due_at_ms <= ? LIMIT 1" };
-/// One look into the index for each namespace, however many messages of it wait.
+/// One index lookup per namespace, however many of its messages wait.
 pub(super) const FIND_DUE_NAMESPACES: Statement = Statement {
     name: "find_due_namespaces",
     text: "SELECT waiting.id FROM (SELECT namespace.id, (SELECT MIN(outbox.due_at_ms) FROM outbox \
@@ -150,9 +150,9 @@ impl Outbox for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes a message for each of these runs that failed, or was skipped for a reason that its job wants reported, in a
-    /// namespace with a webhook.
-    pub(super) async fn insert_messages(&mut self, runs: &[RunId]) -> Result<()> {
+    /// Writes the alert events and dead letters of these runs, and in a namespace with a webhook a message for each of them that failed, or
+    /// was skipped for a reason that its job wants reported.
+    pub(super) async fn insert_failure_records(&mut self, runs: &[RunId]) -> Result<()> {
         self.insert_alert_events(runs).await?;
         self.insert_dead_letters(runs).await?;
         for chunk in runs.chunks(CHUNK_MAX) {

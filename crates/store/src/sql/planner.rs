@@ -1,8 +1,8 @@
 //! The statistics of PostgreSQL's planner about the sizes of the tables.
 //!
-//! PostgreSQL counts a table again about a minute after it has changed much. Until then a table that was empty when it was last counted,
+//! PostgreSQL analyzes a table again about a minute after it has changed much. Until then a table that was empty when it was last analyzed,
 //! and now holds twenty thousand rows, is scanned as a whole for each row of a batch: a claim that takes milliseconds takes seconds. So
-//! tables that have outgrown their statistics are counted at once.
+//! tables that have outgrown their statistics are analyzed at once.
 
 use super::SqlStore;
 use super::dialect::Dialect;
@@ -18,8 +18,8 @@ const FIND_OUTGROWN: Statement = Statement {
            THEN counted.reltuples / counted.relpages * (pg_relation_size(counted.oid) \
            / CAST(current_setting('block_size') AS BIGINT)) ELSE 0 END",
 };
-/// The tables that grow with jobs and runs. A count that is under way already is not waited for.
-const COUNT: [(&str, Statement); 5] = [
+/// The tables that grow with jobs and runs. A table that is being analyzed already is left out instead of waited for.
+const ANALYZE: [(&str, Statement); 5] = [
     ("job", Statement { name: "count_job", text: "ANALYZE (SKIP_LOCKED) job" }),
     ("job_due", Statement { name: "count_job_due", text: "ANALYZE (SKIP_LOCKED) job_due" }),
     ("job_version", Statement { name: "count_job_version", text: "ANALYZE (SKIP_LOCKED) job_version" }),
@@ -28,15 +28,15 @@ const COUNT: [(&str, Statement); 5] = [
 ];
 
 impl SqlStore {
-    /// Has PostgreSQL count the tables that have outgrown their statistics.
-    pub(super) async fn count_outgrown(&self) -> Result<()> {
+    /// Has PostgreSQL analyze the tables that have outgrown their statistics.
+    pub(super) async fn analyze_outgrown(&self) -> Result<()> {
         if self.texts.dialect() != Dialect::Postgres {
             return Ok(());
         }
         for row in self.rows(Query::new(&FIND_OUTGROWN)).await? {
             let table = Reader::new(&row, "pg_class").text("name")?;
-            if let Some((_, count)) = COUNT.iter().find(|(name, _)| *name == table) {
-                self.execute(Query::new(count)).await?;
+            if let Some((_, analyze)) = ANALYZE.iter().find(|(name, _)| *name == table) {
+                self.execute(Query::new(analyze)).await?;
                 tracing::debug!(table, "the database counted a table that had outgrown what it knew of it");
             }
         }

@@ -22,7 +22,7 @@ async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
     let plan: Vec<String> = rows.iter().map(|row| row.try_get::<String, _>(3).unwrap()).collect();
     let scans = plan.iter().any(|step| step.starts_with("SCAN run ") || step == "SCAN run" || step == "SCAN job_due");
     let searches = plan.iter().any(|step| step.contains("SEARCH") && step.contains(index));
-    // A partial index that holds nothing but what is looked for.
+    // A partial index that holds only the wanted rows is read as a whole, without SEARCH.
     let searches = searches || plan.iter().any(|step| step.ends_with(&format!(" USING INDEX {index}")));
     assert!(!scans && searches, "{} does not use {index}: {plan:#?}", statement.name);
 }
@@ -34,7 +34,7 @@ async fn what_runs_often_is_answered_by_an_index() {
     let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
     for (statement, index) in [
         (&run::claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
-        (&run::claim::READ_LEFT_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
+        (&run::claim::READ_JOBS_LEFT_BY_HOME, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::dispatch::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch=?)"),
         (&pumps::READ_PUMP_ROOTS, "(job_id=?)"),
@@ -47,7 +47,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::adopt::FIND_ORPHAN, "run_open (node_id=? AND node_epoch<?)"),
         (&run::adopt::READ_ORPHANED_JOBS, "run_open_job (node_id=? AND status=? AND job_id>?)"),
         (&run::adopt::READ_ORPHANS_OF_JOBS, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
-        (&run::adopt::READ_LEFT_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
+        (
+            &run::adopt::READ_JOBS_LEFT_BY_OWN_LEASES,
+            "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)",
+        ),
         (&run::delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&run::finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&run::relay::READ_REQUESTS, "fence_request_asked (asked_at_ms>?)"),

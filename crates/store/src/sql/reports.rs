@@ -19,12 +19,12 @@ use crate::{Reports, Result};
 
 /// Maximum number of messages that are read of one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
-/// How many pairs of a message and a job are read for each message, and at most.
+/// Number of pairs of a message and a job that are read per message, and the maximum for all messages.
 const PAIR_COUNT: u32 = 10;
 const PAIR_COUNT_MAX: u32 = 10_000;
 
-/// The most frequent messages, and then the most frequent pairs of a message and a job, which have no number of jobs. The failures are
-/// summed once, by job and message: to rank the jobs of each message in the database takes longer than all the rest.
+/// The most frequent messages, and then the most frequent pairs of a message and a job, which have 0 as their number of jobs. The failures
+/// are summed once, by job and message: to rank the jobs of each message in the database takes longer than all the rest.
 macro_rules! select_failures {
     ($rest:literal) => {
         concat!(
@@ -130,14 +130,14 @@ const MOVE_SCHEDULE: Statement = Statement {
 #[async_trait]
 impl Reports for SqlStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
-        let begun = begun(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
+        let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
         // A message that is rare in one part of a long list of jobs may be frequent in all of it.
-        let limit = if begun.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
+        let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);
-        // Pairs that were not read have at most so many runs.
+        // The most runs that a pair that was not read can have.
         let mut unread_max = 0;
-        for read in begun {
+        for read in queries {
             let read = read.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
             let (mut pair_count, mut last) = (0, 0);
             for row in self.rows(read.int(pair_limit.into())).await? {
@@ -152,7 +152,7 @@ impl Reports for SqlStore {
         let mut messages = most_frequent(found.into_values().collect(), query.limit);
         for message in messages.iter_mut().filter(|message| !message.names_its_jobs(unread_max)) {
             message.jobs.clear();
-            for read in begun_for_jobs(query) {
+            for read in failing_with_queries(query) {
                 let read = read.at(query.from).at(query.to).int(message.key).int(MESSAGE_JOB_COUNT.into());
                 for row in self.rows(read).await? {
                     let mut columns = Reader::new(&row, "failure_stat");
@@ -219,7 +219,7 @@ impl Reports for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Counts the messages of runs that failed. The caller holds the cursor: no other transaction changes these rows meanwhile.
+    /// Counts the messages of runs that failed. The caller has locked the cursor: no other transaction changes these rows meanwhile.
     pub(super) async fn add_failures(&mut self, runs: &[CountedRun]) -> Result<()> {
         let mut gains = FailureGains::default();
         for chunk in runs.chunks(CHUNK_MAX) {
@@ -255,9 +255,9 @@ impl Tx<'_> {
     }
 }
 
-/// The queries for one question, without what follows the jobs that it is about: all of the namespace, those of apps, or those of a list
-/// in parts. The statements are in this order.
-fn begun(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
+/// The queries with only their first arguments, which select the jobs: all of the namespace, those of apps, or those of a list in parts.
+/// The statements are in this order.
+fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
     match (query.jobs, query.apps) {
         (Some(jobs), _) => {
             jobs.chunks(CHUNK_MAX).map(|chunk| Query::new(of_jobs).list(chunk.iter().map(|job| job.get()))).collect()
@@ -271,8 +271,8 @@ fn begun(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement;
     }
 }
 
-fn begun_for_jobs(query: &FailureQuery<'_>) -> Vec<Query> {
-    begun(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
+fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
+    queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
 }
 
 /// Adds a message, or the job of a pair to a message that was added before. Returns the number of runs of a pair.

@@ -17,7 +17,7 @@ const READ_CALL: Statement = Statement {
     name: "read_call",
     text: "SELECT began_at_ms, fingerprint, status, headers, body FROM request_key WHERE scope = ? AND request_key = ?",
 };
-/// Of several callers that find a call given up, one takes it.
+/// Of several callers that find the same call given up, only one takes it up.
 const TAKE_UP_CALL: Statement = Statement {
     name: "take_up_call",
     text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND status IS NULL \
@@ -76,7 +76,7 @@ impl RequestKeys for SqlStore {
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
-        // The answer may hold a token that is shown once.
+        // Sealed, because the answer may hold a token that is shown only once.
         let seal = |answer: &KeptAnswer| self.sealer.seal(&place(call), &answer.body);
         let body = answer.map(seal).transpose().map_err(|message| failure::refused("end_call", &message))?;
         let query = match answer.zip(body.as_ref()) {

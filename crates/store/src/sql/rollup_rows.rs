@@ -5,10 +5,10 @@ use rondel_core::{AppId, JobId, NamespaceId, RunId};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::rollups::{ComingJob, JobPulse, RunMark, StatPoint, Verdicts};
+use crate::rollups::{ComingJob, NewestOutcomes, RunMark, StatPoint, Verdicts};
 use crate::sql::query::Reader;
 
-/// A point with its distributions, after the columns that both queries of points begin with.
+/// Reads a point: the columns that both queries of points begin with, and then its distributions.
 pub(super) fn point(columns: &mut Reader<'_>) -> Result<StatPoint> {
     let verdicts = verdicts(columns)?;
     let mut sketch = |column| {
@@ -43,9 +43,9 @@ pub(super) fn coming_job(row: &AnyRow) -> Result<ComingJob> {
     })
 }
 
-pub(super) fn pulse(row: &AnyRow) -> Result<JobPulse> {
+pub(super) fn pulse(row: &AnyRow) -> Result<NewestOutcomes> {
     let mut columns = Reader::new(row, "job_pulse");
-    Ok(JobPulse {
+    Ok(NewestOutcomes {
         job: JobId::new(columns.int("job_id")?),
         namespace: NamespaceId::new(columns.int("namespace_id")?),
         app: AppId::new(columns.int("app_id")?),

@@ -12,8 +12,8 @@ use sqlx::any::AnyRow;
 
 use super::rollup_rows::{coming_job, mark, point, pulse, verdicts};
 use crate::rollups::{
-    ComingJob, Gain, Gains, JobActivity, JobPulse, JobTrouble, OpenJob, OpenQuery, PointDetail, PointKey, PointKind,
-    PointQuery, RunMark, StatPoint, Verdicts,
+    ComingJob, Gain, Gains, JobActivity, JobTrouble, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKey,
+    PointKind, PointQuery, RunMark, StatPoint, Verdicts,
 };
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -68,7 +68,7 @@ pub(super) const READ_POINTS: Statement =
     Statement { name: "read_points", text: concat!("SELECT ", point_columns!(), of_owners!()) };
 pub(super) const READ_VERDICTS: Statement =
     Statement { name: "read_verdicts", text: concat!("SELECT ", verdict_columns!(), of_owners!()) };
-/// Likewise, summed in stretches.
+/// Like [`READ_VERDICTS`], summed over stretches of time.
 pub(super) const READ_SUMMED_VERDICTS: Statement = Statement {
     name: "read_summed_verdicts",
     text: "SELECT stat_point.owner_id, stat_point.at_ms - stat_point.at_ms % ? AS stretch_at_ms, \
@@ -133,7 +133,7 @@ pub(super) const READ_MARKS: Statement = Statement {
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
     ),
 };
-/// Likewise for many jobs, on a database that can follow the index once for each of them in one statement.
+/// Like [`READ_MARKS`], for many jobs, on a database that can follow the index once for each of them in one statement.
 const READ_MARKS_OF_EACH: Statement = Statement {
     name: "read_marks_of_each",
     text: concat!(
@@ -171,10 +171,11 @@ macro_rules! open_jobs {
     };
 }
 
-/// Finds open runs that are late or take long, however many are open: they are read by when they were due.
+/// Finds open runs that are late or take long. They are read by the instants at which they were due, so that the number of other open runs
+/// does not matter.
 pub(super) const READ_OPEN_JOBS: Statement =
     Statement { name: "read_open_jobs", text: open_jobs!("run.node_epoch = ?") };
-/// Likewise for runs of earlier leases, until they are taken over.
+/// Like [`READ_OPEN_JOBS`], for runs of earlier leases that have not been taken over yet.
 pub(super) const READ_LEFT_OPEN_JOBS: Statement =
     Statement { name: "read_left_open_jobs", text: open_jobs!("run.node_epoch < ?") };
 const READ_LEASES: Statement =
@@ -249,7 +250,7 @@ impl Rollups for SqlStore {
         namespace: NamespaceId,
         within: Option<&[AppId]>,
         limit: u32,
-    ) -> Result<Vec<JobPulse>> {
+    ) -> Result<Vec<NewestOutcomes>> {
         let query = match within {
             None => Query::new(&READ_FAILING).int(namespace.get()),
             Some([]) => return Ok(Vec::new()),
@@ -387,7 +388,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Adds the gains of a batch of runs. The caller holds the cursor: no other transaction changes these rows meanwhile.
+    /// Adds the gains of a batch of runs. The caller has locked the cursor: no other transaction changes these rows meanwhile.
     pub(super) async fn add_gains(&mut self, gains: &Gains) -> Result<()> {
         let points: Vec<(&PointKey, &Gain)> = gains.points.iter().collect();
         for chunk in points.chunks(CHUNK_MAX) {
@@ -429,7 +430,7 @@ impl Tx<'_> {
     }
 
     async fn add_pulses(&mut self, gains: &Gains, jobs: &[JobId]) -> Result<()> {
-        let mut pulses: HashMap<JobId, JobPulse> = HashMap::new();
+        let mut pulses: HashMap<JobId, NewestOutcomes> = HashMap::new();
         for row in self.rows(Query::new(&READ_PULSES).list(jobs.iter().map(|job| job.get()))).await? {
             let pulse = pulse(&row)?;
             pulses.insert(pulse.job, pulse);
@@ -438,7 +439,7 @@ impl Tx<'_> {
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
             let Some(first) = runs.first() else { continue };
-            let mut pulse = pulses.remove(job).unwrap_or(JobPulse::of(first));
+            let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first));
             runs.iter().for_each(|run| pulse.note(run));
             all.push(pulse);
         }

@@ -24,7 +24,7 @@ pub(super) const READ_RUNS: Statement =
     Statement { name: "read_runs", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}") };
 pub(super) const LOCK_RUN: Statement =
     Statement { name: "lock_run", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id = ? {for_update}") };
-/// Locks the row of a job that every change of its runs' owner locks.
+/// Locks a job's row in `job_due`, as every change of the owner of its runs does.
 pub(super) const LOCK_HOME: Statement =
     Statement { name: "lock_home", text: "SELECT job_id, home, term FROM job_due WHERE job_id = ? {for_update}" };
 pub(super) const DELETE_CANCELS: Statement =

@@ -1,4 +1,4 @@
-//! What other users of the machine, and who has a copy of the database, can read.
+//! Tests of what other users of the machine, and those who have a copy of the database, can read.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, S
 
 const HERE: NamespaceId = NamespaceId::new(1);
 const SECRET: &str = "whsec_to-be-kept";
-/// Who knows the path can write into the channel.
+/// Its path is a secret: with it, one can write into the channel.
 const URL: &str = "https://hooks.example.com/services/T0/B0/to-be-kept-too";
 
 fn config(folder: &Path, keys: Option<&str>) -> StoreConfig {
@@ -93,7 +93,7 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
     assert_eq!(kept(&new).await, second);
 }
 
-/// A server before URLs were sealed: its secrets are sealed, its URLs are not.
+/// The database of an older server, which sealed secrets but not URLs.
 #[tokio::test]
 async fn a_plain_url_beside_a_sealed_secret_is_read_and_sealed_at_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -133,7 +133,7 @@ async fn the_files_of_the_database_are_the_owners_alone_also_those_of_an_older_s
     for name in names {
         std::fs::set_permissions(folder.path().join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
     }
-    // As by kill -9: the files beside the database stay.
+    // The files beside the database stay, as after kill -9.
     let saved: Vec<_> = names.iter().map(|name| (name, std::fs::read(folder.path().join(name)).unwrap())).collect();
     store.close().await;
     drop(store);

@@ -19,7 +19,7 @@ use super::dialect::Dialect;
 
 /// Idle time after which a connection is checked before use.
 const PING_AFTER: Duration = Duration::from_secs(1);
-/// Number of checks whether two connections share a session: others may use the pooler at the same time.
+/// Number of checks whether two connections share a session: several, because other clients may use the pooler at the same time.
 const POOLER_TRIES: u32 = 3;
 
 /// Maximum number of sessions that a row lists: more than a pool has at the same time, because new ones are listed before all old ones have
@@ -162,8 +162,8 @@ pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialec
     }
 }
 
-/// Whether a pooler between here and PostgreSQL gives each transaction another session: then the session that this connection used is given
-/// to a second one.
+/// Whether a pooler between here and PostgreSQL gives each transaction another session: if it does, a second connection gets the session
+/// that the first one has just used.
 pub(super) async fn are_sessions_shared(
     first: &mut AnyConnection,
     options: &AnyConnectOptions,
@@ -244,8 +244,8 @@ fn postgres_settings(config: &StoreConfig) -> Vec<String> {
         // A generic plan that was made for an empty table is kept for ever; planning again costs little, since no statement's text grows
         // with its rows.
         "plan_cache_mode = force_custom_plan".to_owned(),
-        // Every statement names a few rows, by an index. Without valid statistics, and after thousands of updates a second no transaction
-        // has any, the planner takes a scan of the whole table for cheaper, which costs a third of the throughput.
+        // Every statement names a few rows, by an index. Without valid statistics, which no transaction has after thousands of updates a
+        // second, the planner expects a scan of the whole table to be cheaper, which costs a third of the throughput.
         "enable_seqscan = off".to_owned(),
         "enable_hashjoin = off".to_owned(),
         "enable_mergejoin = off".to_owned(),

@@ -116,7 +116,7 @@ impl Stats for SqlStore {
     }
 }
 
-/// The sums to be added.
+/// The sums of a batch of runs that are to be added to the tables.
 #[derive(Default)]
 struct Tally {
     /// By job, hour and verdict: runs and milliseconds.
@@ -192,7 +192,7 @@ impl Tx<'_> {
     }
 }
 
-/// The columns that both queries begin with.
+/// Reads the columns with which [`READ_NEXT`] and [`READ_ENDED`] begin.
 fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);

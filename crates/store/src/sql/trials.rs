@@ -17,7 +17,7 @@ use crate::StoreError;
 const TRIAL_MAX: usize = 1_000;
 
 const PING: Statement = Statement { name: "ping", text: "SELECT CAST(1 AS {bigint})" };
-/// The smaller one counts: a connection keeps the limit that it began with.
+/// The smaller limit counts, because a connection keeps the one that it began with.
 const READ_PACKET_MAX: Statement = Statement {
     name: "read_packet_max",
     text: "SELECT CAST(LEAST(@@GLOBAL.max_allowed_packet, @@SESSION.max_allowed_packet) AS SIGNED)",
@@ -77,8 +77,8 @@ impl Trials {
 }
 
 impl SqlStore {
-    /// Counts a failure of a batch, by its first row. True if that is its only row and it ends the connection each time while the database
-    /// answers: it will never be written.
+    /// Counts a failure of a batch, which is identified by its first row. True if that is its only row and it ends the connection each time
+    /// while the database answers: it will never be written.
     pub(super) async fn is_at_fault(
         &self,
         operation: &'static str,
@@ -89,7 +89,7 @@ impl SqlStore {
         if !failure::may_be_the_batch(error) || !self.answers().await {
             return false;
         }
-        // Twice as often as a batch is halved: a database that breaks each connection for a while is not the row's fault.
+        // Twice the failures after which a batch is halved: a database that breaks each connection for a while is not the row's fault.
         let alone = self.trials.failed(operation, first, row_count);
         failure::ends_connection(error) && alone >= self.trials.halve_after.saturating_mul(2)
     }

@@ -13,7 +13,7 @@ use crate::sql::{SqlStore, rows, transact};
 use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
-/// Maximum number of shards that one batch reads, beyond those that it removes.
+/// Maximum number of shards that one batch reads; it may remove fewer.
 const SHARD_PAGE: u32 = 2_000;
 
 const READ_PASS: Statement =
@@ -26,7 +26,7 @@ const TAKE_PASS: Statement = Statement {
     name: "take_pass",
     text: "UPDATE housekeeping_pass SET last_at_ms = {now} WHERE task = ? AND last_at_ms = ?",
 };
-/// Ids rise with time, so the primary key finds what is old; an index by the verdict's instant would cost each result.
+/// Ids rise with time, so the primary key finds what is old; an index by the verdict's instant would make each result slower to store.
 const READ_OLD_RUNS: Statement = Statement {
     name: "read_old_runs",
     text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id FROM run WHERE id > ? AND id < ? \

@@ -68,7 +68,7 @@ impl DatabaseUrl {
     pub(super) fn expose(&self) -> String {
         match &self.0 {
             Place::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
-            // A batch statement is prepared once for each power of two: more than the driver keeps by default.
+            // A batch statement is prepared once for each power of two of its row count: more statements than the driver keeps by default.
             Place::Server(_, url) => {
                 let (address, query) = url.split_once('?').unwrap_or((url, ""));
                 let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with(POOLER));
@@ -134,7 +134,7 @@ fn pooler(url: &str) -> Option<&str> {
     url.split_once('?')?.1.split('&').find_map(|pair| pair.strip_prefix(POOLER))
 }
 
-/// Whether a password is cut short: there is an @ after the first slash, or a #, neither of which such a URL has.
+/// Whether a password is cut short: there is an @ after the first slash, or a #, neither of which a correct URL has.
 fn has_unencoded_password(rest: &str) -> bool {
     let path = rest.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
     path.contains('@') || rest.contains('#')

@@ -181,15 +181,15 @@ impl XxlExecutors for SqlStore {
                 let rows = tx.rows(Query::new(&LOCK_RUNS).list(ids.into_iter())).await?;
                 let runs = rows.iter().map(|row| read_run(row).map(|run| (run.log_id, run)));
                 let mut runs = runs.collect::<Result<BTreeMap<i64, XxlRun>>>()?;
-                let news = take_reports(app, chunk, &mut runs, now);
+                let outcomes = take_reports(app, chunk, &mut runs, now);
                 runs.retain(|_, run| run.app == app);
-                let is_new = |report: &XxlReport, news: XxlReportOutcome| {
-                    (news == XxlReportOutcome::Taken).then_some(report.log_id)
+                let is_new = |report: &XxlReport, outcome: XxlReportOutcome| {
+                    (outcome == XxlReportOutcome::Taken).then_some(report.log_id)
                 };
                 let changed: BTreeSet<i64> =
-                    chunk.iter().zip(&news).filter_map(|(one, news)| is_new(one, *news)).collect();
+                    chunk.iter().zip(&outcomes).filter_map(|(one, outcome)| is_new(one, *outcome)).collect();
                 tx.write_xxl_ends(runs.values().filter(|run| changed.contains(&run.log_id)), now).await?;
-                found.news.extend(news);
+                found.outcomes.extend(outcomes);
                 found.runs.extend(runs.into_values());
             }
             Ok(found)
@@ -321,7 +321,7 @@ impl Tx<'_> {
         Ok(numbered)
     }
 
-    /// The numbers of these jobs. The counter of runs is locked, so that no other transaction numbers a job meanwhile.
+    /// The numbers of these jobs. The caller has locked the counter of runs, so that no other transaction numbers a job meanwhile.
     async fn xxl_job_numbers(&mut self, runs: &[NewXxlRun]) -> Result<HashMap<JobId, i32>> {
         let mut jobs: Vec<JobId> = runs.iter().map(|run| run.job).collect();
         jobs.sort_unstable();

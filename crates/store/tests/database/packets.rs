@@ -128,7 +128,7 @@ fn succeeded(run: &Run, result: String) -> AttemptEnd {
             backoff: Duration::from_secs(1),
             backoff_max: Duration::from_secs(1),
             at_least_once: true,
-            delays: false,
+            has_fixed_delay: false,
             awaits_children: false,
             is_pump: false,
         },

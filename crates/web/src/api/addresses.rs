@@ -23,7 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// An address to be.
+/// An address to register.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewAddress {
@@ -96,7 +96,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The addresses of an app by its name.
+/// The addresses that are registered by hand for the app with this name.
 pub(crate) async fn of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
     let found = call.engine().store().fixed_xxl(Some(app), BY_HAND_COUNT_MAX).await?;
@@ -109,7 +109,7 @@ async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response,
 }
 
 async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAddress>) -> Result<Response, Problem> {
-    // A caller without the right gets no answer about the body.
+    // Before the body is read, so that a caller without the permission gets no answer about it.
     find_app(&call, &name).await?;
     json(StatusCode::CREATED, &added(&call, &name, body.read()?).await?)
 }

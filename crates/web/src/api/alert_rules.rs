@@ -58,15 +58,15 @@ pub(crate) struct SubjectJson {
 pub(super) struct PreviewJson {
     /// The rule as a sentence.
     sentence: String,
-    /// Whether it would hold for anything.
+    /// Whether the condition holds for any subject now.
     would_fire: bool,
-    /// For how much, of what was looked at.
+    /// For how many of the subjects that were checked it holds.
     count: u64,
-    /// The first of them.
+    /// The first of these subjects.
     subjects: Vec<SubjectJson>,
     /// How many jobs were looked at, where these are not all.
     looked_at: Option<u64>,
-    /// The instant for which that holds.
+    /// The instant for which the rule was evaluated.
     evaluated_at: Timestamp,
     /// What a rule with a time of day means; null for others.
     deadline: Option<DeadlineJson>,
@@ -80,7 +80,7 @@ pub(super) struct PreviewJson {
 struct DeadlineJson {
     /// The zone of the time of day.
     zone: String,
-    /// A run that was planned from then on and has succeeded counts.
+    /// Only runs planned from this instant on count as a success.
     counts_from: Timestamp,
     /// The next deadline; null where its days never come.
     next: Option<Timestamp>,

@@ -34,7 +34,7 @@ pub(super) struct AppJson {
     /// Its switch.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// Executors of it that this node hears.
+    /// How many of its executors are online at this node.
     executor_count: usize,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct NewApp {
 pub(super) struct HandlerJson<'a> {
     /// `*` where executors announce none and take all, as those of XXL-JOB do.
     name: &'a str,
-    /// Who of those online has it.
+    /// The online executors that have it.
     executors: &'a [String],
     /// Null where their schemas differ.
     params_schema: Option<&'a Value>,
@@ -64,7 +64,7 @@ pub(super) struct HandlerJson<'a> {
 pub(super) struct ProblemJson<'a> {
     /// The name that the declaration has, as far as it could be read.
     job: &'a str,
-    /// Where in its definition.
+    /// JSON pointer to the place in the definition.
     pointer: &'a str,
     message: &'a str,
 }
@@ -129,7 +129,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// Makes an app; one that exists is answered as it is.
+/// Creates an app; one that exists is returned as it is.
 async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
     let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
@@ -173,7 +173,7 @@ fn executor_count(call: &Call, app: AppId) -> usize {
     call.engine().online_names().iter().filter(|executor| executor.app == app).count()
 }
 
-/// The handlers that executors online have in an app.
+/// The handlers of an app that its online executors have.
 async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
     let found = jobs::handlers(call.engine(), app);
@@ -185,7 +185,7 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
-/// What is wrong with the jobs that the code of an app's executors declares, as far as they are online here.
+/// The errors in the jobs that an app's executors declare in their code, as far as the executors are online at this node.
 async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
     let found = call.engine().declaration_problems(app);

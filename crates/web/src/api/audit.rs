@@ -152,7 +152,7 @@ async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response,
     }
     let (mut page, mut query) = (Filling::new(query.limit), query);
     while let Some(count) = page.wanted() {
-        // One more entry shows whether there are more.
+        // One entry more than the page needs shows whether there are more.
         query.limit = count + 1;
         let mut found = person.engine().store().audit(&query).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);

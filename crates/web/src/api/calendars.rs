@@ -26,7 +26,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// How many jobs a refusal to delete names.
+/// Maximum number of jobs that the refusal to delete a calendar lists.
 const NAMED_COUNT_MAX: usize = 10;
 
 /// The query of an import.
@@ -195,7 +195,7 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor })
 }
 
-/// Shortens a page that was read with one item more, and returns its last item if there is a next page.
+/// Removes the extra item that was read to see whether there is a next page. If there is one, returns the last item of this page.
 fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
@@ -220,7 +220,7 @@ async fn put(
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
 
-/// Reads the days of a file, and saves the calendar that they make, or shows what that would be.
+/// Makes a calendar of the days in a file, and saves it; a dry run only shows it.
 async fn import_file(
     call: Call<ImportQuery>,
     Named(name, ..): Named<path::Calendar>,

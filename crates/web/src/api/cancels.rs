@@ -19,7 +19,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// Maximum length of a reason, in characters: it shares a column with the name.
+/// Maximum length of a reason, in characters: it shares a column with the caller's name.
 pub(crate) const REASON_LEN_MAX: usize = 150;
 
 /// The body of a request to cancel a run.
@@ -79,12 +79,12 @@ pub(super) fn routes() -> Routes {
 
 async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRun>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = asked_by(call.caller.name(), body.reason.as_deref())?;
+    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let run = find(&call, &path).await?;
     note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Noted(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, run.for_reader()).await?),
-        // A second request is no error.
+        // Cancelling a run that is cancelled already is no error.
         CancelAsked::Over(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;
             json(StatusCode::OK, &run_json::whole(&call, run).await?)
@@ -100,7 +100,7 @@ async fn job(
     body: OptionalJsonBody<CancelJob>,
 ) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = asked_by(call.caller.name(), body.reason.as_deref())?;
+    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let instant = |text: &String| {
         let complaint = |_| refuse_value("/fire_at", format!("{text:?} is no instant; write \"2026-03-08T07:00:00Z\""));
         text.parse::<Timestamp>().map_err(complaint)
@@ -122,7 +122,7 @@ pub(crate) fn note_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
 }
 
 /// The message of the verdict: who cancels, and why.
-pub(crate) fn asked_by(name: &str, reason: Option<&str>) -> Result<String, Problem> {
+pub(crate) fn cancel_message(name: &str, reason: Option<&str>) -> Result<String, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(name.to_owned()) };
     let len = reason.chars().count();
     if len > REASON_LEN_MAX {
@@ -141,12 +141,12 @@ mod tests {
 
     #[test]
     fn who_and_why_are_one_line() {
-        assert_eq!(asked_by("ann", None).unwrap(), "ann");
-        assert_eq!(asked_by("ann", Some("  ")).unwrap(), "ann");
-        assert_eq!(asked_by("ann", Some("the disk is full")).unwrap(), "ann: the disk is full");
-        assert!(asked_by("ann", Some("می\u{200c}خواهم")).is_ok());
-        assert!(asked_by("ann", Some("the\u{202e}disk")).is_err());
-        assert!(asked_by("ann", Some(&"é".repeat(150))).is_ok());
-        assert!(asked_by("ann", Some(&"é".repeat(151))).is_err());
+        assert_eq!(cancel_message("ann", None).unwrap(), "ann");
+        assert_eq!(cancel_message("ann", Some("  ")).unwrap(), "ann");
+        assert_eq!(cancel_message("ann", Some("the disk is full")).unwrap(), "ann: the disk is full");
+        assert!(cancel_message("ann", Some("می\u{200c}خواهم")).is_ok());
+        assert!(cancel_message("ann", Some("the\u{202e}disk")).is_err());
+        assert!(cancel_message("ann", Some(&"é".repeat(150))).is_ok());
+        assert!(cancel_message("ann", Some(&"é".repeat(151))).is_err());
     }
 }

@@ -37,7 +37,7 @@ const QUIET_MAX: Duration = Duration::from_secs(15);
 const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
-/// The header in the API's document.
+/// The header `Last-Event-ID`, as the OpenAPI document describes it.
 pub(super) const LAST_EVENT: Parameter =
     Parameter::cursor_in("Last-Event-ID").about("The event that was seen last: the stream goes on behind it.");
 const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
@@ -216,7 +216,7 @@ struct Stream {
     wanted: Wanted,
     form: Form,
     listener: Listener,
-    /// The position up to which every event was sent, or was not for this listener.
+    /// The position up to which every event was sent, or left out because it is not for this listener.
     cursor: Option<Cursor>,
     ends_at: Instant,
     spoke_at: Instant,

@@ -54,7 +54,7 @@ pub(crate) struct ExecutorJson {
     pub(crate) sdk_version: String,
     /// When its stream to this node was opened.
     pub(crate) connected_at: Option<Timestamp>,
-    /// When it was last heard; of one that was not heard for an hour, and is listed for its switch, when that was thrown.
+    /// When it was last heard from; for an executor that is listed only for its switch, when the switch was set.
     pub(crate) last_seen_at: Timestamp,
     /// Its switch, which belongs to its name: it holds after every restart of the executor and of the servers.
     #[schemars(with = "Switch")]
@@ -175,7 +175,7 @@ pub(crate) async fn set_switch<Q>(
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
-        // The executor was listed only for its switch.
+        // No longer listed: the executor was listed only for its switch.
         None => Ok((ExecutorJson::absent(stable.to_owned(), app_name, call.engine().now()), before)),
     }
 }
@@ -203,7 +203,7 @@ impl Fleet {
     }
 
     /// Adds the executor's switch, and its number of runs in hand.
-    fn dress(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
+    fn with_switch_and_runs(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
         let held = self.held.get(&app).and_then(|held| held.get(&executor.name)).copied().unwrap_or(0);
         let switch = self.switches.of_executor(app, given_name(&executor.name));
         ExecutorJson {
@@ -243,13 +243,13 @@ pub(crate) async fn page<Q>(
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |one: Shown| {
         let (app, name, id) = one.position;
-        // An executor that has gone in between is on no page.
+        // An executor that went offline in between is left out.
         let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
             false => records.remove(&id).map(|record| from_record(record, app, one.is_elsewhere)),
         };
-        found.map(|found| fleet.dress(found, one.app))
+        found.map(|found| fleet.with_switch_and_runs(found, one.app))
     };
     Ok((chosen.into_iter().filter_map(item).collect(), next))
 }
@@ -276,7 +276,7 @@ pub(crate) async fn find<Q>(
             record.map(|record| from_record(record, app, one.is_elsewhere))
         }
     };
-    Ok(found.map(|found| (one.app, fleet.dress(found, one.app))))
+    Ok(found.map(|found| (one.app, fleet.with_switch_and_runs(found, one.app))))
 }
 
 /// The stable names of the executors of an app, in order.
@@ -292,7 +292,7 @@ pub(super) async fn names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, P
 struct Shown {
     position: Position,
     app: AppId,
-    /// Whether it has a stream to this node, or to another one.
+    /// Whether it has a stream to this node, and whether it has one to another node.
     is_here: bool,
     is_elsewhere: bool,
 }

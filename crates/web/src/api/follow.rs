@@ -154,7 +154,7 @@ impl Reader {
         None
     }
 
-    /// Reads the run before its lines: if it is settled, no line can follow those that are read then.
+    /// Reads the run before its lines: if the run is settled, no line can follow those that are read after it.
     async fn read(&mut self) -> Result<(Lines, bool), StoreError> {
         let store = self.web.engine.store();
         if let Some(run) = store.runs(&[self.follow.run.id]).await?.pop() {

@@ -120,7 +120,7 @@ struct SampleJson {
     message: String,
 }
 
-/// A silence to be.
+/// A silence to create.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "NewSilence")]
@@ -207,7 +207,7 @@ pub(super) fn routes() -> Routes {
 }
 
 /// The names of the apps that the caller may see; `None` for all.
-pub(crate) async fn within<Q>(call: &Call<Q>) -> Result<Option<Vec<String>>, Problem> {
+pub(crate) async fn seen_app_names<Q>(call: &Call<Q>) -> Result<Option<Vec<String>>, Problem> {
     let Some(seen) = call.seen_apps() else { return Ok(None) };
     let apps = call.engine().store().apps(call.namespace.id).await?;
     Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
@@ -228,7 +228,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
         },
         None => None,
     };
-    let within = within(&call).await?;
+    let within = seen_app_names(&call).await?;
     let query = IncidentQuery {
         namespace: call.namespace.id,
         is_open: *is_open,

@@ -16,7 +16,7 @@ const SETTLE: Duration = Duration::from_secs(1);
 const GAP_PATIENCE: Duration = Duration::from_secs(5);
 /// Chunks that are read from the store at a time, if they are short.
 const CHUNK_COUNT_MAX: u32 = 32;
-/// Maximum bytes of text in one page, and about how many are decoded at a time to find it. A page has at least one line.
+/// Maximum bytes of text in one page, and about how many are decoded at a time. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// How many chunks one call searches for wanted lines: enough for a whole log of the usual maximum size.
 const SEARCHED_MAX: usize = 256;
@@ -163,8 +163,8 @@ pub(crate) struct Part<'a> {
     pub(crate) bytes_max: usize,
 }
 
-/// Reads at most `limit` lines, with at most `bytes_max` of text. If few lines are wanted, a call may end before it has found one; it is
-/// not drained then.
+/// Reads at most `limit` lines, with at most `bytes_max` of text. If few lines match the filter, a call may end before it has found one;
+/// `is_drained` is then false.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
     let Part { from, wanted, limit, bytes_max } = part;
     let mut searched = 0;
@@ -194,7 +194,7 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
     }
 }
 
-/// How many chunks to read after these: as many as fit into a page if they are as long.
+/// How many chunks to read after these: as many as fit into a page if they are as long as these.
 pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
     let count = bytes_max.saturating_mul(chunks.len()) / bytes.max(1);

@@ -49,7 +49,7 @@ pub(crate) struct SeverityCounts {
     debug: u64,
 }
 
-/// What a log has.
+/// The result of a search in a log.
 #[derive(Debug, Default, Serialize, JsonSchema)]
 pub(crate) struct LogSearch {
     /// How many lines there are.

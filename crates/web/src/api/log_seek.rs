@@ -85,14 +85,14 @@ impl Seek {
         }
     }
 
-    /// Whether the page ends at a line too, so that it cannot be streamed.
+    /// Whether the page has a fixed end too, so that it cannot be streamed.
     pub(crate) const fn has_end(self) -> bool {
         matches!(self, Self::Before(_) | Self::Around(_))
     }
 }
 
-/// Refuses a second place to begin at, and an end of a stream.
-pub(crate) fn one_place(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
+/// Refuses a query that names two places to begin at, and a stream with a fixed end.
+pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
     let message = match (has_cursor, streams && seek.has_end()) {
         (true, _) => "names a place to begin at, and so do tail, from_line, before and around: give one of them",

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::follow::{self, Follow, Form};
 use super::lines::{self, Line, Part, Position, Wanted};
-use super::log_seek::{Extent, Seek, Window, one_place};
+use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
 use crate::answer::json;
 use crate::call::Call;
@@ -103,7 +103,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     let mut position = position(&call.query, &run, &listing, &headers)?;
     let form = form(&headers);
     let streams = call.query.follow || form == Form::Text;
-    one_place(call.query.seek, call.query.after.is_some(), streams)?;
+    check_start(call.query.seek, call.query.after.is_some(), streams)?;
     let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut line_count = None;
     if let Some(seek) = call.query.seek {

@@ -21,7 +21,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// A maintenance window to be.
+/// A maintenance window to create.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "NewMaintenance")]

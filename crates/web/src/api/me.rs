@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_core::access::Permission::Own;
+use rondel_core::access::Permission::SignedIn;
 use rondel_core::{AccountId, SessionId, Timestamp};
 use rondel_store::access::WebSession;
 use schemars::JsonSchema;
@@ -34,20 +34,20 @@ pub(super) fn routes() -> Routes {
     Routes::new()
         .get(
             "/api/v1/me",
-            Own,
+            SignedIn,
             get,
             Doc::new("Get the caller", "With its roles.").json::<MeJson<'static>>(200, "The caller."),
         )
         .get(
             "/api/v1/sessions",
-            Own,
+            SignedIn,
             sessions,
             Doc::new("List one's own sign-ins", "Where one is signed in to the console.")
                 .json::<Page<SessionJson>>(200, "The sign-ins."),
         )
         .delete(
             "/api/v1/sessions/{id}",
-            Own,
+            SignedIn,
             end_session,
             Doc::new("End one of one's own sign-ins", "At once.").empty("It is over."),
         )
@@ -74,7 +74,7 @@ pub(super) struct SessionJson {
     expires_at: Timestamp,
     address: String,
     user_agent: String,
-    /// Whether the request came in by it.
+    /// Whether the request was made with this sign-in.
     is_this: bool,
 }
 

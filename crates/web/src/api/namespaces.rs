@@ -62,7 +62,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// Those of which the caller may see something.
+/// Lists the namespaces in which the caller may see something.
 async fn list(person: Person) -> Result<Response, Problem> {
     let seen = visible_namespaces(person.engine(), &person.caller).await?;
     let items = seen.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();

@@ -104,7 +104,7 @@ struct LoopJson {
     /// When it last found something to do.
     did_at: Option<Timestamp>,
     tick_count: u64,
-    /// What it did something about: jobs claimed, runs taken over, rows removed, messages sent.
+    /// How many objects its ticks acted on: jobs claimed, runs taken over, rows removed, messages sent.
     done_count: u64,
     failed_count: u64,
     /// Since when every tick has failed.
@@ -163,7 +163,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// Throws the switch of a node; every node sees it with its next beat.
+/// Sets the switch of a node; every node reads it at its next beat.
 async fn set_state(
     call: Call,
     Named(name, ..): Named<path::Node>,
@@ -171,7 +171,7 @@ async fn set_state(
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
     let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&name)));
-    // No text of the caller's reaches the database unchecked.
+    // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
     name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
     let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
@@ -188,7 +188,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;
-    // This node's loops come from memory: the beat is one of them, and without a database its row could not show that it fails.
+    // This node's loops come from memory: if its beat fails, as without a database, its row cannot show that.
     let loops = if is_this { call.engine().loops() } else { report.loops };
     let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {

@@ -3,7 +3,7 @@
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
-use rondel_core::access::Permission::Own;
+use rondel_core::access::Permission::SignedIn;
 use serde_json::{Map, Value};
 
 use crate::call::Person;
@@ -14,7 +14,7 @@ use crate::state::Web;
 pub(super) fn routes() -> Routes {
     Routes::new().get(
         "/api/v1/openapi.json",
-        Own,
+        SignedIn,
         get,
         Doc::new("This document", "The API as an OpenAPI 3.1 document, for any token of the API.")
             .json::<Map<String, Value>>(200, "The document."),
@@ -25,7 +25,7 @@ async fn get(person: Person) -> Response {
     answer(&person.web)
 }
 
-/// The document for users who signed in: browsers have no token.
+/// The OpenAPI document for users who signed in: browsers have no token.
 pub(crate) async fn page(State(web): State<Web>) -> Response {
     answer(&web)
 }

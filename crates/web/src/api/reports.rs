@@ -60,7 +60,7 @@ struct ReportJson {
     period: &'static str,
     /// A scheduled fire that began no later than this is on time.
     on_time_ms: u64,
-    /// All that was asked about.
+    /// The total over all runs that the query selects.
     total: RowJson,
     /// By name and time; of a range in parts without those that have no runs.
     items: Vec<RowJson>,
@@ -85,15 +85,16 @@ struct RowJson {
     run_count: u64,
     /// By verdict.
     counts: BTreeMap<&'static str, u64>,
-    /// How many of a hundred succeeded, rounded down to a tenth: of all runs that were not cancelled, with skipped fires. Null without any.
+    /// The percentage that succeeded, rounded down to a tenth, of all runs that were not cancelled, skipped fires included. Null without
+    /// any.
     succeeded_percent: Option<f64>,
-    /// How many of a hundred scheduled fires began on time, with skipped fires as late. Null without any.
+    /// The percentage of scheduled fires that began on time; skipped fires count as late. Null without any.
     on_time_percent: Option<f64>,
     duration_ms: LengthsJson,
     lateness_ms: LengthsJson,
 }
 
-/// Lengths that so many of a hundred do not exceed, within 6 %; null where nothing was measured.
+/// The 50th, 95th and 99th percentile, exact to within 6 %; null where nothing was measured.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ReportQuantiles")]
 struct LengthsJson {

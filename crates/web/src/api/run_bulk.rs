@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::cancels::asked_by;
+use super::cancels::cancel_message;
 use super::run_list::search_of;
 use super::runs::trigger_of;
 use crate::answer::json;
@@ -80,7 +80,7 @@ pub(super) fn routes() -> Routes {
 
 async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let by = asked_by(call.caller.name(), body.reason.as_deref())?;
+    let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let chosen = match (&body.ids, &body.q) {
         (Some(ids), None) if ids.len() > BULK_RUN_COUNT_MAX => {
             return Err(refuse_value("/ids", format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len())));

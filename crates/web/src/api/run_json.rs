@@ -63,10 +63,10 @@ pub(super) struct RunJson {
     item: RunItem,
     namespace: String,
     job_version: i64,
-    /// Of a shard with a name: that.
+    /// The name of the shard, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     shard_name: Option<String>,
-    /// Its own, else its job's; of a shard with parameters, with those over them.
+    /// The run's own parameters or else its job's; a shard's own parameters are merged over them.
     #[schemars(with = "Option<Value>")]
     params: Option<Box<RawValue>>,
     /// What its handler returned.
@@ -75,7 +75,7 @@ pub(super) struct RunJson {
     parent: Option<RunId>,
     /// The run that its fire began with; itself, unless it is a shard or follows from others.
     root: RunId,
-    /// What follows from it: shards, runs of other jobs, the same asked for again by hand.
+    /// The runs that follow from it: its shards, runs of other jobs, and repeats by hand.
     children: Vec<ChildJson>,
     /// Whether there are more of them than are shown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -121,7 +121,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let copies = page.runs.clone();
     let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
     let mut filling = Filling::new(query.limit);
-    // A page that is too long in bytes is cut at the end to which the list is being read.
+    // A page with too many bytes loses runs at its end or, if the list is read backwards, at its beginning.
     let is_backward = place.is_some_and(Place::is_backward);
     let mut places: Vec<usize> = (0..ids.len()).collect();
     if is_backward {
@@ -174,7 +174,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
         json(StatusCode::OK, &page)
     };
     while let Some(count) = page.wanted() {
-        // One more run shows whether there are more.
+        // One run more than the page needs shows whether there are more.
         wanted.limit = count + 1;
         let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);

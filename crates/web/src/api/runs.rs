@@ -28,7 +28,7 @@ use crate::trace;
 
 /// The header with which our own clients mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
-/// The header in the API's document.
+/// The header `Rondel-Client`, as the OpenAPI document describes it.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
 
@@ -129,7 +129,7 @@ async fn trigger(
         Some(name) => Some(only_executor(&call, &record, ("/executor", name)).await?),
         None => None,
     };
-    let key = keyed(("/key", body.key.as_deref()), body.if_open)?;
+    let key = checked_key(("/key", body.key.as_deref()), body.if_open)?;
     let if_open = key.as_ref().map(|(_, if_open)| *if_open);
     let at = body.at.as_deref().map(|text| planned_at(text, call.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
@@ -142,8 +142,8 @@ async fn trigger(
     }
 }
 
-/// Checks the key of a trigger. Returns it with the action for the case that an open run has it.
-pub(crate) fn keyed(
+/// Checks the key of a trigger. Returns the key, and what to do if an open run has it.
+pub(crate) fn checked_key(
     (pointer, key): (&str, Option<&str>),
     if_open: Option<IfOpen>,
 ) -> Result<Option<(String, IfOpen)>, Problem> {
@@ -183,7 +183,7 @@ async fn retry(
     }
 }
 
-/// Repeats the shards of a run that did not succeed.
+/// Repeats those shards of a broadcast that did not succeed.
 pub(crate) async fn failed_shards<Q>(
     call: &Call<Q>,
     of: (&JobRecord, &Run),
@@ -204,7 +204,7 @@ pub(crate) async fn repetition<Q>(
     if !run.status.is_terminal() {
         return Err(Problem::new(Code::RunNotFinished, format!("the run is {}; cancel it first", run.status)));
     }
-    if let Some(whole) = whole_of(call, run).await? {
+    if let Some(whole) = broadcast_of_shard(call, run).await? {
         return Err(Problem::new(Code::ShardOfBroadcast, format!("retry the whole broadcast, run {whole}")));
     }
     let record = job_of(call, run).await?;
@@ -255,7 +255,7 @@ pub(super) fn missing<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
 }
 
 /// The broadcast of which this run is one shard; `None` for other runs.
-pub(crate) async fn whole_of<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
+pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
     let Some(parent) = run.parent.filter(|_| run.shard_index != BROADCAST) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
     let whole = parents.first().filter(|whole| whole.shard_index == BROADCAST && whole.fire_at == run.fire_at);

@@ -240,7 +240,7 @@ fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String
     }
 }
 
-/// Shortens a page that was read with one item more, and returns its last item if there is a next page.
+/// Removes the extra item that was read to see whether there is a next page. If there is one, returns the last item of this page.
 fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;

@@ -25,14 +25,14 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The source of fires that name none.
+/// The source of fires if the request names none.
 pub(crate) const SOURCE: &str = "xxl-job";
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum range of a report, in days.
 const DAYS_MAX: u32 = 31;
 const JOB_COUNT: u32 = 50;
 const JOB_COUNT_MAX: u32 = 200;
-/// Maximum delay with which a fire counts as the same.
+/// Maximum delay with which a fire of the other scheduler counts as the same fire.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
 /// Delay from which on a fire is late.
 pub(crate) const LATE: Duration = Duration::from_secs(3);
@@ -63,7 +63,7 @@ fn source() -> String {
 struct NewFire {
     /// The job here.
     job: String,
-    /// The scheduler's own number of the fire. A number that is known changes nothing.
+    /// The scheduler's own id of the fire. A fire with a known id is ignored.
     #[schemars(range(min = 0))]
     source_id: i64,
     /// The planned instant, where that is known.
@@ -101,7 +101,7 @@ struct SourceJson {
     first_at: Option<Timestamp>,
     /// When the last one was.
     last_at: Option<Timestamp>,
-    /// The highest number.
+    /// The highest `source_id`.
     last_id: Option<i64>,
 }
 

@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::sign_in::{self, LINK_LIFETIME, SignInOwner};
 use rondel_core::Timestamp;
-use rondel_core::access::Permission::Own;
+use rondel_core::access::Permission::SignedIn;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -26,7 +26,7 @@ pub(super) struct LinkJson {
 pub(super) fn routes() -> Routes {
     Routes::new().post(
         "/api/v1/sign-in-links",
-        Own,
+        SignedIn,
         create,
         Doc::new(
             "Make a link into the console",

@@ -128,7 +128,7 @@ struct BucketJson {
     lateness_ms: QuantilesJson,
 }
 
-/// Lengths that so many of a hundred do not exceed, within 6 %; null where nothing was measured.
+/// The 50th, 95th and 99th percentile, exact to within 6 %; null where nothing was measured.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "StatsQuantiles")]
 struct QuantilesJson {

@@ -83,7 +83,7 @@ pub(super) async fn of_replacement<Q>(
         None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
     let mut line = None;
-    // In a series, the old token counts instead of the one that made it, which may have ended.
+    // Within a series, the end of the old token counts instead of that of `minted_by`, which may have ended.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
         expires_at = earlier(expires_at, token.expires_at);

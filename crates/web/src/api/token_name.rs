@@ -24,7 +24,7 @@ pub(super) fn check(name: &str) -> Result<(), Problem> {
             format!("{} begins with {TOKEN_MARK}, which marks every token that is shown; leave it out", quoted(name));
         return Err(refuse_value("/name", message));
     }
-    // Spaces and punctuation belong to every script.
+    // Spaces and punctuation are not checked: they belong to every script.
     let letters: String = name.chars().filter(|c| c.is_alphanumeric()).collect();
     if !letters.check_restriction_level(RestrictionLevel::HighlyRestrictive) {
         let message = format!(

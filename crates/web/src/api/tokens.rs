@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use rondel_admin::auth::Token;
-use rondel_core::access::Permission::Own;
+use rondel_core::access::Permission::SignedIn;
 use rondel_core::access::{Permission, Role};
 use rondel_core::authority::TokenTarget;
 use rondel_core::schema::DurationText;
@@ -62,7 +62,7 @@ impl FromQuery for ListTokens {
     }
 }
 
-/// What comes in by a token.
+/// What a token is for.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "TokenKind")]
@@ -83,7 +83,7 @@ pub(crate) struct NewToken {
     name: String,
     /// What it may do; of an executor's token, the places of its apps.
     grants: Vec<GrantJson>,
-    /// What requests without a namespace mean.
+    /// The namespace of requests that name none.
     #[serde(default)]
     namespace: Option<String>,
     /// Whether executors that it lets in may declare jobs in their code; false if left out.
@@ -156,14 +156,14 @@ pub(super) fn routes() -> Routes {
     Routes::new()
         .get(
             "/api/v1/tokens",
-            Own,
+            SignedIn,
             list,
             Doc::new("List tokens", "One's own, newest first, without their secrets.")
                 .json::<Page<TokenJson>>(200, "A page of tokens."),
         )
         .post(
             "/api/v1/tokens",
-            Own,
+            SignedIn,
             create,
             Doc::new(
                 "Create a token",
@@ -176,7 +176,7 @@ pub(super) fn routes() -> Routes {
         )
         .delete(
             "/api/v1/tokens/{id}",
-            Own,
+            SignedIn,
             revoke,
             Doc::new(
                 "Revoke a token",
@@ -186,7 +186,7 @@ pub(super) fn routes() -> Routes {
         )
         .post(
             "/api/v1/tokens/{id}/rotate",
-            Own,
+            SignedIn,
             rotate,
             Doc::new(
                 "Replace a token's secret",
@@ -198,8 +198,8 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The caller's own; if asked so, all that it may manage: for admins of the cluster those of all owners, for admins of
-/// a namespace or an app those of its executors.
+/// Lists the caller's own tokens or, with `all`, those that it may manage: for admins of the cluster those of all owners, for admins of a
+/// namespace or an app those of its executors.
 async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     let caller = &person.caller;
     let listing = Listing::new("tokens", (person.query.all, caller.account));
@@ -297,7 +297,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
         None => None,
         Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
     };
-    // Checked before an app is created by its name: a caller who may grant the role in the whole namespace may create one.
+    // This check comes before an app is created by its name: a caller who may grant the role in the whole namespace may create one.
     let grants = covered_grants(person, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
@@ -423,7 +423,7 @@ fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
     Ok(overlap)
 }
 
-/// Puts a new secret into the place of one that works on for a while.
+/// Replaces a token by a new one; the old one keeps working for a while.
 async fn rotate(
     person: Person,
     Named(id, ..): Named<path::Token>,

@@ -80,7 +80,7 @@ impl UserJson {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewUser {
-    /// Like the address of electronic mail, or a shorter name.
+    /// An email address, or a shorter name.
     #[schemars(regex(pattern = ACCOUNT_PATTERN))]
     pub(crate) name: String,
     /// The name that is shown; the user name if left out.
@@ -278,7 +278,7 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
         None => None,
         Some(grants) => Some(read_grants(person.engine(), grants).await?),
     };
-    // Unchanged roles must not end the user's sign-ins.
+    // Unchanged roles are not set again: that would end the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
     let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
     if wanted.provider_sign_in.is_some() && !person.caller.actor().may_change_sign_in_of(account.id) {
@@ -295,7 +295,7 @@ pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser)
     Ok(shown)
 }
 
-/// Sets the password of another user, whose sign-ins end, and tokens too unless they are kept.
+/// Sets the password of another user. The user's sign-ins end, and the tokens too unless they are kept.
 async fn set_password(
     person: Person,
     Named(name, ..): Named<path::User>,
@@ -328,7 +328,7 @@ pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, (now, keep
     person.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
 
-/// A link that signs a user in, once: to set a password, or because it was forgotten.
+/// Makes a link that signs a user in once, for a first or a forgotten password.
 async fn link(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let (path, expires_at) = new_link(&person, &name).await?;
     json(StatusCode::CREATED, &LinkJson { path, expires_at })

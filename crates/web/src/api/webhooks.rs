@@ -32,7 +32,7 @@ pub(super) struct WebhookJson {
     updated_at: Timestamp,
 }
 
-/// A webhook to be.
+/// A webhook to create.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewWebhook {
@@ -101,7 +101,7 @@ async fn get(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Resp
     json(StatusCode::OK, &show(namespace.name, webhook, None))
 }
 
-/// Makes it, with a secret of its own, or gives the one that is there another URL.
+/// Creates the namespace's webhook, with a secret of its own, or gives the existing one another URL.
 async fn put(
     call: Call,
     Named(name, ..): Named<path::Namespace>,

@@ -33,12 +33,12 @@ const SHARED: [(u16, &str); 5] =
 /// The word for a permission.
 const fn word(permission: Permission) -> &'static str {
     match permission {
-        Permission::Own => "own",
+        Permission::SignedIn => "own",
         Permission::View => "view",
         Permission::Operate => "operate",
         Permission::Edit => "edit",
         Permission::Admin => "admin",
-        Permission::Watch => "watch",
+        Permission::ViewEverywhere => "watch",
         Permission::Cluster => "cluster",
     }
 }

@@ -7,7 +7,7 @@ use rondel_admin::coming::{LanePlan, lane_plans};
 use rondel_core::sketch::Step;
 use rondel_core::{AppId, IdGen, JobId, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
-use rondel_store::rollups::{JobPulse, PointKind, RunMark, StatPoint, Verdicts};
+use rondel_store::rollups::{NewestOutcomes, PointKind, RunMark, StatPoint, Verdicts};
 
 use super::series::{Span, fitting_step, summed_verdicts};
 use super::trouble::{SHARED_COUNT, Trouble};
@@ -21,9 +21,9 @@ pub(crate) const MARK_COUNT_MAX: usize = 5_000;
 const LANE_MARK_COUNT_MAX: usize = 400;
 /// Maximum number of lanes in one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
-/// How many failing jobs' lanes come first.
-const FAILING_COUNT: u32 = 200;
-/// How many open runs are read whose jobs' lanes come before others.
+/// How many of the worst jobs are read if the jobs are filtered.
+const WORST_COUNT_FILTERED: u32 = 200;
+/// Maximum number of running runs that are read to find the jobs that run now.
 const OPEN_COUNT: u32 = 400;
 
 /// What each lane of a timeline is about.
@@ -205,8 +205,8 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     let within = call.seen_apps();
     let is_all = ask.contains.is_none() && ask.app.is_none() && within.is_none();
     // One more than there are lanes shows whether there are more. If jobs are filtered, more are read, so that enough remain.
-    let count = if is_all { ask.lane_count + 1 } else { FAILING_COUNT };
-    let job = |pulse: &JobPulse| pulse.job;
+    let count = if is_all { ask.lane_count + 1 } else { WORST_COUNT_FILTERED };
+    let job = |pulse: &NewestOutcomes| pulse.job;
     let mut all: Vec<JobId> = if count <= SHARED_COUNT {
         trouble.failing(call).await?.iter().map(job).collect()
     } else {
@@ -227,7 +227,7 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-/// Those of these jobs whose names contain the wanted text, a few more than there are lanes.
+/// Of these jobs, those whose names contain the wanted text: one more than there are lanes, or all if some may be left out later.
 async fn named<Q>(call: &Call<Q>, ask: &Ask, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();

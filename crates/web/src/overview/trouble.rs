@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::{IdGen, RunId};
-use rondel_store::rollups::{JobPulse, JobTrouble};
+use rondel_store::rollups::{JobTrouble, NewestOutcomes};
 use tokio::sync::OnceCell;
 
 use crate::call::Call;
@@ -20,7 +20,7 @@ pub(crate) const SHARED_COUNT: u32 = 40;
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
     of_a_day: OnceCell<Vec<JobTrouble>>,
-    failing: OnceCell<Vec<JobPulse>>,
+    failing: OnceCell<Vec<NewestOutcomes>>,
 }
 
 impl Trouble {
@@ -34,7 +34,7 @@ impl Trouble {
     }
 
     /// The jobs that the caller sees and whose newest runs failed, the longest streak first; at most [`SHARED_COUNT`].
-    pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[JobPulse], Problem> {
+    pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
         let within = call.seen_apps();
         let store = call.engine().store();
         let read = || store.failing_jobs(call.namespace.id, within.as_deref(), SHARED_COUNT);

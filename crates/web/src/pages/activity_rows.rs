@@ -72,7 +72,7 @@ impl Reader {
             _ if is_dry_run => Some(t.activity_dry_run),
             _ => None,
         };
-        // An action on many objects has no document from before.
+        // An action on many objects has no `before`: all fields of `after` are shown as added.
         let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(serde_json::Map::new())));
         let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
         let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
@@ -109,7 +109,7 @@ impl Reader {
     fn changes(&self, before: Option<Value>, after: Option<Value>) -> Vec<ChangeRow> {
         let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
         if has_no_field_of(&before, &after) {
-            // The document after is then a result of the action, such as a run; the one before is its object, such as a job.
+            // `after` is then a result of the action, such as a run, and `before` its object, such as a job.
             before = Value::Object(serde_json::Map::new());
         }
         let changes = diff::changes(&before, &after).into_iter();
@@ -118,7 +118,7 @@ impl Reader {
     }
 }
 
-/// Whether two documents are of different kinds.
+/// Whether `after` has no field of `before`: they are documents of different kinds.
 fn has_no_field_of(before: &Value, after: &Value) -> bool {
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return false };
     !after.is_empty() && after.keys().all(|key| !before.contains_key(key))
@@ -265,7 +265,7 @@ mod tests {
         assert_eq!((rows[2].from.as_deref(), rows[2].to.as_deref()), (Some("1"), Some("3")));
     }
 
-    /// A name of an action on the page would be English on the Chinese one.
+    /// An action without words would be shown by its English name, on the Chinese page too.
     #[test]
     fn every_change_has_words() {
         let changes = crate::route_table().into_iter().filter(|route| !route.method.is_safe());

@@ -165,7 +165,7 @@ pub(super) async fn show(
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible(&page.call).await?;
-    let within = incidents::within(&page.call).await?;
+    let within = incidents::seen_app_names(&page.call).await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
     let mut open = store.incidents(query).await?;
@@ -209,7 +209,7 @@ fn stands_alone(record: &IncidentRecord) -> bool {
 
 /// How many incidents are open; at most as many as their page shows.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
-    let within = incidents::within(call).await?;
+    let within = incidents::seen_app_names(call).await?;
     let open = call.engine().store().incidents(open_query(call, within.as_deref())).await?;
     Ok(open.iter().filter(|record| stands_alone(record)).count())
 }

@@ -1,5 +1,5 @@
-//! The API's document as a page: each endpoint with its parameters, bodies, errors, and how to call it. Drawn by the server from
-//! the same document that `/openapi.json` answers.
+//! The OpenAPI document as a page: each endpoint with its parameters, bodies, errors, and how to call it. Drawn by the server from the same
+//! document that `/openapi.json` answers.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -96,7 +96,7 @@ fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
         translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
         let mut all = read(&root);
-        // A search finds it by the words of both languages.
+        // The search on the Chinese page finds operations by the words of both languages.
         all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
         all
     })
@@ -206,7 +206,7 @@ impl<'d> Document<'d> {
             is_good,
             about: text(&answer["description"]).split("\n\n").map(str::to_owned).collect(),
             kinds: contents().map(|(kind, _)| kind.clone()).collect(),
-            // All errors have the same shape.
+            // The fields of errors are left out: all errors have the same shape.
             fields: if is_good { self.fields(&first["schema"]) } else { Vec::new() },
         }
     }

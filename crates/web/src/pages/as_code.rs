@@ -36,7 +36,7 @@ impl AsCode {
         (command, document): (&str, &str),
     ) -> Self {
         let code = Self::new(namespace, request, Some(body), &format!("{command} -f -"));
-        // No line of the documents that are written here is this word alone: they are indented.
+        // No line of the documents here is `HERE` alone: they are indented.
         let command = format!("{} <<'{HERE}'\n{}\n{HERE}", code.command, document.trim_end());
         Self { command, ..code }
     }

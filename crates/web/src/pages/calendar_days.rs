@@ -6,7 +6,7 @@ use rondel_core::calendar::{Day, Rule, Weekday};
 use super::form::Fields;
 use super::texts::Texts;
 
-/// The prefix of the names of the boxes for weekdays.
+/// The prefix of the names of the checkboxes for weekdays.
 const WEEKDAY_BOX: &str = "weekday.";
 /// How many rows with pickers the form has.
 pub(super) const PICKER_COUNT: usize = 2;

@@ -185,7 +185,7 @@ struct Saved {
     is_enabled: bool,
 }
 
-/// The outcome of the action before the page.
+/// The outcome of the form that this page answers.
 #[derive(Default)]
 struct News {
     tested: Option<Delivery>,

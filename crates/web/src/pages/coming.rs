@@ -20,7 +20,7 @@ use crate::problem::Problem;
 const COUNT: usize = 10;
 /// The period in which fires are counted.
 const WINDOW: Duration = Duration::from_secs(7 * 86_400);
-/// Maximum number of fires that are computed for it.
+/// Maximum number of fires that are computed for that period.
 const STEPS: u32 = 5_000;
 
 /// The fires of two definitions, side by side.

@@ -19,8 +19,8 @@ const MARK_WIDTH_MIN: u32 = 36;
 const SINGLE_COUNT_MAX: usize = 100;
 /// In a drawing with more runs, runs are joined in every lane: a page of thousands of links is slow to load and shows no more.
 const DRAWN_COUNT_MAX: usize = 400;
-/// How many runs of each lane, the newest, are links of their own in such a drawing; the others lead to the list of runs, like bars of
-/// several.
+/// How many runs of each lane, the newest, are links of their own in a drawing with more than [`DRAWN_COUNT_MAX`] runs; the others lead to
+/// the list of runs, like bars of several.
 const LINKED_COUNT_MAX: usize = 12;
 /// Minimum distance between crosses, and between ticks.
 const DISTANCE_MIN: u32 = 55;
@@ -73,7 +73,7 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         let text = if every >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
         AxisLabel { x: scale.x(at), text: text.unwrap_or_default().to_owned() }
     };
-    // A label at the very edge would be cut off.
+    // Labels at the very edge are left out: they would be cut off.
     ats.take_while(|at| *at < scale.to).map(label).filter(|label| (150..WIDTH - 200).contains(&label.x)).collect()
 }
 

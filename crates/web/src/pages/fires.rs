@@ -28,7 +28,7 @@ const PAST_COUNT: usize = 50;
 const AHEAD_COUNT: usize = 25;
 /// Minimum length of the range that is read at once if a day has too many fires.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Maximum number of pages that are read of such a range.
+/// Maximum number of further pages that are read of a range of that length.
 const READ_ON_MAX: usize = 20;
 
 /// The query of the page: the end of the past that is shown, and the question.
@@ -151,7 +151,7 @@ impl FireFormatter<'_> {
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, why) = match &entry.verdict {
             Verdict::Row { run, status, reason, detail, planned } => {
-                // The attempt is shown on the run's page.
+                // With attempt 1 the sentence does not name the attempt, which is shown on the run's page.
                 let subject = Subject { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
                 let parts = sentence(subject, t.lang()).into_iter().chain(unplanned);
@@ -228,7 +228,7 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
 }
 
 pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job is read first: a fire that is claimed in between has a row, and is shown with it.
+    // The job is read before its fires: a fire that is claimed in between then has a run, which is shown.
     let record = find(&page.call, &name).await?;
     zones::page_of(&record.spec);
     let (now, t, query) = (page.engine().now(), page.t, page.query());
@@ -284,9 +284,9 @@ fn before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
-/// The account of the day up to `to`, or of a shorter range if the day has more fires than a page shows; also returns where it begins. It
-/// always has the newest entries: if the fires of a job are much denser at the end of the day than at its beginning, ever shorter ranges
-/// are read.
+/// The account of the day up to `to`, or of a shorter range if the day has more fires than a page shows; also returns where the range
+/// begins. The account always has the newest entries: if the fires of a job are much denser at the end of the day than at its beginning,
+/// ever shorter ranges are read.
 async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
     let mut length = DAY;
     loop {

@@ -16,7 +16,7 @@ use crate::problem::Problem;
 
 /// How many open runs are read to count those of an executor.
 const OPEN_COUNT: u32 = 1_000;
-/// How long after a switch was set all servers obey it, and everything that was sent before is counted: a beat, the time until a run is
+/// Time from setting a switch until all servers obey it and everything that was sent before is counted: a beat, the time until a run is
 /// stored, and a heartbeat.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// A server whose fires are later than this is marked.
@@ -112,11 +112,11 @@ pub(super) struct HeldRun {
 pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
     let is_this = this.is_some();
-    // This server's loops come from memory: the beat is one of them, and without a database its row could not show that it fails.
+    // This server's loops come from memory: if its beat fails, as without a database, its row cannot show that.
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";
-    // The report of a dead server is about the past.
+    // A dead server shows no lateness: its report is about the past.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
     let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
     let (class, word) = match status {

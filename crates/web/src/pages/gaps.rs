@@ -23,7 +23,7 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Maximum range of a request: that of the longest zoom, and a day.
+/// Maximum range of a request: the longest zoom plus a day.
 const SPAN_MAX: Duration = Duration::from_secs(8 * 24 * 3_600);
 /// Maximum number of reads: if a range has too many fires, a shorter one is read.
 const READ_COUNT_MAX: u32 = 4;
@@ -76,7 +76,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     zones::page_of(&record.spec);
     let now = page.engine().now();
     let (mut from, to) = page.query().ends(now)?;
-    // Fires ahead are drawn in the lane.
+    // Gaps end at the present: fires ahead are drawn in the lane.
     let to = to.min(now);
     let within = page.call.seen_apps();
     let mut account = Account { entries: Vec::new(), next: None };
@@ -89,7 +89,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         account = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
         let Some(next) = account.next.filter(|next| *next <= to) else { break };
-        // The newest part is shown. If fires are even, the end of the range fits into one read if it is as long as the part up to `next`.
+        // Only the newest part is shown. If fires are evenly spread, one read holds a range at the end as long as the part up to `next`.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }

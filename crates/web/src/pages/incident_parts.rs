@@ -18,9 +18,9 @@ use crate::redirect::pair;
 const MESSAGE_COUNT: u32 = 30;
 /// Runs on the page.
 const RUN_COUNT: u32 = 10;
-/// How far runs are searched for an incident with a deadline.
+/// How far back runs are searched for an incident with a deadline.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// How far runs are searched at most for an incident about the time without a success.
+/// How far back at most runs are searched for an incident about the time without a success.
 const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// A message about an incident.
@@ -44,7 +44,7 @@ pub(super) struct Planned {
     pub(super) fires: String,
 }
 
-/// A run of that time.
+/// A run in the time that an incident covers.
 pub(super) struct RunRow {
     pub(super) id: String,
     pub(super) fire_at: Moment,

@@ -36,7 +36,7 @@ use super::toast::{self, Toast};
 use super::view::{Bar, RunRow, StateWord, bars};
 use super::zones;
 use crate::api::jobs::{find, put_back, remove};
-use crate::api::runs::keyed;
+use crate::api::runs::checked_key;
 use crate::api::trigger_executor::only_executor;
 use crate::body::refuse_value;
 use crate::cursor::{Listing, invalid};
@@ -105,7 +105,7 @@ struct JobPage {
     no_error: Option<String>,
 }
 
-/// The form of a run with an executor, and with parameters of its own: only those that may be replaced.
+/// The form for a run with a chosen executor, and with parameters of its own: only those that may be replaced.
 struct RunWith {
     /// Whether parameters may be given.
     takes_params: bool,
@@ -350,7 +350,7 @@ pub(super) async fn trigger(
     let if_open = if_open
         .map(|word| word.parse::<IfOpen>().map_err(|message: String| refuse_value("/if_open", message)))
         .transpose()?;
-    let key = keyed(("/key", given("key").as_deref()), if_open)?;
+    let key = checked_key(("/key", given("key").as_deref()), if_open)?;
     let at = given("at").map(|text| planned_at(&text, page.engine().now())).transpose();
     let at = at.map_err(|message| refuse_value("/at", message))?;
     let request = RunRequest { params, executor, key, at, trace: page.call.trace, ..RunRequest::by(Trigger::Manual) };

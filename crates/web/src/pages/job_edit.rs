@@ -211,7 +211,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         }
         whole => typed.whole = Some(whole.to_owned()),
     }
-    // A form without a version is based on no known version.
+    // A form without a version counts as a conflict, like one with an old version.
     let seen = fields.get("version").parse::<i64>().ok();
     if seen != Some(record.version) {
         typed.conflict = Some(record.version);

@@ -53,7 +53,7 @@ impl FromQuery for ChosenJobs {
         // A filter without chosen rows is for all jobs that match.
         let is_all = reader.one("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
         let back = reader.one("back").unwrap_or_default();
-        // Further fields of the list's form.
+        // Accepts further fields of the list's form, which are not used.
         for other in ["do", "label"] {
             drop(reader.one(other));
         }
@@ -98,7 +98,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     Ok((headers, text).into_response())
 }
 
-/// The names of the chosen jobs, in their order; an error if more match than a file may have, since a part of them was not asked for.
+/// The names of the chosen jobs, in order; an error if more match than a file may have, since the caller did not ask for only some of them.
 async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {

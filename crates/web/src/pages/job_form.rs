@@ -339,7 +339,7 @@ impl JobForm {
             }
             "every" => drop(schedule.insert("every".to_owned(), Value::from(self.every.as_str()))),
             "at" => drop(schedule.insert("at".to_owned(), Value::from(instant(&self.at)))),
-            // An empty value is refused, with its place.
+            // The form's fields replace these empty values below. One that stays empty is refused, with its place.
             "delay" => drop(schedule.insert("delay".to_owned(), Value::from(""))),
             "after" => drop(schedule.insert("after".to_owned(), Value::Array(Vec::new()))),
             _ => return Value::Null,
@@ -372,7 +372,7 @@ impl JobForm {
             _ if pointer.starts_with("/pump") => "pump",
             _ => field_at(pointer),
         };
-        // The place is named if the field does not show it.
+        // The message names the place in the definition if the field does not show it.
         let is_within =
             matches!(field, "form" | "schedule_json" | "pump") || (field == "params" && pointer != "/params");
         let placed = is_within && !pointer.is_empty();

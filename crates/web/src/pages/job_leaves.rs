@@ -89,7 +89,7 @@ const OF_KINDS: [(&str, &[&str]); 10] = [
     ("jitter_by", &["cron", "every", "delay", "at"]),
 ];
 
-/// The reasons that are reported: they are boxes to tick, whose names begin with [`NOTIFY_BOX`].
+/// The field with the reasons that are reported: a checkbox for each, whose name begins with [`NOTIFY_BOX`].
 const NOTIFY: &str = "notify";
 const NOTIFY_BOX: &str = "notify.";
 
@@ -175,7 +175,7 @@ impl Leaves {
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
         for leaf in &OF_SCHEDULE {
             let has = OF_KINDS.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
-            // The sharing of a jitter has no meaning without a jitter.
+            // `jitter_by` has no meaning without `jitter_max`.
             let is_idle = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
                 _ => false,
@@ -278,7 +278,7 @@ mod tests {
 
     use super::*;
 
-    /// Every property of a definition is in a field of the form, or in its list of what is written otherwise.
+    /// Every property of a definition has a leaf, or is in the test's list of those with fields of another kind.
     #[test]
     fn every_field_of_a_definition_has_a_place_in_the_form() {
         let schema = serde_json::to_value(schemars::schema_for!(JobSpec)).unwrap();

@@ -29,7 +29,7 @@ use crate::redirect::to;
 
 /// How many fires the preview shows.
 const FIRE_COUNT: usize = 10;
-/// How many calendars are proposed.
+/// How many calendars are suggested.
 const CALENDAR_COUNT: u32 = 200;
 /// Zones to choose from; any other can be typed.
 const ZONES: [&str; 9] = [
@@ -58,12 +58,12 @@ struct NewJobPage {
     was: String,
 }
 
-/// How many executors are read for proposals.
+/// How many executors are read for suggestions.
 const EXECUTOR_COUNT: u32 = 200;
-/// Maximum number of proposals of a field.
+/// Maximum number of suggestions for a field.
 const OFFER_COUNT: usize = 500;
 
-/// The proposals of fields.
+/// The suggestions for the fields.
 pub(super) struct Offers {
     /// The apps and the handlers of the executors of the last hour.
     pub(super) apps: Vec<String>,
@@ -131,7 +131,7 @@ async fn form(
     html(status, &template)
 }
 
-/// The query of the preview: the schedule's fields of the form.
+/// The query of the preview: the form's fields for the schedule.
 #[derive(Debug)]
 pub(crate) struct Preview {
     form: JobForm,
@@ -154,7 +154,7 @@ impl FromQuery for Preview {
             more: Leaves::read(|field| Some(text(field))),
             ..JobForm::default()
         };
-        // Further fields in the same part of the form.
+        // Accepts further fields of the same part of the form, which are not used.
         for other in ["misfire", "notify"] {
             drop(text(other));
         }

@@ -46,7 +46,7 @@ pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) ->
     }
     let params = match form.params.as_str() {
         "" => Value::Null,
-        // Invalid JSON is edited as text.
+        // Invalid JSON is edited as text: `false` is no object, so there are no fields for it.
         text => serde_json::from_str(text).unwrap_or(Value::Bool(false)),
     };
     let mut fields = params_form::fields(schema.document(), &params);

@@ -199,8 +199,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     html(status, &template)
 }
 
-/// The jobs after `after` in the order of the list, and where the previous page begins. If that job is gone, the page begins with the next
-/// name.
+/// The jobs after the job `after` in the order of the list, and where the previous page begins. If the job `after` is gone, the page begins
+/// with the next name.
 fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
@@ -212,7 +212,7 @@ fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
     Slice { entries: found[start..end].to_vec(), previous, has_more: end < found.len() }
 }
 
-/// Presets for all jobs and for those with each problem, with how many of the jobs that match the rest of the filter each one has.
+/// Presets for all jobs and for each problem, each with the number of jobs that it finds together with the rest of the filter.
 fn state_presets(
     page: &Page<ListJobs>,
     (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
@@ -285,7 +285,7 @@ async fn rows(
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
-        // Its state shows whether it fails, its switch whether it is on, and a tag whether it is in shadow mode.
+        // The row's state shows whether the job fails, its switch whether it is on, and a tag whether it is in shadow mode.
         let is_shown_already =
             |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
         let marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));

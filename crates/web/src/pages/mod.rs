@@ -101,7 +101,7 @@ mod view;
 mod why;
 pub(crate) mod zones;
 
-use rondel_core::access::Permission::{Admin, Cluster, Edit, Operate, Own, View};
+use rondel_core::access::Permission::{Admin, Cluster, Edit, Operate, SignedIn, View};
 
 use crate::api;
 use crate::routes::{OpenPath, Routes};
@@ -197,20 +197,20 @@ pub(crate) fn routes() -> Routes {
         .page("/activity", Cluster, activity::page)
         .page("/activity.ndjson", Cluster, activity::export)
         .page("/why", View, why::page)
-        .page("/api-docs", Own, api_docs::page)
+        .page("/api-docs", SignedIn, api_docs::page)
         .page("/live", View, api::events::watch)
         .page("/namespaces", View, namespaces::list)
         .page("/palette", View, palette::page)
-        .page("/openapi.json", Own, api::openapi::page)
-        .page("/account", Own, account::page)
-        .form("/account/password", Own, account::password)
-        .form("/account/sessions/{id}/end", Own, account::end_session)
-        .form("/account/tokens", Own, account::make_token)
-        .form("/account/tokens/{id}/revoke", Own, account::revoke_token)
-        .form("/account/tokens/{id}/rotate", Own, account::rotate_token)
-        .page("/settings", Own, settings::page)
+        .page("/openapi.json", SignedIn, api::openapi::page)
+        .page("/account", SignedIn, account::page)
+        .form("/account/password", SignedIn, account::password)
+        .form("/account/sessions/{id}/end", SignedIn, account::end_session)
+        .form("/account/tokens", SignedIn, account::make_token)
+        .form("/account/tokens/{id}/revoke", SignedIn, account::revoke_token)
+        .form("/account/tokens/{id}/rotate", SignedIn, account::rotate_token)
+        .page("/settings", SignedIn, settings::page)
         .page("/settings/sign-in", Cluster, settings::sign_in)
-        .page("/settings/tokens", Own, settings::tokens)
+        .page("/settings/tokens", SignedIn, settings::tokens)
         .page("/settings/webhooks", View, settings::webhooks)
         .form("/namespaces/{name}/failure-webhook", Admin, settings::set_webhook)
         .form("/namespaces/{name}/failure-webhook/test", Admin, settings::test_webhook)

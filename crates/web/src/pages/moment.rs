@@ -74,7 +74,7 @@ fn relative(at: Timestamp, now: Timestamp, t: &Texts) -> String {
     if at > now { t.rel_in(coarse(at.since(now), t)) } else { t.rel_ago(coarse(now.since(at), t)) }
 }
 
-/// A length by its largest unit. The page's script continues it in the same form.
+/// A length by its largest unit. The script of the page updates it in the same form.
 fn coarse(length: Duration, t: &Texts) -> String {
     let seconds = length.as_secs();
     let (count, unit) = match seconds {

@@ -29,11 +29,15 @@ pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Re
     reader.finish()?;
     let oidc = provider(&web)?;
     let next = next.as_deref().and_then(own_path).unwrap_or("/");
-    let departure = oidc.begin(web.engine.store(), next, web.engine.now()).await.map_err(|error| away(&error))?;
+    let departure =
+        oidc.begin(web.engine.store(), next, web.engine.now()).await.map_err(|error| oidc_problem(&error))?;
     let location = HeaderValue::from_str(&departure.url)
-        .map_err(|_| away(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
+        .map_err(|_| oidc_problem(&OidcError::Unavailable("the address of its page cannot be a header".to_owned())))?;
     let mut response = (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response();
-    add_cookie(&mut response, cookies::set_flight(&departure.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()));
+    add_cookie(
+        &mut response,
+        cookies::set_oidc_sign_in(&departure.cookie, PENDING_SIGN_IN_LIFETIME, oidc.config().is_tls()),
+    );
     Ok(response)
 }
 
@@ -46,22 +50,22 @@ pub(super) async fn return_from_provider(
 ) -> Result<Response, Problem> {
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
-    let flight = cookies::flight(&headers, is_tls);
+    let flight = cookies::oidc_sign_in(&headers, is_tls);
     // Another site can send a browser here, and must not use up the tries of the browser's address: a browser that began no sign-in is
     // refused before it is counted.
     if flight.is_none() {
         return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
     }
-    // Counted before any work is done for it: the next step calls the provider.
+    // The sign-in is counted before any work is done for it: the next step calls the provider.
     if let AttemptDecision::Blocked(until) = count_arrival(&web, &stranger).await? {
         return Err(blocked(until, web.engine.now()));
     }
     // The cookie is used up, whatever the outcome.
-    let spent = cookies::set_flight("", Duration::ZERO, is_tls);
+    let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
     match arrive(&web, oidc, (flight, stranger.address()), &answer(&uri)).await {
         Ok((identity, arrival, next)) => {
             write(&web, &stranger, oidc, &identity, &arrival).await?;
-            let account = arrival.settle(web.engine.store()).await.map_err(|error| away(&error))?;
+            let account = arrival.settle(web.engine.store()).await.map_err(|error| oidc_problem(&error))?;
             let mut response = begin(&web, &stranger, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, spent);
             Ok(response)
@@ -71,7 +75,7 @@ pub(super) async fn return_from_provider(
             add_cookie(&mut response, spent);
             Ok(response)
         }
-        Err(error) => Err(away(&error)),
+        Err(error) => Err(oidc_problem(&error)),
     }
 }
 
@@ -174,7 +178,7 @@ fn entry(
 }
 
 /// The problem for a sign-in that failed at the provider or at the database.
-fn away(error: &OidcError) -> Problem {
+fn oidc_problem(error: &OidcError) -> Problem {
     match error {
         OidcError::Store(error) => Problem::of_store_error(error),
         OidcError::Refused(refusal) => Problem::new(Code::SignInRefused, refusal.to_string()),

@@ -1,9 +1,9 @@
 //! The namespace of a page is the first part of its address: `/n/NAMESPACE/jobs`.
 //!
-//! Routes, handlers and templates do not know it: [`take_in`] turns the address into `/jobs?namespace=NAMESPACE` before it is routed, and
-//! [`OwnNamespace::keep`] puts the namespace in front of every link, form and redirect of the answer. This is done once, for every page, on
-//! the finished HTML, so that no template can forget it, and no form can act in another namespace than the one shown. An address without a
-//! namespace redirects to the caller's own ([`lead`]).
+//! Routes, handlers and templates do not know it: [`namespace_into_query`] turns the address into `/jobs?namespace=NAMESPACE` before it is
+//! routed, and [`OwnNamespace::keep`] puts the namespace in front of every link, form and redirect of the answer. This is done once, for
+//! every page, on the finished HTML, so that no template can forget it, and no form can act in another namespace than the one shown. An
+//! address without a namespace redirects to the caller's own ([`redirect_to_own_namespace`]).
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -57,7 +57,7 @@ struct InPath;
 pub(crate) struct OwnNamespace(String);
 
 /// Moves the namespace of a request from the path into the query. It comes before routing.
-pub(crate) fn take_in(mut request: Request) -> Request {
+pub(crate) fn namespace_into_query(mut request: Request) -> Request {
     let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
     if let Some(plain) = in_query(whole).and_then(|plain| plain.parse().ok()) {
         let mut parts = request.uri().clone().into_parts();
@@ -95,8 +95,8 @@ pub(crate) fn in_path(address: &str) -> String {
     }
 }
 
-/// Redirects from the address of a page without a namespace in its path to the one with it. Parts of pages are answered in place.
-pub(crate) async fn lead(State(web): State<Web>, request: Request, next: Next) -> Response {
+/// Redirects from the address of a page without a namespace in its path to the one with it. Requests for parts of pages are not redirected.
+pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: Request, next: Next) -> Response {
     let is_whole = request.method().is_safe() && !request.headers().contains_key("hx-request");
     if is_whole
         && request.extensions().get::<InPath>().is_none()

@@ -21,7 +21,7 @@ use rondel_core::words::Lang;
 pub(crate) struct Wanted {
     prefs: Prefs,
     here: String,
-    /// Whether the request is about creating the first account, for which the server prints links of their own.
+    /// Whether the request is for the page that creates the first account, whose link the server prints.
     is_set_up: bool,
 }
 

@@ -27,9 +27,9 @@ use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
 use super::zones;
-use crate::api::cancels::{REASON_LEN_MAX, asked_by, note_run};
+use crate::api::cancels::{REASON_LEN_MAX, cancel_message, note_run};
 use crate::api::logs::{self, chosen_attempt};
-use crate::api::runs::{failed_shards, find, repetition, whole_of};
+use crate::api::runs::{broadcast_of_shard, failed_shards, find, repetition};
 use crate::part_of::{self, PartOf};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -170,7 +170,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
     let tried = attempts(&page.call, &run).await?;
     let params = params(&page.call, &run).await?.filter(|params| params != "null");
-    let whole = whole_of(&page.call, &run).await?;
+    let whole = broadcast_of_shard(&page.call, &run).await?;
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(card(&page, &run, shown_attempt).await?) };
     let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
@@ -239,7 +239,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let mut before = None::<Timestamp>;
     let mut steps = Vec::new();
     for (place, (name, at, class)) in points.into_iter().enumerate() {
-        // Most runs are due when they are planned; one that never began has no start.
+        // No step for a due instant that is the planned one, or for the start of a run that never began.
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
@@ -275,7 +275,7 @@ fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
 pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     note_run(&page.call, &run, Some(fields.get("reason")));
-    let by = asked_by(page.call.caller.name(), Some(fields.get("reason")))?;
+    let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(to(&format!("/runs/{}", run.id))),
         CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),

@@ -14,7 +14,7 @@ use super::run_line::RunLine;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
-use crate::api::cancels::asked_by;
+use crate::api::cancels::cancel_message;
 use crate::body::refuse_value;
 use crate::problem::Problem;
 use crate::redirect::{own_path, to};
@@ -90,7 +90,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let count = runs.len();
     let (mut done, mut problems) = (count, Vec::new());
     if is_confirmed {
-        let by = asked_by(page.call.caller.name(), Some(fields.get("reason")))?;
+        let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
         let result = perform(&page.call, action, &runs, (&by, Trigger::Manual)).await;
         done = result.done;
         problems = shared(result.problems);

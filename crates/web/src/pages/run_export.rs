@@ -30,7 +30,7 @@ impl FromQuery for Exported {
 }
 
 pub(super) async fn csv(page: Page<Exported>) -> Result<Response, Problem> {
-    // With this mark, spreadsheets read the file as UTF-8.
+    // With the byte order mark, spreadsheets read the file as UTF-8.
     let head = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
     let mut text = head.to_owned();
     let mut search = search(&page).await?;

@@ -1,7 +1,7 @@
 //! The log of a run: a window of it, a search in it, and all of it as a file.
 //!
 //! A page shows the last lines, or those around one that its address names. The script loads the lines before and after them, and polls
-//! this page's fragment (`window`) for new ones; without it, links lead there. API clients get new lines as a stream, from `api/follow.rs`.
+//! this page's fragment (`window`) for new ones; without a script, links lead there. API clients follow a stream (`api/follow.rs`).
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use super::zones;
 use crate::answer::json;
 use crate::api::lines::{self, Line, Part, Position, Wanted};
 use crate::api::log_search;
-use crate::api::log_seek::{Extent, Seek, Window, one_place};
+use crate::api::log_seek::{Extent, Seek, Window, check_start};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::find;
 use crate::cursor::{Listing, invalid};
@@ -31,12 +31,12 @@ use crate::query::{FromQuery, Reader};
 
 /// How many lines a page begins with: further ones are loaded on demand.
 const FIRST_COUNT: usize = 200;
-/// How many lines are shown around one that an address names, and how many that contain a text.
+/// How many lines are shown around one that an address names, or as the result of a search.
 const AROUND_COUNT: usize = 400;
 /// How many lines the script asks for at a time.
 const STEP_COUNT: u32 = 500;
 
-/// After this long without a sign of it an executor counts as offline.
+/// An executor that was not heard from for this long counts as offline.
 const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
 
 /// The query of a window: where it begins.
@@ -168,7 +168,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
     let run = find(&page.call, &path).await?;
     let query = page.query();
     let attempt = chosen_attempt(query.attempt, &run)?;
-    one_place(query.seek, query.after.is_some(), false)?;
+    check_start(query.seek, query.after.is_some(), false)?;
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let (place, total) = match &query.after {
         Some(cursor) => {
@@ -230,7 +230,7 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &Wanted) -> Re
     let is_settled = lines::is_settled(run, from.attempt, now);
     let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;
-    // The last lines of a run that has ended come in several parts.
+    // The last lines of a run that has ended may not fit into one part.
     let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
     let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last = found.lines.last().map_or(from.line_count(), |line| line.seq);

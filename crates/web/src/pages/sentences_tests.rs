@@ -1,4 +1,4 @@
-//! Every complaint about a definition has a sentence in Chinese, and none is kept that is nowhere in the code.
+//! Every complaint about a definition has a sentence in Chinese, and no sentence is kept that is nowhere in the code.
 
 use std::path::Path;
 

@@ -49,7 +49,7 @@ struct UserRow {
     picker: GrantPicker,
     /// Whether its form is open, because something in it is wrong.
     is_open: bool,
-    /// The request and the command that set its present roles and lock.
+    /// The request and the command that set its present roles and whether it is disabled.
     code: AsCode,
 }
 
@@ -136,7 +136,7 @@ fn new_code() -> AsCode {
     AsCode::everywhere(("POST", "/api/v1/users"), Some(&body), &command)
 }
 
-/// The request and the command that set the roles and the lock of a user, with the present values.
+/// The request and the command that set the roles of a user and whether it is disabled, with the present values.
 fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
     let mut command = format!("user change {}", quoted(&user.name));

@@ -25,7 +25,7 @@ impl Status {
         Self { class: status.as_str(), word: t.status(status), is_open: !status.is_terminal() }
     }
 
-    /// The status of a run. One whose instant is ahead, and that waits for nothing else, is planned.
+    /// The status of a run. A run that only waits for its instant is shown as planned.
     pub(crate) fn of_run(run: &Run, t: &Texts) -> Self {
         let status = Self::new(run.shown_status(), t);
         let is_planned = run.status == RunStatus::Waiting && run.attempt == 1;

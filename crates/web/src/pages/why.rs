@@ -30,7 +30,7 @@ const JOB_COUNT: u32 = 300;
 const SEARCH_COUNT: u32 = 5_000;
 /// How many near misses are named.
 const NEAR_COUNT: usize = 5;
-/// Maximum number of instants that are answered: a clock shows a time twice at most.
+/// Maximum number of instants that one question stands for: a clock shows a time at most twice.
 const ANSWER_COUNT: usize = 2;
 /// Maximum length of each text of a question, in characters; the rest is cut off.
 const TEXT_LEN_MAX: usize = 200;

@@ -111,7 +111,7 @@ pub(crate) fn shown() -> (Clock, Tz) {
     (zones.clock, zones.shown_for(zones.job.get()))
 }
 
-/// The zone in which instants of this job are shown, on a page about many.
+/// The zone in which instants of this job are shown on a page about many jobs.
 pub(crate) fn shown_for(spec: &JobSpec) -> Tz {
     Zones::present().shown_for(Some(zone_of(spec)))
 }
@@ -129,7 +129,7 @@ pub(crate) fn short(zone: Tz) -> String {
 /// An instant in a zone: date, time of day and milliseconds.
 pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
     let Some(local) = at.to_utc().map(|at| at.with_timezone(&zone)) else { return Default::default() };
-    // A page has thousands of instants: a format that is parsed for each of them takes a tenth of its time.
+    // Written without a chrono format: a page has thousands of instants, and parsing the format for each takes a tenth of the page's time.
     let date = format!("{:04}-{:02}-{:02}", local.year(), local.month(), local.day());
     let time = format!("{:02}:{:02}:{:02}", local.hour(), local.minute(), local.second());
     (date, time, format!(".{:03}", local.timestamp_subsec_millis()))

@@ -160,7 +160,7 @@ impl Server {
                 backoff: Duration::ZERO,
                 backoff_max: Duration::ZERO,
                 at_least_once: true,
-                delays: false,
+                has_fixed_delay: false,
                 awaits_children: false,
                 is_pump,
             },

@@ -48,7 +48,7 @@ fn the_committed_document_is_what_the_code_says() {
 #[test]
 fn every_route_is_documented_with_its_permission() {
     let word = |access: Access| match access {
-        Access::Needs(Permission::Own) => "own",
+        Access::Needs(Permission::SignedIn) => "own",
         Access::Needs(Permission::View) => "view",
         Access::Needs(Permission::Operate) => "operate",
         Access::Needs(Permission::Edit) => "edit",

@@ -13,7 +13,7 @@ use crate::wire::{self, LogPage};
 
 /// Maximum number of concurrent calls to one executor.
 const CALL_COUNT_MAX: usize = 16;
-/// Maximum number of these that read logs: runs must not wait for them.
+/// Maximum number of concurrent reads of logs, counted apart from the other calls, so that runs do not wait for them.
 const PULL_COUNT_MAX: usize = 4;
 /// Maximum number of pages per read of a log.
 const PAGE_COUNT_MAX: usize = 100;

@@ -14,7 +14,8 @@ use crate::table::Kill;
 use crate::wire::CODE_FAILED;
 
 impl Link {
-    /// Numbers the triggers that are accepted, and sends their requests. If the store refuses them, none is sent.
+    /// Decides which triggers are accepted, has the store assign a number to each, and sends their requests. If the store refuses, no
+    /// request is sent.
     pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
         let origin = (triggers.node_id, triggers.node_epoch);
         let (mut replies, mut taken) = (Vec::new(), Vec::new());
@@ -37,7 +38,7 @@ impl Link {
             }
         }
         let token = LeaseToken { node: NodeId::new(origin.0), epoch: origin.1 };
-        let rows = if taken.is_empty() { Some(Vec::new()) } else { self.number(token, &taken).await };
+        let rows = if taken.is_empty() { Some(Vec::new()) } else { self.assign_numbers(token, &taken).await };
         let Some(rows) = rows else { return false };
         let mut requests = Vec::with_capacity(rows.len());
         if rows.is_empty() {
@@ -65,8 +66,8 @@ impl Link {
         true
     }
 
-    /// Numbers triggers: `None` if the store failed, no rows if the lease does not hold.
-    pub(super) async fn number(&self, token: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
+    /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.
+    pub(super) async fn assign_numbers(&self, token: LeaseToken, triggers: &[v1::Trigger]) -> Option<Vec<XxlRun>> {
         let new = |trigger: &v1::Trigger| NewXxlRun {
             run: RunId::new(trigger.run_id),
             attempt: trigger.attempt,

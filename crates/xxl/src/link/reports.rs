@@ -16,7 +16,7 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Takes over ends of attempts that are stored.
+    /// Takes over stored ends of attempts.
     pub(super) async fn reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended = Vec::new();
         for row in rows {
@@ -72,7 +72,7 @@ impl Link {
         }
     }
 
-    /// Handles a request that was not sent: the engine sends the run elsewhere.
+    /// Gives back a run whose request could not be sent: the engine sends it elsewhere.
     pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
         if !self.shared.writes.settle(vec![log_id]).await {
             return false;
@@ -179,7 +179,7 @@ impl Link {
             if entry.is_pulling || entry.has_whole_log {
                 continue;
             }
-            if self.shared.looks_after(&entry.row) && !entry.is_log_cut {
+            if self.shared.is_responsible_for(&entry.row) && !entry.is_log_cut {
                 entry.is_pulling = true;
                 self.calls.pull(&entry.row, true);
             } else {

@@ -13,7 +13,7 @@ use crate::log;
 use crate::table::Entry;
 use crate::wire::Answer;
 
-/// Maximum number of chunks of an attempt's log that are counted.
+/// Maximum number of chunks of an attempt's log whose sizes are read.
 const CHUNK_COUNT_MAX: u32 = 10_000;
 
 impl Link {
@@ -55,14 +55,14 @@ impl Link {
     /// Reads the logs of ended attempts that another node was to read, if that node is gone: from the end of what is stored.
     async fn read_of_the_gone(&mut self, now: Instant) {
         let shared = Arc::clone(&self.shared);
-        for row in self.table.take_unread(now, |row| shared.looks_after(row)) {
+        for row in self.table.take_unread(now, |row| shared.is_responsible_for(row)) {
             let stored = shared.engine.store().log_sizes(row.run, row.attempt, NUMBERED_BY_LINE, CHUNK_COUNT_MAX).await;
             match stored {
                 Ok(sizes) => {
                     let log_line = log::next_line(&sizes).max(row.log_line);
                     let row = XxlRun { log_line, ..row };
                     self.calls.pull(&row, true);
-                    self.table.insert_over(row, now);
+                    self.table.begin_log_read(row, now);
                 }
                 Err(error) => {
                     shared.store_failed("read logs", &error);
@@ -77,19 +77,19 @@ impl Link {
         if entry.has_whole_log || entry.is_log_cut {
             return;
         }
-        if !self.shared.looks_after(&entry.row) {
+        if !self.shared.is_responsible_for(&entry.row) {
             self.table.leave_unread(&entry.row, now);
             return;
         }
         let row = XxlRun { state: XxlState::Settled, ..entry.row };
         self.calls.pull(&row, true);
-        self.table.insert_over(row, now);
+        self.table.begin_log_read(row, now);
     }
 
     /// Asks the executor about attempts that have run for a while.
     pub(super) fn ask(&mut self, now: Instant) {
         let mut numbers = Vec::new();
-        let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.looks_after(&entry.row);
+        let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_due) {
             let after = if entry.is_proven { ASK_AFTER } else { ASK_SOON };
             let last = entry.asked_at.unwrap_or(entry.known_since);
@@ -108,7 +108,7 @@ impl Link {
     /// Reads the logs of running attempts.
     pub(super) fn pull(&mut self, now: Instant) {
         let is_read = |entry: &&mut Entry| {
-            entry.is_open() && !entry.is_pulling && !entry.is_log_cut && self.shared.looks_after(&entry.row)
+            entry.is_open() && !entry.is_pulling && !entry.is_log_cut && self.shared.is_responsible_for(&entry.row)
         };
         for entry in self.table.entries_mut().filter(is_read) {
             let last = entry.pulled_at.unwrap_or(entry.known_since);

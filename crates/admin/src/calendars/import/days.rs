@@ -115,12 +115,12 @@ fn spans(days: &BTreeMap<NaiveDate, Option<String>>) -> Vec<Day> {
     spans.into_iter().map(day).collect()
 }
 
-/// The beginning of a name that is too long, in whole characters.
+/// Cuts a name that is too long, at a character boundary.
 fn cut(name: &str) -> &str {
     &name[..name.floor_char_boundary(NAME_LEN_MAX)]
 }
 
-/// `2026-10-01` or `20261001`, in the years that a calendar can list.
+/// Parses `2026-10-01` or `20261001`; `None` outside the years that a calendar can list.
 pub(super) fn date(text: &str) -> Option<NaiveDate> {
     use chrono::Datelike as _;
     let text = text.trim();

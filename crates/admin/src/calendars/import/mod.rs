@@ -21,7 +21,7 @@ pub enum ImportFormat {
     Csv,
 }
 
-/// Converts a file to a calendar rule. `years`, the first and the last, limit events that repeat each year without end.
+/// Converts a file to a calendar rule. `years` (first and last) limits events that repeat each year without end.
 ///
 /// # Errors
 /// What is wrong with the file, and in which line.

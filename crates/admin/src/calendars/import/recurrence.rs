@@ -97,7 +97,7 @@ impl Recurrence {
     }
 }
 
-/// `4TH`, `-1MO`.
+/// Parses a weekday such as `4TH` or `-1MO`.
 fn weekday(text: &str) -> Option<(i32, Weekday)> {
     let (nth, name) = text.split_at_checked(text.len().checked_sub(2)?)?;
     let names = [

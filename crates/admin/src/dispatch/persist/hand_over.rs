@@ -1,9 +1,9 @@
 //! Jobs whose runs this node cannot start move to a node that can: with all their open runs, or not at all, since a job has
 //! one home.
 //!
-//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database has not answered:
-//! then the moved runs are forgotten here, and the periodic query for strays finds those that stayed. A run that the tick has read and that
-//! reaches the dispatcher later is among the [departing](crate::cluster::Departing).
+//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database has not answered.
+//! In the latter case all runs that may have moved are forgotten here, and the periodic query for strays finds those that stayed. A run
+//! that the tick has read and that reaches the dispatcher later is among the [departing](crate::cluster::Departing).
 
 use std::collections::{BTreeSet, HashSet};
 

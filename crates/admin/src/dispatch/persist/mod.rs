@@ -1,5 +1,5 @@
-//! Makes the steps of the dispatcher durable: fixes broadcasts, marks runs, notes long runs. One loop performs them in order, in batches,
-//! and answers with events.
+//! Makes the steps of the dispatcher durable: stores the shards of broadcasts, marks runs, notes long runs. One loop performs them in
+//! order, in batches, and answers with events.
 
 mod hand_over;
 
@@ -23,7 +23,7 @@ use rondel_core::error_chain::chain;
 
 /// How many steps may wait; the dispatcher repeats a step that finds no room.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
-/// How long questions to other servers are kept.
+/// How long requests to other servers to send fences are kept.
 const FENCES_KEPT_FOR: Duration = Duration::from_secs(3_600);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -57,8 +57,8 @@ impl StepLoop {
         }
     }
 
-    /// Stores what was decided under a lease under that lease, or not at all: by now another lease, perhaps of this server, may have taken
-    /// over the runs and know more about them.
+    /// Stores each step under the lease under which it was decided, or not at all: by now another lease, perhaps of this server, may have
+    /// taken over the runs and know more about them.
     async fn take(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
@@ -162,7 +162,7 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Stores the request before it is sent: after any crash, the run still ends and its successor waits for it.
+    /// Stores the cancel requests before they are sent: after any crash, the runs still end and the later run waits for them.
     async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         self.shared.store.ask_cancels(&runs, CancelRequest::LATER_RUN, now).await?;

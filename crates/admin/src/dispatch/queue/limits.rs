@@ -1,10 +1,10 @@
-//! Limits that jobs share: how many runs of a key executors may have at the same time, and how many may start in a period. A run that is
-//! held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs themselves are among the
+//! Limits that jobs share: how many runs with the same key executors may have at the same time, and how many may start in a period. A run
+//! that is held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs themselves are among the
 //! [open runs](OpenRuns).
 //!
-//! A limit with a key has a home, as a job has: the node whose job named the key first. Only that node counts, for the whole cluster; runs
-//! under the limit that come due elsewhere are handed over to it, and their jobs with them. Counts live in memory: after a restart the runs
-//! that executors have are counted again, earlier starts are not.
+//! A limit with a key has a home, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the
+//! whole cluster; runs under the limit that come due elsewhere are handed over to it, and their jobs with them. Counts live in memory:
+//! after a restart the runs that executors have are counted again, earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -19,23 +19,23 @@ use crate::dispatch::runs::{OpenRuns, Stage, Waiting, waits_until};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LimitKey {
-    /// The home of this limit is not known yet.
+    /// A limit whose home is not known yet.
     Home(LimitName),
-    /// Runs at the same time.
+    /// A limit on runs at the same time.
     Concurrency(NamespaceId, String),
-    /// Starts of all jobs with this key.
+    /// A limit on the starts of all jobs with this key.
     Rate(NamespaceId, String),
-    /// Starts of one job.
+    /// A limit on the starts of one job.
     JobRate(JobId),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     limits: BTreeMap<LimitKey, Limit>,
-    /// The concurrency limit that each open run counts for.
+    /// The concurrency limit that counts each of these runs.
     held: HashMap<RunId, LimitKey>,
     waiting: HashMap<RunId, (LimitKey, Turn)>,
-    /// When a rate limit may admit its next run.
+    /// The earliest instant at which a rate limit may admit its next run.
     wake_at: Option<Timestamp>,
     /// Whether another node may count the runs of a limit.
     is_cluster: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 struct Limit {
     open: HashSet<RunId>,
-    /// The newest starts, in order; as many as the largest limit with this key looks back at.
+    /// The newest starts, in order; as many as the largest `max` among the jobs with this key.
     starts: VecDeque<(Timestamp, RunId)>,
     starts_max: usize,
     waiting: BTreeSet<Turn>,
@@ -85,7 +85,7 @@ fn size(count: u32) -> usize {
 }
 
 impl Limit {
-    /// When one more may start: now, or later.
+    /// When one more run may start: now, or later.
     fn free_at(&self, rate: &RateSpec, now: Timestamp) -> Timestamp {
         match self.starts.len().checked_sub(size(rate.max)) {
             Some(index) => self.starts.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
@@ -109,7 +109,7 @@ impl Limits {
         std::mem::take(&mut self.to_ask).into_iter().collect()
     }
 
-    /// Asks again for the home of every limit that runs still wait to know.
+    /// Asks again for the homes of limits that are still unknown and that runs wait for.
     pub(crate) fn ask_again(&mut self) {
         let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
         let homes = waited_for.filter_map(|(key, _)| match key {
@@ -119,12 +119,12 @@ impl Limits {
         self.to_ask = homes.collect();
     }
 
-    /// Records that this node counts for the limit.
+    /// Records that this node counts the limit's runs.
     pub(crate) fn own(&mut self, name: LimitName) {
         self.counted_here.insert(name);
     }
 
-    /// The jobs of the first `count` runs, in turn, that wait until the limit's home is known.
+    /// The jobs of the first `count` runs that wait until the limit's home is known.
     pub(crate) fn homeless(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
         let waiting = limit.into_iter().flat_map(|limit| &limit.waiting);
@@ -291,11 +291,11 @@ impl Limits {
         waiting.filter_map(|(key, turn)| Some((key, runs.ready(turn.run)?))).take(count)
     }
 
-    /// Forgets all waiting runs, and those held runs that `is_kept` does not keep.
+    /// Forgets all waiting runs, and those counted runs that `is_kept` does not keep.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
-        // The node that adopts this node's open runs counts in its place.
+        // The node that adopts this node's open runs counts the runs of these limits in its place.
         self.counted_here.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));

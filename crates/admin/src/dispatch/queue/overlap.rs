@@ -15,7 +15,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
-/// How many runs of one serial job wait in memory where its definition states no bound.
+/// How many runs of one serial job may be queued if its definition sets no maximum.
 const QUEUE_MAX: usize = 1_000;
 
 /// What a gate guards.
@@ -33,7 +33,7 @@ pub(crate) struct Gates {
     gates: HashMap<Before, Gate>,
     /// The entry of every run that a gate knows.
     seats: HashMap<RunId, GateEntry>,
-    /// Runs that leave twice before they give up their places, because they await their children.
+    /// Runs that await their children: the first [`leave`](Gates::leave) keeps their places, the second frees them.
     kept: HashSet<RunId>,
     /// The queue timeouts of queued runs; some of these runs may not be queued any more.
     ends: BTreeSet<(Timestamp, RunId)>,
@@ -41,10 +41,10 @@ pub(crate) struct Gates {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// Places that passed, with the number of open runs at each: the shards of a broadcast, else one.
+    /// Places of runs that have passed, with the number of open runs at each: the shards of a broadcast, else one.
     open: BTreeMap<Place, usize>,
-    /// Places that passed and wait for another attempt, with the number of runs that do. A broadcast is both here and in `open` if only
-    /// some of its shards wait.
+    /// Places of runs that have passed and wait for another attempt, with the number of these runs. A broadcast is both here and in `open`
+    /// if only some of its shards wait.
     reserved: BTreeMap<Place, usize>,
     queue: BTreeSet<(Place, RunId)>,
 }
@@ -262,7 +262,7 @@ impl Gates {
     fn queue(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) {
         let (run, place) = (ready.run.id, place(before, &ready));
         self.set_entry(run, GateEntry { before, place, state: State::Queued });
-        // What is under way with its broadcast is not held up by anything else for long.
+        // A shard has no queue timeout here: its broadcast is under way, so nothing else holds it up for long.
         if whole_of(&ready).is_none() {
             self.ends.insert((ready.waits_until(), run));
         }
@@ -291,7 +291,7 @@ impl Gates {
             return;
         }
         if run.status == RunStatus::Running {
-            // It may have been another node's in between, and still have the reserved place of a run that waits.
+            // It may have been another node's in between, and still have the place that was reserved here while it waited.
             if self.seats.get(&run.id).is_some_and(|seat| seat.state == State::Reserved) {
                 self.forget(run.id);
             }
@@ -323,8 +323,8 @@ impl Gates {
         }
     }
 
-    /// Keeps the place of a run that passed and has succeeded until its children have ended too: it leaves twice. False if it has no place
-    /// here.
+    /// Keeps the place of a run that passed and has succeeded until its children have ended too: the next [`leave`](Self::leave) does not
+    /// free it. False if the run has no place here.
     pub(crate) fn keep(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
         if self.seats.get(&run).is_some_and(|seat| seat.state == State::Open) {
             return self.kept.insert(run);

@@ -34,7 +34,7 @@ pub(crate) struct Answers {
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got a run of the job since this run was asked about: their answers about it are out of date.
     taken: Vec<ExecutorId>,
-    /// The number of the last question before this run was asked about.
+    /// The number of the last question before this run arrived: only answers to later ones count for it.
     after: i64,
 }
 
@@ -148,10 +148,10 @@ impl Probes {
         for job in &asked.jobs {
             for run in self.waiting.get(job).into_iter().flatten() {
                 let Some(open) = runs.get_mut(*run) else { continue };
-                // An executor that answers at all is there.
+                // If the router only asks whether the executor is there, any answer is a yes.
                 let is_there = question(open.ready.definition.job.route) == Some(Question::There);
                 let is_yes = is_there || free.contains(job);
-                // An executor that was asked before this run arrived does not know of the runs that were sent since.
+                // An answer to a question from before this run arrived does not consider the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open.stage
                     && answers.after < number
                 {

@@ -8,7 +8,7 @@ use rondel_core::outcome::Outcome;
 
 use crate::dispatch::ready::Ready;
 
-/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's clock makes no run longer.
+/// The deadlines of runs whose handlers have begun, by the boot-time clock: a step of the database's clock does not move them.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
 
@@ -42,7 +42,7 @@ impl Deadlines {
         self.0.remove(&run);
     }
 
-    /// The outcome of a run that was stopped because this watch asked for it: it has timed out, it was not cancelled.
+    /// Turns the outcome of a run that was cancelled because this watch asked for it into a timeout.
     pub(crate) fn judge(&self, run: RunId, outcome: Outcome) -> Outcome {
         let is_asked = self.0.get(&run).is_some_and(|deadline| deadline.is_asked);
         if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }
@@ -54,7 +54,7 @@ impl Deadlines {
         }
     }
 
-    /// The runs that are past their deadlines by one of the patiences of [`EngineConfig`](crate::EngineConfig).
+    /// The runs that are past their deadlines by `ask` or `give_up`, the `overdue_` settings of [`EngineConfig`](crate::EngineConfig).
     pub(super) fn overdue(&self, now_micros: i64, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
         let what = |deadline: &Deadline| {
             let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(Overdue::Ask);

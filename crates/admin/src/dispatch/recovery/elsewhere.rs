@@ -13,7 +13,7 @@ use crate::dispatch::executors::Executors;
 
 /// How long executors have to connect by themselves before other servers are asked.
 const ASK_AFTER: Duration = Duration::from_secs(2);
-/// How long after it was asked a question without an answer is asked again.
+/// How long after a question was asked it is repeated, if it was not answered.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// How many executors are asked in one round.
 const ASK_MAX: usize = 200;
@@ -58,7 +58,7 @@ impl RelayedQuestions {
         self.asked.get(&executor).is_some_and(|asked| asked.answer.is_some() && asked.covers(leases))
     }
 
-    /// The attempts of executors that are not connected here, from the answers that cover these leases.
+    /// The attempts at executors that are not connected here, by the answers that cover these leases.
     pub(crate) fn held<'a>(
         &'a self,
         leases: &'a BTreeMap<NodeId, i64>,
@@ -74,7 +74,7 @@ impl RelayedQuestions {
         self.asked.get(&executor)?.answer.as_ref().map(|answer| answer.name.as_str())
     }
 
-    /// The questions that are due now to these executors.
+    /// The questions to these executors that are due now.
     pub(crate) fn ask(
         &mut self,
         asker: NodeId,
@@ -108,7 +108,7 @@ impl RelayedQuestions {
         due.into_iter().map(request).collect()
     }
 
-    /// Takes an answer; false if it is not to the newest question, or that has been answered.
+    /// Takes an answer; false if it is not about the newest question, or if that has been answered already.
     pub(crate) fn answered(&mut self, answer: RelayedAnswer) -> bool {
         let is_this = |asked: &&mut FenceInquiry| asked.at == answer.asked_at && asked.answer.is_none();
         let Some(asked) = self.asked.get_mut(&answer.executor).filter(is_this) else { return false };

@@ -1,5 +1,5 @@
-//! Reads the rows where this node's memory may be out of date: executors that only other nodes hear, and runs that ended on other nodes.
-//! Nodes communicate only through rows.
+//! Reads rows that may show more than this node's memory: those of executors that only other nodes hear, and of runs that ended on other
+//! nodes. Nodes communicate only through rows.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -40,9 +40,9 @@ enum RowState {
 }
 
 /// Asks when other nodes last heard the executors that have been silent here for too long. The rows do not show that reliably if the
-/// database's clock has stepped ahead since, or the database was away: every executor gets the full time again. Nor do they to a server
-/// that started since: the clock may have stepped before, and executors that it knows only from rows may have been silent for less than the
-/// rows show.
+/// database's clock has stepped ahead since, the database was away, or this server has started since: then every executor gets the full
+/// time again. Before a start the clock may have stepped too, and executors that are known only from rows may have been silent for less
+/// than the rows show.
 pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -56,7 +56,7 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     }
 }
 
-/// A lost stream is not a lost executor while another node hears it.
+/// An executor whose stream to this node has ended is not lost while another node hears it.
 pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
     let now = d.now;
     d.state.pending.is_looking_for_lost = false;
@@ -171,7 +171,7 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
     }
     forget_attempt(d, run, attempt);
     if known == RowState::Again && d.facts.in_memory.has_later(run, attempt) {
-        // Its next attempt is here by now, and has its place. Under a limit that attempt counts only from when it is on its way.
+        // The next attempt is here by now, and has the place at the gate. A limit counts it only once it is on its way to an executor.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
             flow::work_off(d);
@@ -195,8 +195,8 @@ fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
     }
 }
 
-/// A run at an executor may have been another node's for a while, and have come back by an adoption whose answer was lost. A note that was
-/// made under the earlier lease came too late then.
+/// A run at an executor may have been another node's for a while, and have come back by an adoption whose answer was lost. Then the note
+/// that it runs came too late, because it was made under the earlier lease, and is made again.
 fn is_of_this_lease(d: &mut Decision<'_>, row: &RunCheck) {
     if row.owner != d.facts.token {
         return;
@@ -253,7 +253,7 @@ enum Place {
     None,
 }
 
-/// The place by the run's row, if that is this node's.
+/// The place by the run's row; `None` stands for the row of another node, or of no run.
 fn place_of(row: Option<&RunCheck>) -> Place {
     match row.map(|row| row.status) {
         Some(RunStatus::Running) => Place::Open,

@@ -30,7 +30,7 @@ pub(crate) fn ask_elsewhere(d: &mut Decision<'_>) {
     }
 }
 
-/// Sends fences to executors that other servers do not reach. A question that is asked again is sent again.
+/// Sends the fences of other servers to executors that those servers do not reach. A question that is asked again is sent again.
 pub(crate) fn relay(d: &mut Decision<'_>, mut requests: Vec<FenceRequest>) {
     requests.retain(|request| d.state.executors.get(request.executor).is_some());
     for (executor, lease) in d.state.recovery.relays.take(requests) {

@@ -51,7 +51,7 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
         Some(active) => {
             active.ready.run.node_epoch = run.node_epoch;
             if run.started_at.is_none() {
-                // A note that was made under the previous lease came too late.
+                // The note that it runs came too late, because it was made under the previous lease.
                 active.note_refused();
             }
             None
@@ -60,8 +60,8 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
     }
 }
 
-/// Leaves out runs whose end was stored before they came here: their next attempt is not one to call for. Until it is known whether there
-/// is one, such a run keeps its place in its job's order.
+/// Leaves out runs whose called attempt had ended before they came here: no roll call is needed for a next attempt. Until it is known
+/// whether there is one, such a run keeps its place in its job's order.
 fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> {
     let is_open = |called: &CalledRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);

@@ -1,5 +1,5 @@
 //! The roll call: executors may have runs of an ended lease. Each such run waits until every executor that may have got it has answered a
-//! fence for that lease, or is lost: *not yet reported* is never *not held*.
+//! fence for that lease, or is lost: a missing answer is never taken for *not held*.
 //!
 //! Only the answer to a fence counts. An earlier report, also that of a hello, may be older than the last trigger from the lease's node;
 //! after the fence the executor takes no more triggers of the lease. The runs themselves are among the [open runs](OpenRuns).
@@ -86,7 +86,7 @@ impl RollCall {
             let epoch = self.over.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
-        // An answer about a lease that came before the lease was known to have ended does not count.
+        // An answer about a lease does not count if it came before the lease was known to have ended.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         if !runs.is_empty() {
             self.elsewhere.call(now);
@@ -274,12 +274,12 @@ impl RollCall {
     }
 }
 
-/// The executors of an app that had a stream to any node, sorted by the end of that stream, the latest first: a session's row is
-/// overwritten when its executor connects to a later start of the node. Executors whose streams had all ended before a run's instant cannot
-/// have received it.
+/// The executors of an app that had a stream to any node, sorted by the end of that stream, the latest first. Its start does not count,
+/// since a session's row is overwritten when its executor connects to a later start of the node. Executors whose streams had all ended
+/// before a run's instant cannot have received it.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// The executors of the first sessions, by their number: many runs share one list.
+    /// The executors of the first sessions, by the number of these sessions: many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 

@@ -1,8 +1,8 @@
 //! Triggers that their executors have not answered. An executor answers each trigger as it receives it, long before the
 //! run begins, and a stream keeps its order: an executor whose heartbeats come without the answer has not taken the run.
 //!
-//! Nothing is concluded from that here, for only the executor knows. Its stream is ended instead: the hello of the next one
-//! lists what it has in hand, and a run that is not on that list was not received.
+//! The run is not given up because of that, since only the executor knows for certain. Its stream is ended instead: the hello of the next
+//! one lists what the executor has in hand, and a run that is not on that list was not received.
 //!
 //! Routing avoids such an executor for a while, if another one can take the run: for longer each time, until it answers a trigger.
 

@@ -38,7 +38,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) enum Doubt {
     /// It does not know the runs.
     None,
-    /// It does, and only the rows may prove it wrong: a result without that proof is refused at once.
+    /// It believes so: a result is refused at once, unless the row of its run proves this node wrong.
     ByHome,
 }
 

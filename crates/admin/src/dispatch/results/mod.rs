@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rondel_core::backoff::doubled;
-use rondel_core::outcome::After;
+use rondel_core::outcome::NextStep;
 use rondel_core::{JobId, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
@@ -29,7 +29,7 @@ use rondel_core::error_chain::chain;
 
 /// How many results may wait in one lane.
 const LANE_CAPACITY: usize = 20_000;
-/// How many bytes their texts may take together.
+/// How many bytes the texts of all results in one lane may take.
 const LANE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
@@ -58,7 +58,7 @@ struct Lane {
     bytes: Arc<AtomicUsize>,
 }
 
-/// The texts of one result, counted until it is dropped.
+/// The size of the texts of one result; its lane counts it until this is dropped.
 #[derive(Debug)]
 struct Texts {
     bytes: usize,
@@ -112,7 +112,7 @@ impl ResultLanes {
         }
     }
 
-    /// Answers a result that is not taken: `Duplicate` if the attempt has its end without it, else `NoSuchRun`.
+    /// Answers a result that is not taken: `Duplicate` if the attempt has ended without it, else `NoSuchRun`.
     pub(crate) fn refuse(&self, session: &SessionHandle, (run, attempt): (RunId, i32), answer: &Finished) {
         send_acks(session, vec![ack(run, attempt, answer)]);
     }
@@ -188,7 +188,7 @@ impl ResultLoop {
         }
         self.shared.put_own(released).await;
         if !awaiting.is_empty() {
-            // Before the event that has them leave their gates: they keep their places there.
+            // Sent before `Settled`, which has runs leave their gates: these keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
@@ -220,10 +220,10 @@ impl ResultLoop {
             let Finished::Stored(after, _) = finished else { continue };
             let (run_id, job_id, attempt) = (finish.run, finish.job, finish.attempt);
             match after {
-                After::Verdict { status, .. } => {
+                NextStep::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
                 }
-                After::Retry { reason, .. } => {
+                NextStep::Retry { reason, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %reason, "a run is tried again");
                 }
             }
@@ -291,7 +291,7 @@ impl ResultLoop {
 
 /// The behaviour of [`Mutant::AckBeforeCommit`].
 fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
-    let stored = Finished::Stored(After::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+    let stored = Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
     for (finish, session) in finishes.iter().zip(replies) {
         if let Some(session) = session {
             send_acks(session, vec![ack(finish.run, finish.attempt, &stored)]);

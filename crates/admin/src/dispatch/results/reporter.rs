@@ -40,7 +40,7 @@ pub(crate) enum Claim {
     Taken,
     /// The attempt was not sent to this executor.
     Refused,
-    /// Only the home knows; it writes that to the row within seconds. The result is not answered, so that it comes again.
+    /// Only the home knows whether it was, and writes that to the row within seconds. The result is not answered, so that it comes again.
     Deferred,
 }
 
@@ -49,7 +49,7 @@ impl Reporter {
         (self.session.executor, self.name.clone())
     }
 
-    /// Whether an attempt that was sent to this executor is the reporter's. A name proves nothing: two processes may share it.
+    /// Whether the reporter may report an attempt that was sent to `executor`. A name proves nothing: two processes may share it.
     pub(crate) fn is(&self, executor: ExecutorId) -> bool {
         self.session.executor == executor || self.lineage.contains(&executor)
     }
@@ -88,12 +88,12 @@ impl Reporter {
         if run.status.is_terminal() {
             return match is_unclaimed(run.status, run.reason) {
                 true => Claim::Taken,
-                // It was settled as it began. Its home can take the result.
+                // It was settled as it began. Only its home knows which executor it was sent to.
                 false if !is_home && now < finished_at + NAMED_WITHIN => Claim::Deferred,
                 false => Claim::Refused,
             };
         }
-        // The home may not hear the executor at all. Then the run has been due for long, and waits for nothing else.
+        // The home may not hear the executor at all, and so never name it. Then the run has been due for long, and waits for nothing else.
         let waits_for = run.detail.as_ref().and_then(|detail| detail.waits_for);
         let waits = waits_for.is_some_and(|what| what != WaitFor::Answer);
         let is_stuck = run.status == RunStatus::Pending && !waits && run.due_at + lost_after < now;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use rondel_core::outcome::{After, Outcome, cancelled_by};
+use rondel_core::outcome::{NextStep, Outcome, cancelled_by};
 use rondel_core::queued::is_fire_ahead;
 use rondel_core::{Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -108,7 +108,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     Taken::Here
 }
 
-/// Restores the phase of a run whose end found no room. The executor reports the end again, or the run is given up again.
+/// Restores the phase of a run whose end found no room in its lane. The executor reports the end again, or the run is given up again.
 pub(crate) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase: Phase) {
     let is_this = |active: &&mut Active| {
         active.ready.run.attempt == attempt && matches!(active.phase, Phase::Ending | Phase::Settling)
@@ -144,10 +144,10 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     }
     let is_superseded = settled.finished == Finished::Superseded;
     let is_past = if is_superseded {
-        // If not, the attempt had been given up, and a later one may be anywhere by now.
+        // If this is false, the attempt had been given up, and a later one may be anywhere by now.
         d.facts.in_memory.has_through(settled.run, settled.attempt)
     } else {
-        // If not, the run here was taken over since, or it is the next attempt, which has its own place.
+        // If this is false, the run here was taken over since, or it is the next attempt, which has its own place.
         !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)
     };
     if !is_past {
@@ -156,7 +156,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     d.forget([settled.run]);
     d.state.deadlines.forget(settled.run);
     let passed = match settled.finished {
-        Finished::Stored(After::Retry { .. }, _) => d.state.gates.again(settled.run, &mut d.state.runs),
+        Finished::Stored(NextStep::Retry { .. }, _) => d.state.gates.again(settled.run, &mut d.state.runs),
         Finished::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
             // `Look` shows which, the run keeps a reserved place at its gate: the standing queries may find it here together with others
@@ -196,8 +196,8 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     }
 }
 
-/// Ends the waiting runs of jobs that were paused or deleted, for this reason. Runs that an executor has, or may have, continue. A fire of
-/// a schedule whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
+/// Ends waiting runs whose jobs were paused or deleted, for that reason. Runs that an executor has, or may have, continue. A fire of a
+/// schedule whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
     let mut not_here = Vec::new();
     for (run, reason) in drops {

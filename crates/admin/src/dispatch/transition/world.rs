@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::outcome::{After, Outcome};
+use rondel_core::outcome::{NextStep, Outcome};
 use rondel_core::{ExecutorId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
@@ -227,11 +227,11 @@ impl World {
 }
 
 pub(super) fn verdict() -> Finished {
-    Finished::Stored(After::Verdict { status: RunStatus::Succeeded, reason: None }, None)
+    Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None)
 }
 
 pub(super) fn again() -> Finished {
-    let after = After::Retry { due_at: Timestamp::EPOCH, reason: Reason::ExecutorLost, lost_count: 1 };
+    let after = NextStep::Retry { due_at: Timestamp::EPOCH, reason: Reason::ExecutorLost, lost_count: 1 };
     Finished::Stored(after, None)
 }
 

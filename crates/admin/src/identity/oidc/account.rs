@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(came().await, account.id);
         store.change_account(account.id, &link(ProviderLink::None)).await.unwrap();
         assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
-        // One that came by the provider alone goes on doing so with a password of its own.
+        // An account that has signed in through the provider without a password still can after it has set one.
         store.delete_account(account.id).await.unwrap();
         assert!(store.create_account(&Account { password: None, ..account.clone() }).await.unwrap());
         assert_eq!(came().await, account.id);

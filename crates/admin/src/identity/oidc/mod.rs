@@ -106,7 +106,7 @@ pub enum OidcError {
     /// The provider could not be reached; `0` is for the log, as it may describe the network.
     #[error("the provider of sign-ins does not answer: {0}")]
     Unavailable(String),
-    /// The provider, or this server, refuses.
+    /// The provider or this server refused the sign-in.
     #[error("{0}")]
     Refused(Refusal),
     /// The store failed.

@@ -29,14 +29,14 @@ impl Key {
     }
 
     fn seal(&self, body: &str) -> String {
-        // A key may have any length.
+        // Never fails: HMAC takes keys of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return String::new() };
         mac.update(b"rondel oidc cookie\n");
         mac.update(body.as_bytes());
         hex(&mac.finalize().into_bytes())
     }
 
-    /// Whether this is the seal of that text, compared in a time that does not depend on how much of it is right.
+    /// Whether `seal` is that of `body`. Digests are compared, so that the time does not depend on how much of it is right.
     fn has_sealed(&self, body: &str, seal: &str) -> bool {
         let made = self.seal(body);
         !made.is_empty() && Sha256::digest(made) == Sha256::digest(seal)
@@ -89,7 +89,7 @@ impl PendingSignIn {
         &self.next
     }
 
-    /// Whether this is its state, compared in a time that does not depend on how much of it is right.
+    /// Whether this is the sign-in's state. Digests are compared, so that the time does not depend on how much of it is right.
     pub(super) fn has_state(&self, state: &str) -> bool {
         Sha256::digest(self.state()) == Sha256::digest(state)
     }

@@ -33,18 +33,18 @@ use rondel_core::error_chain::chain;
 
 /// How long the provider's document and keys are used before they are read again.
 const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
-/// Maximum age when a token is signed with an unknown key: the keys are always read again. This is reached only with a code from the
-/// provider.
+/// Maximum age of the keys after a token was signed with an unknown one: zero, so that they are always read again. Only a client with a
+/// code from the provider can cause this.
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
-/// Timeout for reading both.
+/// Timeout for reading the provider's document and keys.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long no call is made after a failed one, so that many waiting sign-ins share one call.
+/// How long no call is made after a failed one: sign-ins that waited for it share its error.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// Maximum error of the provider's clock.
 const SKEW: Duration = Duration::from_secs(60);
 /// Maximum length of a client secret, in bytes.
 const SECRET_LEN_MAX: usize = 4_096;
-/// Allowed signature algorithms: those with keys of which only the provider has the private half.
+/// Allowed signature algorithms: the asymmetric ones, whose private keys only the provider has.
 const ALGORITHMS: [Alg; 9] = [
     Alg::RsaSsaPkcs1V15Sha256,
     Alg::RsaSsaPkcs1V15Sha384,
@@ -246,7 +246,7 @@ fn verified(
     let at = |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
     let (earliest, latest) = (at(now.saturating_sub(SKEW)), at(now + SKEW));
     let client_id = ClientId::new(config.client_id.clone());
-    // As for a client without a secret: a signature made with the client secret is not accepted as proof.
+    // A verifier for clients without a secret: it does not accept a signature made with the client secret as proof.
     let verifier =
         CoreIdTokenVerifier::new_public_client(client_id, metadata.issuer().clone(), metadata.jwks().clone())
             .set_allowed_algs(ALGORITHMS)
@@ -273,8 +273,8 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
     }
 }
 
-/// The account name for an address: in lower case. Outside ASCII some letters, such as the Kelvin sign, have a lower-case form in ASCII, by
-/// which one address would become another.
+/// The account name for an address: the address in lower case. Addresses outside ASCII are refused: some letters, such as the Kelvin sign,
+/// have a lower-case form in ASCII, by which one address would become another.
 fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     match email {
         None => Err(Refusal::NoEmail),

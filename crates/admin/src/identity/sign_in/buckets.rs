@@ -16,7 +16,7 @@ const KEY_NAME: &str = "sign_in_buckets";
 /// Number of buckets for unknown names and for addresses: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
-/// Distance from the buckets of refusals to those of arrivals: between them are those of accounts at known addresses.
+/// Distance from the buckets of addresses to those of arrivals: between them are those of accounts at known addresses.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// Number of buckets for one-time values. Two values that share one by chance count as the same: the user of the second must begin again.
 const ONCE_BUCKETS: u64 = 1 << 20;
@@ -36,7 +36,7 @@ impl Buckets {
         -1 - self.bucket(&name.to_lowercase(), UNKNOWN_BUCKETS)
     }
 
-    /// The bucket of refusals from an address.
+    /// The bucket of attempts from an address.
     pub(super) fn address(&self, from: Option<IpAddr>) -> i64 {
         -1_000_000 - self.bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
     }
@@ -59,7 +59,7 @@ impl Buckets {
 
     /// Hashes a text into one of `count` buckets.
     pub(crate) fn bucket(&self, text: &str, count: u64) -> i64 {
-        // A key may have any length.
+        // Never fails: HMAC takes keys of any length.
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(self.0.as_bytes()) else { return 0 };
         mac.update(text.as_bytes());
         let mut bytes = [0; 8];
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
     }
 
-    /// What collides under one key does not under another: a collision cannot be prepared elsewhere.
+    /// Names that collide under one key do not under another, so a collision cannot be prepared elsewhere.
     #[test]
     fn collisions_depend_on_the_key() {
         let (ours, theirs) = (Buckets("a".to_owned()), Buckets("b".to_owned()));

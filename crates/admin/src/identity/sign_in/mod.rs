@@ -31,10 +31,10 @@ const USE_PERIOD: Duration = Duration::from_secs(60);
 const ACCOUNT_ATTEMPTS: u32 = 10;
 const ADDRESS_ATTEMPTS: u32 = 60;
 /// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]: each makes the server call the
-/// provider. Higher than for refusals, since a whole office may sign in from one address.
+/// provider. Higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
 const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of addresses that are remembered per account, because it has signed in from them.
+/// Maximum number of stored addresses per account: those from which it has signed in.
 const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
 /// Result of an attempt to sign in.
 #[derive(Clone, Debug)]
@@ -93,7 +93,7 @@ pub async fn by_password(
     let is_right = passwords.verify(password, kept).await?;
     match account.filter(|_| is_right) {
         Some(account) => {
-            // Only the last counter is reset: attempts by others on the account, or from the address, still count.
+            // Only the last counter is reset: that of the account, or of the account at this known address. The address's still counts.
             if let Some((own, _)) = counts.last() {
                 store.forget_attempts(*own).await?;
             }
@@ -221,7 +221,7 @@ pub struct SignedIn {
     pub account: Option<Account>,
     /// The token whose rights the sign-in has.
     pub token: Option<TokenRecord>,
-    /// Their current rights: a change of roles takes effect at once.
+    /// The user's current rights, so that a change of roles takes effect at once.
     pub rights: Rights,
 }
 

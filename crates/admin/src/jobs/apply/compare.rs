@@ -175,7 +175,7 @@ fn plan_job(
 }
 
 impl Comparison {
-    /// Reads the jobs with the names of a batch, and plans it. Returns no jobs once there is an error.
+    /// Reads the jobs with the names of a batch, and plans the batch. Returns no jobs once there is an error.
     async fn batch(&mut self, batch: Vec<(usize, JobSpec)>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
         // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
@@ -249,7 +249,7 @@ fn plan(
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
     for (index, spec) in batch {
         let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
-        // A name that is in the list twice finds its job twice.
+        // Cloned, since a name may be in the list twice.
         let record = present.named.get(&spec.name).cloned();
         match plan_job(node, (namespace, index), spec, (calendar, channels, scripts), (record, present.now)) {
             Ok((mut job, work)) => {

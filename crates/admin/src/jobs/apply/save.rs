@@ -14,9 +14,9 @@ use crate::jobs::{self, JobError, no_calendar};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// New jobs saved per step of progress.
+/// New jobs saved per call of `next`.
 const CHUNK: usize = 512;
-/// Edits saved at the same time: databases write the ends of several transactions to disk together.
+/// Edits saved concurrently: databases flush the commits of concurrent transactions to disk together.
 const AT_ONCE: usize = 8;
 
 /// Result for a planned job.
@@ -165,7 +165,7 @@ impl Saving {
         saved
     }
 
-    /// `None` if the store fails.
+    /// Creates the jobs of a chunk; `None` if the store fails.
     async fn create_all(&mut self, chunk: Vec<Checked>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
         if let Err(error) = &created {

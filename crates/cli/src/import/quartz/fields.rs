@@ -15,7 +15,7 @@ const PRIORITY_MAX: i64 = 9;
 pub(super) struct Source<'a> {
     pub(super) job: &'a Row,
     pub(super) trigger: Option<&'a Row>,
-    /// Its row of `CRON_TRIGGERS` or `SIMPLE_TRIGGERS`.
+    /// The trigger's row of `CRON_TRIGGERS` or `SIMPLE_TRIGGERS`.
     pub(super) timing: Option<&'a Row>,
     pub(super) app: &'a str,
     pub(super) zone: &'a str,

@@ -13,7 +13,7 @@ use crate::import::found::{Entry, Found, Subject, hash, quoted, slug};
 
 /// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;
-/// Maximum length of a channel's name that shows its recipients.
+/// Maximum length of a channel's name, which lists its recipients; a longer one is cut, and a hash follows.
 const ALARM_NAME_LEN_MAX: usize = 60;
 /// Maximum number of rules of a namespace.
 const RULE_COUNT_MAX: usize = 100;
@@ -78,7 +78,7 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
             all.len()
         ));
     }
-    // Checked before anything is created.
+    // The script checks these variables before it creates anything.
     found.commands.push(": \"${SMTP_HOST:?set it to spring.mail.host of XXL-JOB}\" \"${SMTP_FROM:?set it to spring.mail.from of XXL-JOB}\"".to_owned());
     for (name, recipients) in all.into_iter().take(RULE_COUNT_MAX) {
         if recipients.len() > RECIPIENT_COUNT_MAX {
@@ -203,7 +203,7 @@ const EXISTING: &str = "an account of this name that is there already stays as i
 /// The remark on a column that no version of XXL-JOB has.
 const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
 
-/// Records the columns that only this database has.
+/// Records the columns of a row that no version of XXL-JOB has.
 pub(super) fn unknown(row: &Row, entry: &mut Entry) {
     let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
     for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {

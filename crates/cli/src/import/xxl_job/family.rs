@@ -12,7 +12,7 @@ use crate::import::found::Outcome::{self, Changed, Kept, NotNeeded, NotSupported
 use crate::import::found::wrong;
 
 /// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
-pub(super) fn tie(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
+pub(super) fn set_parents(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
     let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
     let is_taken: Vec<bool> = parts
         .iter()
@@ -57,7 +57,7 @@ pub(super) fn tie(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
     for (child, part) in parts.iter_mut().enumerate() {
         let after: Vec<&str> =
             parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();
-        settle(part, &after);
+        set_parents_of(part, &after);
     }
     leave_promoted(parts, &parents);
 }
@@ -98,7 +98,7 @@ fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 }
 
 /// Sets the parents of a job, and whether it is enabled.
-fn settle(part: &mut JobDraft<'_>, after: &[&str]) {
+fn set_parents_of(part: &mut JobDraft<'_>, after: &[&str]) {
     let given = part.row.get("trigger_status").cloned();
     let is_on = given.as_deref().map(str::trim) == Some("1");
     // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.

@@ -86,7 +86,7 @@ fn app(draft: &mut Draft<'_>, place: &Place<'_>) -> Result<(), String> {
         return Err(format!("its group {group} is not there"));
     };
     let here = slug(app);
-    // The entry of the group reports, once, that the app has another name here.
+    // Kept even if the app has another name here: the entry of the group reports that, once.
     draft.account("job_group", Kept, format!("app {here}"));
     draft.set("app", here);
     Ok(())
@@ -248,7 +248,7 @@ fn rate(draft: &mut Draft<'_>, seconds: &str) {
     draft.set("schedule", schedule);
 }
 
-/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires, whenever the job is imported.
+/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires; the same whenever the job is imported.
 fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
     let after = (next_ms / 1_000).checked_sub(PHASE_FROM)?.checked_rem(every)?;

@@ -24,7 +24,7 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
     let mut found = Found::default();
     let place = place(tables, options, &mut found);
     let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::part(row, &place)).collect();
-    family::tie(&mut parts, &place);
+    family::set_parents(&mut parts, &place);
     commands::alarms(&parts, options, &mut found);
     for mut part in parts {
         commands::unknown(part.row, &mut part.entry);

@@ -29,7 +29,7 @@ pub(in crate::import) struct ImportOptions<'a> {
     pub(in crate::import) history: Option<&'a std::path::Path>,
 }
 
-/// The facts about all jobs.
+/// What the conversion of a job needs to know about all groups and jobs.
 pub(super) struct Place<'a> {
     pub(super) options: ImportOptions<'a>,
     /// The names of apps in XXL-JOB, by the ids of their groups.

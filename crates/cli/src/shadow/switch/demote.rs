@@ -1,7 +1,7 @@
 //! Switches jobs from Rondel to XXL-JOB.
 //!
 //! Jobs with a schedule are given up here from an instant on, the seam, and start in XXL-JOB with their first fire
-//! after it. Children follow last: once their parents are in shadow mode here, they fire nothing.
+//! after it. Children are switched last: once their parents are in shadow mode here, they fire nothing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::exit::Failure;
 /// How far ahead the seam is, in addition to the time for saving: XXL-JOB may sleep for five seconds before it looks at
 /// a job.
 const AHEAD: Duration = Duration::from_secs(7);
-/// XXL-JOB finds a fire in time if it is this far ahead.
+/// XXL-JOB runs the first fire on time if it is at least this far ahead when the job is started.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
-/// How far ahead a job that runs on neither side is started.
+/// Minimum time until the first fire of a job that runs on neither side.
 const SOON: Duration = Duration::from_secs(2);
 /// How often a start is tried if the first fire has passed each time.
 const START_COUNT: usize = 5;
@@ -90,7 +90,7 @@ pub(super) async fn demote(
     outcomes
 }
 
-/// Why XXL-JOB's database could not be changed; if there is a reason, nothing is given up here.
+/// Why XXL-JOB's database cannot be changed; `None` if it can. Checked before any job is given up here.
 async fn may_write(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
     if numbers.is_empty() {
         return None;
@@ -217,7 +217,7 @@ async fn start<'a>(
     None
 }
 
-/// Finds a later first fire, as the first one had passed when XXL-JOB's lock was free.
+/// Finds a later fire to start with: the first one had passed when XXL-JOB's lock was free.
 async fn later<'a>(switch: &Switch<'_>, one: GivenUp<'a>) -> Result<GivenUp<'a>, Outcome> {
     let soon = clock::now() + SOON;
     let gap =
@@ -308,7 +308,7 @@ async fn first_fire(switch: &Switch<'_>, job: &Job, mut from: Timestamp) -> Resu
         if found.first.is_some() || missed.is_none() {
             break;
         }
-        // So many fires have passed that no later one was listed.
+        // None of the listed fires is still to come: the list is read again from now on.
         from = clock::now();
     }
     Ok(found)

@@ -34,7 +34,7 @@ pub(super) struct Job {
     pub(super) from: Option<Timestamp>,
     pub(super) updated_at: Option<Timestamp>,
     /// Whether a schedule of its own fires it.
-    pub(super) has_clock: bool,
+    pub(super) has_schedule: bool,
     pub(super) parents: Vec<String>,
     pub(super) children: Vec<String>,
 }
@@ -57,7 +57,7 @@ impl Job {
             is_enabled: job["enabled"] == true,
             from: instant("mode_from"),
             updated_at: instant("updated_at"),
-            has_clock: schedules.iter().any(fires),
+            has_schedule: schedules.iter().any(fires),
             parents: names("parents"),
             children: names("children"),
         })
@@ -65,12 +65,12 @@ impl Job {
 
     /// Whether a schedule fires it at present.
     pub(super) const fn is_firing(&self) -> bool {
-        self.has_clock && self.is_enabled
+        self.has_schedule && self.is_enabled
     }
 
     /// Whether only other jobs fire it.
     pub(super) fn is_follower(&self) -> bool {
-        !self.has_clock && !self.parents.is_empty()
+        !self.has_schedule && !self.parents.is_empty()
     }
 }
 
@@ -85,10 +85,10 @@ pub(super) struct Switch<'a> {
 }
 
 impl Switch<'_> {
-    /// Where a job runs until something is changed.
+    /// Where a job runs before the command changes anything.
     pub(super) fn runs(&self, job: &Job) -> Runs {
         let is_running = self.there.get(&job.number).is_some_and(|status| status.is_running);
-        let fires_there = is_running || !job.has_clock;
+        let fires_there = is_running || !job.has_schedule;
         match (job.is_shadow, fires_there) {
             (true, true) => Runs::There,
             (false, true) if is_running && !job.is_enabled => Runs::There,

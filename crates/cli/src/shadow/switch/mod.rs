@@ -130,9 +130,9 @@ fn report(switch: &Switch<'_>, outcomes: &Outcomes, (is_done, format): (bool, Fo
     }
 }
 
-/// How the handlers of XXL-JOB's scripts begin.
+/// The prefix of the handlers of XXL-JOB's scripts.
 const GLUE: &str = "GLUE_";
-/// The view of what the command would do: jobs run where they are.
+/// The view of what the command would do, and where each job runs now.
 const PLAN: View = View { name: "job", headers: &["JOB", "RUNS NOW", "RESULT"], row: planned_row };
 const VIEW: View = View { name: "job", headers: &["JOB", "SEAM", "RUNS", "RESULT"], row };
 
@@ -163,14 +163,16 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
                 format!("runs in XXL-JOB, and has its fires before {next} there: would run here from its next one on")
             }
             (None, Direction::Promote) if !job.is_enabled => "would be switched, and stay paused here".to_owned(),
-            (None, Direction::Promote) if !job.has_clock => {
+            (None, Direction::Promote) if !job.has_schedule => {
                 "has no schedule: would run here when it is triggered".to_owned()
             }
             (None, Direction::Promote) => "does not run in XXL-JOB: would run here only".to_owned(),
             (None, Direction::Demote) if !job.is_enabled => {
                 "would be switched, and start nothing in XXL-JOB".to_owned()
             }
-            (None, Direction::Demote) if !job.has_clock => "would run in XXL-JOB when it is triggered there".to_owned(),
+            (None, Direction::Demote) if !job.has_schedule => {
+                "would run in XXL-JOB when it is triggered there".to_owned()
+            }
             (None, Direction::Demote) if is_running => "runs in XXL-JOB: would run there only".to_owned(),
             (None, Direction::Demote) => {
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()

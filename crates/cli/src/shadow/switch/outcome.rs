@@ -40,7 +40,7 @@ pub(super) struct Outcome {
     pub(super) is_done: bool,
     /// Whether fires ran on neither side, or may have.
     pub(super) has_gap: bool,
-    /// Whether the same command may switch it, if it is not switched.
+    /// For a job that is not switched: whether the same command, run again, may switch it.
     pub(super) is_repeatable: bool,
 }
 

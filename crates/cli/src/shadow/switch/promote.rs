@@ -22,7 +22,7 @@ use crate::exit::Failure;
 
 /// How long to wait before checking again a job whose next fire in XXL-JOB is too near.
 const AGAIN: Duration = Duration::from_millis(300);
-/// An edit this soon after the seam belongs to the same switch.
+/// An edit within this time after the seam belongs to the switch at that seam.
 const SAME_SWITCH: Duration = Duration::from_secs(600);
 /// The result for a job that is paused here and stopped there.
 const STAYS_PAUSED: &str = "is switched, and stays paused here: resume it if it is to run";
@@ -164,7 +164,7 @@ async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowanc
         Some(Stopped::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs(job), too_near(*at, allowance))),
         Some(Stopped::At(at)) => take_over(switch, job, millis(*at)).await,
         Some(Stopped::Before(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
-        Some(Stopped::Before(status)) => End::Settled(finish(switch, job, *status, allowance).await),
+        Some(Stopped::Before(status)) => End::Settled(take_over_stopped(switch, job, *status, allowance).await),
     }
 }
 
@@ -234,9 +234,9 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
     }
 }
 
-/// Switches a job that was stopped in XXL-JOB before: by this command, which then leaves the instant there, or by a
-/// user.
-async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
+/// Switches a job that had already been stopped in XXL-JOB: by an earlier run of this command, which leaves the next
+/// instant in the job's row, or by a user, for whom XXL-JOB sets it to 0.
+async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
     let soon = clock::now() + HOLDS_AFTER + allowance;
     let stopped_at = (status.next_ms > 0).then(|| millis(status.next_ms));
     let seam = stopped_at.map_or(soon, |at| soon.max(at));
@@ -249,7 +249,7 @@ async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Du
                 Some(_) => None,
                 None => (from > seam).then(|| neither_side(job, seam, from)),
             };
-            let (runs, result) = match (job.is_enabled, job.has_clock) {
+            let (runs, result) = match (job.is_enabled, job.has_schedule) {
                 (false, _) => (Runs::Nowhere, STAYS_PAUSED),
                 (true, true) => (Runs::Here, "was stopped in XXL-JOB; runs here from the seam on"),
                 (true, false) => (Runs::Here, "has no schedule; runs here when it is triggered"),
@@ -264,8 +264,8 @@ async fn finish(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Du
     }
 }
 
-/// The outcome for a job that runs here already. If its definition was too late for the seam, the answer to that edit
-/// may have been lost.
+/// The outcome for a job that runs here already. If it was saved too late for its seam, the gap is reported again: the
+/// command that saved it may have lost the answer.
 fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
         return Outcome::done(Runs::Nowhere, job.from, "was switched before, and is paused here");

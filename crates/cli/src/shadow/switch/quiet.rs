@@ -12,8 +12,8 @@ use super::outcome::{Outcome, Outcomes, Runs};
 use super::save::{Saved, save};
 use crate::clock;
 
-/// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows. Returns why XXL-JOB's
-/// database cannot be used, if that is so.
+/// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows in XXL-JOB. Returns why
+/// XXL-JOB's database cannot be used, if that is so.
 pub(super) async fn give_up(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
@@ -45,7 +45,7 @@ pub(super) async fn give_up(
 
 async fn one(switch: &Switch<'_>, job: &Job) -> Outcome {
     let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
-    let (runs, result) = match (is_running, job.has_clock) {
+    let (runs, result) = match (is_running, job.has_schedule) {
         (true, _) => (Runs::There, "runs in XXL-JOB, as before"),
         (false, true) => (Runs::Nowhere, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
         (false, false) => (Runs::There, "has no schedule; runs in XXL-JOB when it is triggered there"),

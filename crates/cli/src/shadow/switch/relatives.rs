@@ -72,7 +72,7 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
         named.or_else(|| Some(switch.others.get(*name)?.is_shadow)) == Some(is_shadow)
     };
     let parents: Vec<&String> = job.parents.iter().filter(is_open).collect();
-    if job.has_clock && !parents.is_empty() {
+    if job.has_schedule && !parents.is_empty() {
         return Some(format!(
             "it has a schedule of its own, and follows from {}, which {verb} in XXL-JOB: no instant is right for both. Take one of the \
              two away",
@@ -165,7 +165,7 @@ pub(super) fn spread(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<
     }
 }
 
-/// The children of a job that only Rondel has, so that XXL-JOB cannot run them.
+/// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
 pub(super) fn left_behind(switch: &Switch<'_>, job: &Job) -> Option<String> {
     let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_there);
     let own: Vec<&String> = job.children.iter().filter(is_own).collect();

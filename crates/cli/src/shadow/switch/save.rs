@@ -11,7 +11,7 @@ use crate::client::Client;
 use crate::clock;
 use crate::exit::{Exit, Failure};
 
-/// How long an edit without a certain answer is tried again.
+/// How long an edit is retried while its result is not certain.
 const TRY_FOR: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(300);
 /// Minimum time allowed for saving.
@@ -82,7 +82,7 @@ impl Pace {
         self.batch
     }
 
-    /// Expects saving to take this long, until a batch has shown more.
+    /// Expects saving to take at least this long, until a batch is measured.
     pub(super) fn expect(&mut self, took: Duration) {
         self.slowest = self.slowest.max(took);
     }
@@ -93,7 +93,7 @@ impl Pace {
         self.slowest = took;
     }
 
-    /// How long saving the next batch may take: twice as many jobs may take twice as long.
+    /// How long saving the next batch may take: twice as long as the last one, as it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
         SAVE_WITHIN.max(self.slowest * 2)
     }

@@ -32,15 +32,15 @@ use crate::table::RunKey;
 /// The next step of a group.
 #[derive(Debug)]
 pub enum Step<R> {
-    /// Select rows of these items. [`Group::fetched`], [`Group::fetch_failed`] or [`Group::fetch_aborted`] takes the
-    /// end.
+    /// Select rows of these items. Report the end to [`Group::fetched`], [`Group::fetch_failed`] or
+    /// [`Group::fetch_aborted`].
     Fetch {
         /// The items to select for.
         items: Vec<Item>,
         /// How many rows the select may return.
         limit: usize,
     },
-    /// Execute rows. [`Group::executed`] takes the end.
+    /// Execute rows. Report the end to [`Group::executed`].
     Execute(Execution<R>),
     /// Abort this task. Its end must still be reported.
     Abort(Task),
@@ -256,7 +256,7 @@ impl<R: Clone> Group<R> {
         self.rows.keep_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
-    /// Queues a row. Returns its item, unless the row does not count as one that the item has.
+    /// Queues a row. Returns its item, unless the row is resting, or of an item that was not asked for or is not held.
     fn accept(
         &mut self,
         row: Row<R>,
@@ -381,7 +381,7 @@ impl<R: Clone> Group<R> {
         self.total
     }
 
-    /// The keys of rows that failed for good and were still there at the last look, as far as they are remembered.
+    /// The keys of rows that failed for good and were still there in the last select, as far as they are remembered.
     pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
         self.rows.failed().iter().map(|(_, key)| key.as_str())
     }
@@ -392,13 +392,13 @@ impl<R: Clone> Group<R> {
         self.failed_fetches > 0
     }
 
-    /// Whether rows that failed for good were still there at the last look, or the last select failed.
+    /// Whether rows that failed for good were still there in the last select, or the last select failed.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
         !self.rows.failed().is_empty() || self.has_failed_select()
     }
 
-    /// Whether the group has items, the last select returned no rows for any of them, and none is in work.
+    /// Whether the group has items, the last select returned no rows for any of them, and no row is in work.
     #[must_use]
     pub fn is_dry(&self) -> bool {
         let is_dry = |(name, item): (&String, &Holding)| item.is_empty && !self.rows.has(name);

@@ -99,7 +99,7 @@ impl Watch {
                     self.selecting = None;
                     self.bench.group.fetch_aborted();
                 }
-                // It goes on for a while.
+                // The execution continues for a while.
                 Step::Abort(Task::Execution(_)) => {}
                 Step::Wait(until) => {
                     prop_assert!(until.is_none_or(|at| at > self.bench.now), "it would spin");

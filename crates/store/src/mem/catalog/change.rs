@@ -93,7 +93,7 @@ impl State {
                 rows: &rows,
                 before,
                 next_fire_at: record.next_fire_at,
-                follows,
+                awaited_run: follows,
             },
         )
     }
@@ -155,7 +155,7 @@ impl State {
         self.alert_rows.write_expects((record.namespace, change.id), Some(change.spec), (change.now, false));
         if let Some(due) = self.due.get_mut(&change.id) {
             (due.next_fire_at, due.version) = (plan.next_fire_at, version);
-            (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.follows);
+            (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.awaited_run);
             due.held_from = None;
             due.delay = job.timetable.delay().filter(|_| job.enabled);
         }

@@ -1,7 +1,7 @@
 //! The end of attempts, and what follows from it.
 
 use async_trait::async_trait;
-use rondel_core::outcome::After;
+use rondel_core::outcome::NextStep;
 use rondel_core::reason::Detail;
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunStatus, Timestamp};
@@ -18,7 +18,7 @@ impl Finish for MemStore {
         let now = self.now();
         let mut state = self.state();
         let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let delaying = batch.iter().filter(|finish| finish.policy.delays);
+        let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay);
         let due_at = delaying.filter_map(|finish| state.delay(finish.job, now)).min();
         let mut ends = Ends { answers, due_at, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
@@ -64,14 +64,14 @@ impl State {
                 self.count_shards(finish, 0, now);
                 Finished::Late
             }
-            Judgement::Ends(then @ After::Verdict { status, reason }) => {
+            Judgement::Ends(then @ NextStep::Verdict { status, reason }) => {
                 self.end(&clean, status, reason);
                 self.add_message(finish.run, now);
                 self.note_ended(finish.run, finish.policy.awaits_children);
                 self.count_shards(finish, 1, now);
                 Finished::Stored(then, None)
             }
-            Judgement::Ends(then @ After::Retry { due_at, reason, lost_count }) => {
+            Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let run = self.retry(&clean, due_at, reason, lost_count);
                 Finished::Stored(then, run.map(Box::new))
             }

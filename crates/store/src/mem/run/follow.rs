@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use rondel_core::graph::Graph;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::follow::{Child, EndedRun, FireFacts, Fold, Member, ParentResult, Root, params};
+use crate::follow::{Child, EndedRun, FireFacts, Member, ParentResult, ParentUpdate, Root, params};
 use crate::ledger::{Ends, Finisher};
 use crate::mem::{State, StoredNode};
 
@@ -104,7 +104,7 @@ impl State {
         }
     }
 
-    pub(super) fn fold(&mut self, fold: &Fold, ends: &mut Ends, now: Timestamp) {
+    pub(super) fn fold(&mut self, fold: &ParentUpdate, ends: &mut Ends, now: Timestamp) {
         let Some(run) = self.runs.get_mut(&fold.run) else { return };
         (run.status, run.open_children) = (fold.status, Some(fold.open_children));
         if fold.message.is_some() {

@@ -47,7 +47,7 @@ const UPDATE_PASSWORD: Statement = Statement {
     text: "UPDATE account SET password_hash = ?, password_changed_at_ms = ? WHERE id = ?",
 };
 const DELETE_ACCOUNT: Statement = Statement { name: "delete_account", text: "DELETE FROM account WHERE id = ?" };
-/// The accounts that may do everything, locked out or not: a change of one locks them all.
+/// Locks all accounts that may do everything, disabled or not: a change of one locks them all.
 pub(in crate::sql) const LOCK_ADMINS: Statement = Statement {
     name: "lock_admins",
     text: "SELECT account.id, account.disabled FROM role_grant JOIN account ON account.id = role_grant.subject_id \
@@ -99,7 +99,7 @@ impl Accounts for SqlStore {
     }
 
     async fn create_first_admin(&self, account: &Account) -> Result<bool> {
-        // The row of `default` exists in every database, so only one transaction at a time holds it.
+        // One transaction at a time: each locks the row of the namespace `default`, which every database has.
         transact!(self, "create_first_admin", |tx| {
             tx.rows(Query::new(&crate::sql::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
             if tx.admins().await?.is_empty() { tx.insert_account(account).await } else { Ok(false) }

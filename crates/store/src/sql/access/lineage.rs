@@ -38,7 +38,7 @@ const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
     name: "delete_grants_of_tokens",
     text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
 };
-/// Sign-ins and links that began with a token and can be used without it.
+/// Deletes the sign-ins and links that began with a token; they are used without showing the token.
 pub(in crate::sql) const DELETE_BEGUN: [Statement; 4] = [
     Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
     Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
@@ -59,7 +59,7 @@ const READ_MINTED: Statement = Statement {
     name: "read_minted",
     text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
-/// Sign-ins and links that move to the token that replaces another one.
+/// Moves sign-ins and links to the token that replaces another one.
 const MOVE_BEGUN: [Statement; 4] = [
     Statement { name: "move_token_sessions", text: "UPDATE web_session SET token_id = ? WHERE token_id = ?" },
     Statement { name: "move_minted_sessions", text: "UPDATE web_session SET minted_by = ? WHERE minted_by = ?" },
@@ -94,7 +94,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Moves what a token created to the token that replaces it, which may itself descend from it.
+    /// Moves what a token created to the token that replaces it. The new token may itself descend from the old one.
     pub(super) async fn move_access(&mut self, old: TokenId, new: TokenId) -> Result<()> {
         self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
         for statement in &MOVE_BEGUN {
@@ -120,7 +120,7 @@ impl Tx<'_> {
         let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
         for row in &minted {
             let (token, mut ancestor) = parent(row)?;
-            // Each step goes to an older token.
+            // Each step goes to an older token, so this ends.
             while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
                 ancestor = *next;
             }

@@ -149,8 +149,8 @@ impl Tokens for SqlStore {
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
-            // One database counts a row that an UPDATE leaves as it is, another does not: a lock finds it on all.
-            let Some(held) = tx.good_token(old, new.created_at).await? else { return Ok(false) };
+            // Locked, so that the token stays valid until the end of the transaction.
+            let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;
                 tx.write_token(new, earlier(new.expires_at, held.expires_at)).await?;
@@ -165,7 +165,7 @@ impl Tokens for SqlStore {
     }
 }
 
-/// The account of a scope, and the ids of its namespaces and apps, none of which are equal; `None` if there are too many for one statement.
+/// The account of a scope, and the ids of its namespaces and apps, which never coincide; `None` if there are too many for one statement.
 fn places(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
     let account = scope.account.map_or(0, AccountId::get);
     // No namespace or app has this id.
@@ -192,7 +192,7 @@ impl SqlStore {
 
 impl Tx<'_> {
     /// The token without its roles, locked until the transaction ends, if it is valid.
-    async fn good_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
+    async fn lock_valid_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
         let row = self.row(Query::new(&LOCK_TOKEN).int(id.get())).await?;
         Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)))
     }
@@ -200,7 +200,7 @@ impl Tx<'_> {
     async fn insert_token(&mut self, token: &TokenRecord) -> Result<bool> {
         let mut expires_at = token.expires_at;
         if let Some(parent) = token.minted_by {
-            let Some(parent) = self.good_token(parent, token.created_at).await? else { return Ok(false) };
+            let Some(parent) = self.lock_valid_token(parent, token.created_at).await? else { return Ok(false) };
             expires_at = earlier(expires_at, parent.expires_at);
         }
         self.write_token(token, expires_at).await?;

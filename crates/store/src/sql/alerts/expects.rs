@@ -1,4 +1,4 @@
-//! When the expectations of jobs are looked at.
+//! When the expectations of jobs are checked.
 
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::{JobId, JobSpec, NamespaceId, Timestamp};
@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 
 use super::chunks;
 use crate::Result;
-use crate::alerts::{ExpectLook, OpenExpects, PAGE_MAX, first_looks};
+use crate::alerts::{ExpectCheck, OpenExpects, PAGE_MAX, first_looks};
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 
@@ -42,12 +42,12 @@ impl SqlStore {
         namespace: NamespaceId,
         now: Timestamp,
         limit: u32,
-    ) -> Result<Vec<ExpectLook>> {
+    ) -> Result<Vec<ExpectCheck>> {
         let query = Query::new(&LIST_DUE_EXPECTS).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
         self.rows(query).await?.iter().map(expect_look).collect()
     }
 
-    pub(super) async fn read_expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>> {
+    pub(super) async fn read_expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let mut found = Vec::new();
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_EXPECTS).list(chunk.iter().map(|job| job.get()))).await? {
@@ -89,7 +89,7 @@ impl Tx<'_> {
         if is_new && looks.is_empty() {
             return Ok(());
         }
-        // A decision from the definition before is void.
+        // Decisions that are based on the previous definition become void.
         self.raise_space(namespace).await?;
         if looks.is_empty() {
             return Ok(());
@@ -112,7 +112,7 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_OPEN_LOOK).opt_at(at).int(namespace.get())).await.map(drop)
     }
 
-    pub(super) async fn move_expects(&mut self, looks: &[ExpectLook]) -> Result<()> {
+    pub(super) async fn move_expects(&mut self, looks: &[ExpectCheck]) -> Result<()> {
         for chunk in chunks(looks) {
             let moved = Query::new(&MOVE_EXPECTS)
                 .rows(chunk, |query, look| query.int(look.job.get()).text(look.kind.as_str()).opt_at(look.at));
@@ -122,8 +122,8 @@ impl Tx<'_> {
     }
 }
 
-fn expect_look(row: &AnyRow) -> Result<ExpectLook> {
+fn expect_look(row: &AnyRow) -> Result<ExpectCheck> {
     let mut columns = Reader::new(row, "job_expect");
     let job = JobId::new(columns.int("job_id")?);
-    Ok(ExpectLook { job, kind: columns.word("kind")?, at: columns.opt_at("look_at_ms")? })
+    Ok(ExpectCheck { job, kind: columns.word("kind")?, at: columns.opt_at("look_at_ms")? })
 }

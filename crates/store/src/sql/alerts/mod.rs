@@ -14,12 +14,12 @@ use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, Namespac
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::alerts::{
-    AlertEvent, AlertWrite, ExpectLook, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, PAGE_MAX,
+    AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, PAGE_MAX,
     RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 use crate::{Alerts, Result};
 
-/// One look into an index for each namespace that has rules.
+/// At most four index lookups per namespace with a row in `alert_space`.
 pub(super) const FIND_DUE_SPACES: Statement = Statement {
     name: "find_due_spaces",
     text: "SELECT alert_space.namespace_id FROM alert_space WHERE EXISTS (SELECT 1 FROM alert_event \
@@ -99,11 +99,11 @@ impl Alerts for SqlStore {
         self.read_due_incidents(namespace, now, limit).await
     }
 
-    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectLook>> {
+    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         self.read_due_expects(namespace, now, limit).await
     }
 
-    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectLook>> {
+    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         self.read_expects_of(jobs).await
     }
 

@@ -44,7 +44,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// The caller has not locked anything yet.
+    /// The caller must not have locked anything yet.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
         let missing = self.hold_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_space(change.namespace).await?;
@@ -118,7 +118,7 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Sets whether verdicts leave events from now on.
+    /// Sets whether verdicts leave events from now on: they do while an enabled rule of the namespace is about events.
     async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
         let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);

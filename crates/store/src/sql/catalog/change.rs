@@ -202,8 +202,8 @@ impl Tx<'_> {
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
         self.skip_row(&record, Some(change.before), &plan, change.spare, change.now).await?;
-        self.follow(&KEEP_FUTURE, &plan.keep, change, version).await?;
-        self.follow(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
+        self.move_rows(&KEEP_FUTURE, &plan.keep, change, version).await?;
+        self.move_rows(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
         let reopened: Vec<RunId> = plan.reopen.iter().map(|row| row.id).collect();
         self.hand_to_home(&reopened, due.home).await?;
         let delay = change.job.timetable.delay().filter(|_| change.job.enabled);
@@ -211,7 +211,7 @@ impl Tx<'_> {
             .opt_at(plan.next_fire_at)
             .int(plan.next_fire_at.is_none().into())
             .opt_int(delay.map(millis))
-            .opt_int(plan.follows.map(RunId::get))
+            .opt_int(plan.awaited_run.map(RunId::get))
             .int(version)
             .int(change.id.get());
         self.execute_all(update, 1).await?;
@@ -270,7 +270,7 @@ impl Tx<'_> {
             rows: &future,
             before,
             next_fire_at: record.next_fire_at,
-            follows: due.follows,
+            awaited_run: due.follows,
         };
         Ok(plan_edit(after, standing))
     }
@@ -299,7 +299,7 @@ impl Tx<'_> {
     }
 
     /// Moves rows to the new definition.
-    async fn follow(
+    async fn move_rows(
         &mut self,
         statement: &'static Statement,
         rows: &[Moved],

@@ -1,4 +1,4 @@
-//! Tests of the words of each database.
+//! Tests of the SQL that is rendered for each database.
 
 use super::*;
 

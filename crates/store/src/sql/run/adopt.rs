@@ -41,7 +41,7 @@ pub(in crate::sql) const READ_ORPHANS_OF_JOBS: Statement = Statement {
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') AND {check}job_id {in_list}{end}",
 };
-pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
+pub(in crate::sql) const READ_JOBS_LEFT_BY_OWN_LEASES: Statement = Statement {
     name: "read_left_open_of_lease",
     text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < ? \
            AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
@@ -71,7 +71,7 @@ const ADOPT_RUNS: Statement = Statement {
            AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 
-/// A lease that has ended.
+/// The leases of one node that have ended.
 #[derive(Clone, Copy, Debug)]
 struct EndedLease {
     /// Epochs below this one have ended.
@@ -92,7 +92,7 @@ impl Adopt for SqlStore {
         enough: u32,
     ) -> Result<OrphanedJobs> {
         transact!(self, "fence", |tx| {
-            if !tx.holds(token).await? {
+            if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
             let ended = tx.fence(token, dead).await?;
@@ -106,7 +106,7 @@ impl Adopt for SqlStore {
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let mut open = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_LEFT_OPEN).int(token.node.get()).int(token.epoch);
+            let query = Query::new(&READ_JOBS_LEFT_BY_OWN_LEASES).int(token.node.get()).int(token.epoch);
             let rows = self.rows(query.list(chunk.iter().map(|job| job.get()))).await?;
             open.extend(read_ids(&rows, "run", "job_id")?.into_iter().map(JobId::new));
         }
@@ -118,7 +118,7 @@ impl Adopt for SqlStore {
         jobs.sort_unstable();
         jobs.dedup();
         transact!(self, "adopt", |tx| {
-            if !tx.holds(token).await? {
+            if !tx.is_lease_valid(token).await? {
                 return Ok(Adoption { is_refused: true, ..Adoption::default() });
             }
             let ended = tx.fence(token, dead).await?;
@@ -182,7 +182,7 @@ impl Tx<'_> {
         Ok(ended)
     }
 
-    /// The jobs of the first orphans in the order of their jobs.
+    /// The jobs of the first `enough` orphans after the job `after`, in the order of the jobs.
     async fn orphaned_jobs(
         &mut self,
         ended: &BTreeMap<NodeId, EndedLease>,

@@ -34,7 +34,7 @@ pub(super) struct FireKey {
     pub(super) cause: i64,
 }
 
-/// A change of a broadcast's shards.
+/// A change of a broadcast's shards: `closed_count` of them have ended, or with 0, one that had ended has another verdict.
 pub(super) struct ShardCount {
     pub(super) key: FireKey,
     pub(super) closed_count: i32,
@@ -64,7 +64,7 @@ pub(super) struct Broadcast {
     pub(super) folded: Option<Folded>,
 }
 
-/// The verdict of a broadcast was made from those of the shards.
+/// Set once the verdict of a broadcast was made from those of its shards.
 pub(super) struct Folded {
     /// Whether there was no verdict before.
     pub(super) is_first: bool,

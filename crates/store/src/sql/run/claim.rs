@@ -31,13 +31,13 @@ const READ_DENSE_INSTANTS: Statement = Statement {
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
-/// A node whose lease ran out may renew it until it is fenced.
+/// Finds a home that is not fenced: until then a node whose lease ran out may renew it.
 const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
-/// Jobs with open runs of a fenced home: these runs are adopted first, with their job.
-pub(in crate::sql) const READ_LEFT_OPEN: Statement = Statement {
+/// Finds jobs with open runs of a fenced home, which are not claimed: these runs are adopted first, with their job.
+pub(in crate::sql) const READ_JOBS_LEFT_BY_HOME: Statement = Statement {
     name: "read_left_open",
     text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < (SELECT epoch FROM node WHERE id = ?) \
            AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
@@ -239,7 +239,7 @@ impl Claim for SqlStore {
 }
 
 impl Tx<'_> {
-    /// The run that has a key of the job, or had it last, locked.
+    /// Locks the run that has this key of the job, or had it last.
     async fn key_holder(&mut self, job: JobId, name: &str) -> Result<Option<Run>> {
         let Some(row) = self.row(Query::new(&LOCK_TRIGGER_KEY).int(job.get()).text(name)).await? else {
             return Ok(None);
@@ -249,8 +249,7 @@ impl Tx<'_> {
         row.as_ref().map(rows::run).transpose()
     }
 
-    /// Homes of these jobs on other nodes whose lease has not been fenced. A caller with an old list of nodes may take them for
-    /// dead.
+    /// Homes of these jobs that are other nodes and have not been fenced. A caller with an old list of nodes may take them for dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
@@ -272,7 +271,7 @@ impl Tx<'_> {
         let mut open = HashSet::new();
         for (home, jobs) in by_home {
             for chunk in jobs.chunks(CHUNK_MAX) {
-                let query = Query::new(&READ_LEFT_OPEN).int(home).int(home).list(chunk.iter().copied());
+                let query = Query::new(&READ_JOBS_LEFT_BY_HOME).int(home).int(home).list(chunk.iter().copied());
                 for row in self.rows(query).await? {
                     open.insert(JobId::new(Reader::new(&row, "run").int("job_id")?));
                 }
@@ -282,7 +281,7 @@ impl Tx<'_> {
     }
 
     /// Whether the lease is valid, by the database's clock.
-    pub(in crate::sql) async fn holds(&mut self, token: LeaseToken) -> Result<bool> {
+    pub(in crate::sql) async fn is_lease_valid(&mut self, token: LeaseToken) -> Result<bool> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
     }
 
@@ -316,7 +315,7 @@ impl Tx<'_> {
         Ok(token)
     }
 
-    /// Inserts runs and returns those whose key exists.
+    /// Inserts runs and returns those that were left out because a row with their key exists already.
     pub(in crate::sql) async fn insert_runs(&mut self, runs: &[&Run]) -> Result<Vec<RunId>> {
         let (fresh, others): (Vec<&Run>, Vec<&Run>) = runs.iter().partition(|run| rows::is_fresh(run));
         let mut existing = Vec::new();
@@ -372,7 +371,7 @@ impl Tx<'_> {
 }
 
 async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-    if !tx.holds(token).await? {
+    if !tx.is_lease_valid(token).await? {
         return Ok(Claimed { is_refused: true, ..Claimed::default() });
     }
     let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
@@ -410,7 +409,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     claimed.existing = tx.insert_runs(&runs).await?;
     let is_skipped = |run: &&&Run| run.status == RunStatus::Skipped && !claimed.existing.contains(&run.id);
     let skipped: Vec<RunId> = runs.iter().filter(is_skipped).map(|run| run.id).collect();
-    tx.insert_messages(&skipped).await?;
+    tx.insert_failure_records(&skipped).await?;
     Ok(claimed)
 }
 

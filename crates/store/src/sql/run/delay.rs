@@ -22,8 +22,8 @@ const MOVE_FOLLOWED: Statement = Statement {
            is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END {from:ii} WHERE {of_rows:job_due.job_id}",
 };
 
-/// A job whose next fire follows from a run.
-struct Followed {
+/// A job with a fixed delay that waits for the end of a run.
+struct DelayedJob {
     job: i64,
     /// `None` if the job is paused, or has no delay any more.
     delay: Option<Duration>,
@@ -35,14 +35,14 @@ struct Followed {
 /// The jobs with a fixed delay in a batch, and their new next fires.
 #[derive(Default)]
 pub(super) struct Delays {
-    followed: HashMap<RunId, Followed>,
+    followed: HashMap<RunId, DelayedJob>,
     moves: Vec<(i64, Option<Timestamp>)>,
 }
 
 impl Delays {
     /// Locks the jobs of a batch that have a delay; sends nothing to the database if none has.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
-        let delaying = part.iter().filter(|clean| clean.finish.policy.delays);
+        let delaying = part.iter().filter(|clean| clean.finish.policy.has_fixed_delay);
         let mut jobs: Vec<i64> = delaying.map(|clean| clean.finish.job.get()).collect();
         jobs.sort_unstable();
         jobs.dedup();
@@ -55,7 +55,7 @@ impl Delays {
                 let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
                 let delay = delay.map(Duration::from_millis);
                 let (defined_at, now) = (columns.at("updated_at_ms")?, columns.at("now")?);
-                delays.followed.insert(run, Followed { job, delay, defined_at, now });
+                delays.followed.insert(run, DelayedJob { job, delay, defined_at, now });
             }
         }
         Ok(delays)
@@ -63,7 +63,7 @@ impl Delays {
 
     /// Records that a run has its verdict.
     pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
-        let Some(Followed { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
+        let Some(DelayedJob { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
         let next = delay.map(|delay| delayed((fire_at, finished_at), (delay, defined_at), now));
         self.moves.push((job, next));
     }

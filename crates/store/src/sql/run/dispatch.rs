@@ -60,7 +60,7 @@ const SHELVE_RUNS: Statement = Statement {
            executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
            WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}",
 };
-/// Pending, or adopted as running without a start. A run that awaits its children has ended.
+/// Pending, or adopted as running without a start. A run that awaits its children is left out: it is `running`, but has ended itself.
 const LOCK_OWN_NOT_BEGUN: Statement = Statement {
     name: "lock_own_not_begun",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
@@ -73,7 +73,7 @@ const NOTE_RUNNING: Statement = Statement {
            started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} \
            AND {check}run.status IN ('pending', 'running') AND run.started_at_ms IS NULL{end}",
 };
-/// A run in the queue of an executor that its row is not to name has NULL in place of the executor.
+/// For runs in the queue of an executor. The new executor is NULL if the row is not to name it: the row then keeps what it has.
 const NOTE_QUEUED: Statement = Statement {
     name: "note_queued",
     text: "UPDATE {join:iitit}run SET status = 'pending', executor_id = COALESCE(v.column2, run.executor_id), \
@@ -208,7 +208,7 @@ impl Dispatch for SqlStore {
         });
         match &expanded {
             Ok(_) => self.trials.passed("expand", run.get()),
-            // All shards or none are written, so only the statements get smaller.
+            // All shards or none are written, so a failure makes the statements smaller, but not the transaction.
             Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
         }
         expanded

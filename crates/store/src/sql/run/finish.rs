@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rondel_core::outcome::{After, Outcome};
+use rondel_core::outcome::{NextStep, Outcome};
 use rondel_core::run::{BROADCAST, attempt_may_have_begun};
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
@@ -16,7 +16,7 @@ use crate::settle::{self, CleanFinish, Judgement, RunRow};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardCount};
 use crate::sql::run::delay::Delays;
-use crate::sql::run::follow::Followed;
+use crate::sql::run::follow::ReleasedRuns;
 use crate::sql::{Tx, rows};
 use crate::{LeaseToken, Result};
 
@@ -40,7 +40,7 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
-/// The name of the executor is kept without an incarnation: the next attempt goes to another executor first.
+/// The name of the executor is kept, without its incarnation: the next attempt goes to another executor if one is open.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
@@ -177,9 +177,9 @@ impl<'f> Batch<'f> {
         self.write(tx).await?;
         // A crash here must leave the runs open: if they had a verdict without their children, the children would never come.
         failpoint::pass("finish.settled");
-        let Followed { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
+        let ReleasedRuns { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
         self.reported.extend(failed);
-        tx.insert_messages(&self.reported).await?;
+        tx.insert_failure_records(&self.reported).await?;
         let due_at = self.delays.write(tx).await?;
         Ok(Ends { answers: self.answers, due_at, released, awaiting, over })
     }
@@ -220,7 +220,7 @@ impl<'f> Batch<'f> {
                 let started_at = clean.started_at.or(locked.started_at);
                 self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
                 if locked.row.status == RunStatus::Skipped {
-                    // An edit skipped it without releasing the runs that follow from it.
+                    // An edit skipped the run without releasing the runs that follow from it.
                     let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
                     self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                     self.reported.extend(may_be_reported(status).then_some(finish.run));
@@ -230,7 +230,7 @@ impl<'f> Batch<'f> {
                 count_shard(&mut self.broadcasts, locked, 0, finish);
                 self.answers.push(Finished::Late);
             }
-            Judgement::Ends(then @ After::Verdict { status, reason }) => {
+            Judgement::Ends(then @ NextStep::Verdict { status, reason }) => {
                 let (executor_id, executor) = executor();
                 let started_at = clean.started_at.or(locked.started_at);
                 self.verdicts.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
@@ -248,7 +248,7 @@ impl<'f> Batch<'f> {
                 }
                 self.answers.push(Finished::Stored(then, None));
             }
-            Judgement::Ends(then @ After::Retry { due_at, reason, lost_count }) => {
+            Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
                 self.ended.push(EndedAttempt {
                     finish: clean,

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::graph::{DEPTH_MAX, Edge, Graph};
 use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Fold, Follower, Member, ParentResult, Root, params};
+use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Follower, Member, ParentResult, ParentUpdate, Root, params};
 use crate::ledger::{Finisher, lease_of_home};
 use crate::outbox::is_failure;
 use crate::sql::catalog::read::READ_JOB_NAMES;
@@ -60,7 +60,7 @@ const TAKE_HOMES: Statement = Statement {
 
 /// The effects of a batch of ends.
 #[derive(Debug, Default)]
-pub(super) struct Followed {
+pub(super) struct ReleasedRuns {
     /// Children that may run.
     pub(super) released: Vec<Run>,
     /// Runs that await their children from now on.
@@ -87,10 +87,10 @@ struct Roots {
 impl Tx<'_> {
     /// Releases and skips the children of runs that have just got their verdict, and counts the open children of those
     /// that await theirs.
-    pub(super) async fn follow_runs(&mut self, finisher: Finisher<'_>, ended: &[EndedRun]) -> Result<Followed> {
+    pub(super) async fn follow_runs(&mut self, finisher: Finisher<'_>, ended: &[EndedRun]) -> Result<ReleasedRuns> {
         let ended = self.with_fires(ended).await?;
         if ended.is_empty() {
-            return Ok(Followed::default());
+            return Ok(ReleasedRuns::default());
         }
         let Roots { roots, mut members, now } = self.lock_roots(&ended).await?;
         let (graph, created) = self.read_graph_below(&roots).await?;
@@ -129,7 +129,7 @@ impl Tx<'_> {
         Ok(ended.iter().filter(has_fire).copied().collect())
     }
 
-    /// A root that was removed as too old has no row any more, and nothing follows in its fire.
+    /// Locks the rows of the roots. A root that was removed as too old has no row any more, and nothing follows in its fire.
     async fn lock_roots(&mut self, ended: &[EndedRun]) -> Result<Roots> {
         let ids: BTreeSet<i64> = ended.iter().map(|ended| ended.root().get()).collect();
         let ids: Vec<i64> = ids.into_iter().collect();
@@ -158,7 +158,7 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    /// All that follows from the roots' jobs, level by level, and when those jobs were created.
+    /// All jobs that follow from the roots' jobs, level by level, and when they were created.
     async fn read_graph_below(&mut self, roots: &[Root]) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
         let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
         let mut level: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
@@ -282,8 +282,8 @@ impl Tx<'_> {
         Ok(candidates)
     }
 
-    async fn write_folds(&mut self, folds: Vec<Fold>, now: Timestamp) -> Result<Followed> {
-        let mut followed = Followed::default();
+    async fn write_folds(&mut self, folds: Vec<ParentUpdate>, now: Timestamp) -> Result<ReleasedRuns> {
+        let mut followed = ReleasedRuns::default();
         for fold in &folds {
             match fold.status.is_terminal() {
                 false if fold.is_new => followed.awaiting.push((fold.job, fold.run)),

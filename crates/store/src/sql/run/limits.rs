@@ -1,4 +1,4 @@
-//! The nodes that count for the limits that jobs share.
+//! The nodes that count the runs of the limits that jobs share.
 
 use async_trait::async_trait;
 use rondel_core::NodeId;

@@ -1,4 +1,4 @@
-//! Jobs that move from home to home with their unsent open runs, or stay.
+//! Moves jobs with their unsent open runs from home to home.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -171,7 +171,7 @@ impl Move for SqlStore {
         }
         transact!(self, "free_jobs", |tx| {
             let is_dead = tx.row(Query::new(&READ_DEAD).int(dead.get())).await?.is_some();
-            if !is_dead || !tx.holds(token).await? {
+            if !is_dead || !tx.is_lease_valid(token).await? {
                 return Ok(0);
             }
             let locked = tx.lock_moving(&jobs, dead).await?;
@@ -215,7 +215,7 @@ impl OpenRun {
 impl Tx<'_> {
     async fn move_jobs(&mut self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let mut moved = MovedJobs::default();
-        if !self.holds(token).await? {
+        if !self.is_lease_valid(token).await? {
             return Ok(moved);
         }
         let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
@@ -325,7 +325,7 @@ impl Tx<'_> {
         Ok(going.into_iter().map(RunId::new).collect())
     }
 
-    /// Locks the named runs of the jobs in `joining` that were not sent.
+    /// Locks those of the named runs that were not sent, of the jobs in `joining`.
     async fn unsent_of(
         &mut self,
         token: LeaseToken,

@@ -133,7 +133,7 @@ pub(in crate::sql) const LIST_BELOW: Statement = Statement {
         " FROM run WHERE parent_id IS NOT NULL AND parent_id {in_list} ORDER BY id LIMIT ?"
     ),
 };
-/// A shard has its broadcast as its parent.
+/// Leaves out shards, whose parent is their broadcast.
 pub(in crate::sql) const LIST_PLANNED: Statement = Statement {
     name: "list_planned",
     text: concat!(

@@ -256,7 +256,7 @@ impl Terms {
     }
 }
 
-/// A text within a pattern of `LIKE`. The databases differ in which letters outside of ASCII they take for the same, so these match
+/// A text within a pattern of `LIKE`. The databases differ in which letters outside of ASCII they treat as equal, so such letters match
 /// anything.
 fn like(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
@@ -279,11 +279,11 @@ impl SearchRuns for SqlStore {
         }
         let walk = Walk::new(namespace, search);
         let terms = Terms::new(search);
-        let stretch = self.stretch(walk, search).await?;
+        let range = self.search_range(walk, search).await?;
         let limit = usize::try_from(search.limit).unwrap_or(usize::MAX);
         let (mut runs, mut from, mut count) = (Vec::new(), search.from, search.limit.max(1));
         while runs.len() < limit {
-            let read = rows::runs(&self.rows(query(walk, &stretch, search, (&terms, from, count))).await?)?;
+            let read = rows::runs(&self.rows(query(walk, &range, search, (&terms, from, count))).await?)?;
             let is_end = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
             from = read.last().map(|run| search.place(run)).or(from);
             runs.extend(read.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
@@ -297,13 +297,13 @@ impl SearchRuns for SqlStore {
         if search.is_backward {
             runs.reverse();
         }
-        Ok(FoundRuns { runs, stopped_at: stretch.stopped_at.filter(|_| !is_full || search.order != RunOrder::Newest) })
+        Ok(FoundRuns { runs, stopped_at: range.stopped_at.filter(|_| !is_full || search.order != RunOrder::Newest) })
     }
 }
 
 impl SqlStore {
     /// The part of the index that a search reads: the range that it asks for, within the bound.
-    async fn stretch(&self, walk: Walk, search: &RunSearch) -> Result<SearchRange> {
+    async fn search_range(&self, walk: Walk, search: &RunSearch) -> Result<SearchRange> {
         let (first, end) = search.ids();
         let by_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());
         let ids = match (by_id, search.is_backward) {
@@ -311,7 +311,7 @@ impl SqlStore {
             (Some(id), false) => (first, end.min(id)),
             (Some(id), true) => (first.max(id.saturating_add(1)), end),
         };
-        let mut stretch = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
+        let mut range = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
         let look_at = i64::from(search.look_at.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
         let Some([down, up]) = walk.ends() else {
@@ -319,34 +319,34 @@ impl SqlStore {
             let last = self.row(Query::new(&END_OF_JOB).int(walk.key()).int(until).int(look_at)).await?;
             if let Some(last) = last {
                 let mut columns = Reader::new(&last, "run");
-                stretch.fires_from = columns.int("fire_at_ms")?;
-                stretch.stopped_at = Some(RunId::new(columns.int("id")?));
+                range.fires_from = columns.int("fire_at_ms")?;
+                range.stopped_at = Some(RunId::new(columns.int("id")?));
             }
-            return Ok(stretch);
+            return Ok(range);
         };
         let last = match goes_up {
             true => Query::new(up).int(walk.key()).int(ids.0 - 1).int(look_at),
             false => Query::new(down).int(walk.key()).int(ids.1).int(look_at),
         };
-        let Some(last) = self.row(last).await? else { return Ok(stretch) };
+        let Some(last) = self.row(last).await? else { return Ok(range) };
         let last = Reader::new(&last, "run").int("id")?;
         if goes_up && last < ids.1 {
-            stretch.ids.1 = last.saturating_add(1);
+            range.ids.1 = last.saturating_add(1);
         } else if !goes_up && last > ids.0 {
-            stretch.ids.0 = last;
-            stretch.stopped_at = Some(RunId::new(last));
+            range.ids.0 = last;
+            range.stopped_at = Some(RunId::new(last));
         }
-        Ok(stretch)
+        Ok(range)
     }
 }
 
 fn query(
     walk: Walk,
-    stretch: &SearchRange,
+    range: &SearchRange,
     search: &RunSearch,
     (terms, from, count): (&Terms, Option<RunPlace>, u32),
 ) -> Query {
-    let (mut first, mut end) = stretch.ids;
+    let (mut first, mut end) = range.ids;
     if let Some(from) = from.filter(|_| search.order == RunOrder::Newest) {
         if search.is_backward {
             first = first.max(from.id.get().saturating_add(1));
@@ -355,7 +355,7 @@ fn query(
         }
     }
     let since = search.since.map_or(i64::MIN, Timestamp::as_millis);
-    let mut query = Query::new(walk.statement(search)).int(walk.key()).int(first).int(end).int(stretch.fires_from);
+    let mut query = Query::new(walk.statement(search)).int(walk.key()).int(first).int(end).int(range.fires_from);
     query = query.int(search.until.map_or(i64::MAX, Timestamp::as_millis)).int(since);
     query = query.int(search.since.map_or(0, IdGen::first_at));
     let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };

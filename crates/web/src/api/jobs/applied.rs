@@ -57,7 +57,7 @@ pub(super) struct Item {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedFires")]
 struct FiresJson {
-    /// Up to here they were compared.
+    /// The end of the range in which fires were compared.
     to: Timestamp,
     /// Whether that is the whole week.
     is_whole: bool,

@@ -32,7 +32,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
 use crate::routes::Routes;
-use crate::shares::{self, ApplyRoom, HeldPlace, Trial};
+use crate::shares::{self, ApplyRoom, DryRunAnswer, HeldPlace};
 use crate::state::Web;
 use crate::yaml::{Node, documents};
 
@@ -89,12 +89,12 @@ impl FromRequest<Web> for Documents {
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
         let place = caller.map(|caller| shares::place(web, Place::Apply, caller)).transpose()?;
         let bytes = whole(request, APPLY_LEN_MAX).await?;
-        // The text of a list is bounded by its bytes; its definitions take several times as much memory.
+        // Waits for room in memory: the definitions of a list take several times as much of it as their text.
         let room = match caller {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
         };
-        // Reading a large list takes longer than other requests should wait for this thread.
+        // Parsed on a thread for blocking work: a large list takes longer than other requests should wait for this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
             Ok(found) => found.map(|found| Self { held: (place, room), ..found }),
@@ -253,7 +253,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     Ok(of_saving(applying).await?.into_response(false))
 }
 
-/// Answers with the plan of a list, of which nothing else is kept.
+/// Answers with the plan of a list. Each planned job is turned into text at once, and nothing else of it is kept.
 async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let report = |job: PlannedJob| {
@@ -268,7 +268,7 @@ async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application
     }
     call.note.dry_run();
     let mut response = items.into_response(true);
-    response.extensions_mut().insert(Trial);
+    response.extensions_mut().insert(DryRunAnswer);
     Ok(response)
 }
 
@@ -279,7 +279,7 @@ async fn not_planned(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErro
     }
 }
 
-/// Checks that the caller may change the job that has this name already.
+/// Checks that the caller may change the existing job with this name, if there is one.
 fn check_sight(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
     let taken = || {
         let name = quoted(&job.name);
@@ -334,10 +334,10 @@ struct Applying {
     web: Web,
     caller: Recheck,
     namespace: NamespaceId,
-    /// The apps of all of its jobs; `None` for those that do not exist yet, and for the namespace itself.
+    /// The apps of all of its jobs. `None` stands for an app that does not exist yet, which needs the permission on the whole namespace.
     apps: BTreeSet<Option<AppId>>,
     total: usize,
-    /// How many jobs are done.
+    /// How many jobs are saved.
     count: usize,
     _held: (Option<HeldPlace>, Option<ApplyRoom>),
 }

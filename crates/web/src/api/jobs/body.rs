@@ -1,4 +1,4 @@
-//! A job's definition in a body: read whole, patched, and with the complaint at the right place.
+//! Reads a job's definition from a body, whole or as a patch. Each error has the pointer to its place in the body.
 
 use rondel_core::JobSpec;
 use rondel_core::shape::{self, Document, Misfit};
@@ -43,7 +43,7 @@ fn from_document(document: Document) -> Result<JobSpec, Problem> {
     })
 }
 
-/// All errors of a definition: its deviations from the shape of one, and the values that break a rule.
+/// All errors of a definition: deviations from its shape, and values that break a rule.
 pub(super) fn complaints(misfit: &Misfit<JobSpec>) -> (Vec<Complaint>, usize) {
     let mut complaints: Vec<Complaint> = misfit.errors.iter().map(|error| complaint("", error)).collect();
     let shape_count = complaints.len();

@@ -37,7 +37,7 @@ const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
 /// Few, since each version may have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
-/// How many versions of one instant are read to find those before it.
+/// Bound for the versions that are read to find those before a given one: many may have been saved at the same instant.
 const SAME_INSTANT_MAX: usize = 1_000;
 
 /// The range of a list of fires.
@@ -95,7 +95,7 @@ impl FromQuery for VersionsQuery {
     }
 }
 
-/// An instant between 1970 and 2200.
+/// Parses an instant of the years 1970 to 2199.
 pub(crate) fn instant(text: &str) -> Result<Timestamp, String> {
     let at: Timestamp = text.parse().map_err(|error: rondel_core::TimeError| error.to_string())?;
     let last = Timestamp::from_secs(7_258_118_400);
@@ -111,7 +111,7 @@ pub(super) struct EntryJson {
     #[serde(skip_serializing_if = "Option::is_none")]
     last_fire_at: Option<Timestamp>,
     count: u64,
-    /// The status of the run where there is one, else what else became of it.
+    /// The status of the fire's run or, without a run, why there is none.
     #[schemars(extend("enum" = Verdict::codes().collect::<Vec<_>>()))]
     verdict: &'static str,
     run: Option<RunId>,
@@ -197,7 +197,7 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job is read first: a fire that is claimed in between has a row, and is shown with it.
+    // The job is read before its fires: a fire that is claimed in between then has a run, which is shown.
     let record = find(&call, &name).await?;
     let query = &call.query;
     let listing = Listing::new("fires", (record.id, query.from, query.to));
@@ -328,8 +328,8 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// `count` of the versions before `before`, the newest first. The store also returns those of the same instant, which only their numbers
-/// distinguish; if there are too many of them, more are read.
+/// The newest `count` versions before the version `before`, the newest first. The store returns the versions saved up to `to`, among them
+/// some that are not before `before`; if too few are left, more are read.
 async fn older<Q>(
     call: &Call<Q>,
     job: JobId,

@@ -92,7 +92,7 @@ struct GroupJson {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PumpCounts")]
 struct CountsJson {
-    /// Selects.
+    /// How many selects were executed.
     fetches: i64,
     /// Rows that they returned.
     rows: i64,
@@ -204,7 +204,7 @@ fn fill(
     Ok((page.into_items(), None))
 }
 
-/// The refusal of a job that is no pump job.
+/// The refusal of a request for the items of a job that is no pump job.
 pub(crate) fn no_pump(name: &str) -> Problem {
     Problem::new(Code::NotAPump, format!("job {} has no `pump` in its definition, so it has no items", quoted(name)))
 }

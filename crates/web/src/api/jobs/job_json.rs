@@ -110,7 +110,7 @@ pub(super) async fn answer(
     answer_with(call, status, record, (last_run, None)).await
 }
 
-/// Like `answer`, with what was done with the job's open runs.
+/// Like `answer`, and with what became of the job's open runs.
 pub(super) async fn answer_with<Q>(
     call: &Call<Q>,
     status: StatusCode,

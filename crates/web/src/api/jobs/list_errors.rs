@@ -22,7 +22,7 @@ impl ListErrors {
         self.count == 0
     }
 
-    /// Adds the errors of one item: `count` of them, of which only some need be given.
+    /// Adds the errors of one item. It has `count` of them, of which `complaints` may hold only some.
     pub(super) fn add(&mut self, index: usize, complaints: Vec<Complaint>, count: usize) {
         self.count += count;
         for complaint in complaints {
@@ -40,7 +40,7 @@ impl ListErrors {
         }
     }
 
-    /// Adds an error whose pointer leads into the list.
+    /// Adds an error whose pointer begins with the item's index in the list, if it has one.
     pub(super) fn add_located(&mut self, complaint: Complaint) {
         match complaint.pointer.as_deref().and_then(split) {
             Some((index, below)) => {

@@ -1,4 +1,4 @@
-//! Jobs: one file for each thing that can be done to them, with its route and its text in the API's document.
+//! Jobs: one file for each thing that can be done to them, with its route and its text in the OpenAPI document.
 //!
 //! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
 //! - `bulk` applies one action to many jobs;

@@ -27,9 +27,9 @@ impl FromQuery for QueuedQuery {
 pub(super) struct QueuedJson {
     /// Runs that were queued and are skipped.
     dropped: u64,
-    /// Are queued, and run when their turn comes.
+    /// Runs that stay queued, and run when their turn comes.
     kept: u64,
-    /// Are with executors, and go on.
+    /// Runs that executors have, which continue.
     running: u64,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-/// Puts back what code declares.
+/// Restores the definition that code declares.
 async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
     let saved = put_back(&call, &name, &if_match).await?;
     answer(&call, StatusCode::OK, &saved, None).await

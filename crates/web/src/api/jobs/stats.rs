@@ -85,8 +85,8 @@ async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Resul
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
 }
 
-/// The instant from which on a job's counts are of apps that the caller sees. Counts are kept by job only, so those of an hour in which the
-/// job moved belong to the app that it left.
+/// The instant from which on all of a job's counts belong to apps that the caller sees. Counts are kept by job and not by app, so those of
+/// an hour in which the job moved belong to the app that it left.
 pub(crate) async fn seen_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -97,7 +97,7 @@ pub(crate) async fn seen_from<Q>(
         return Ok(from);
     }
     let end = to;
-    // When the next newer definition began to apply: the newest one is read first.
+    // When the version after the one at hand was saved: versions are read from the newest to the oldest.
     let mut next_began_at = None;
     loop {
         let found = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;

@@ -12,7 +12,7 @@ use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::JobRecord;
 use rondel_store::cluster::Node;
-use rondel_store::rollups::{JobPulse, JobTrouble, PointKind, RunMark};
+use rondel_store::rollups::{JobTrouble, NewestOutcomes, PointKind, RunMark};
 
 use super::super::view::own_message;
 use crate::api::executors;
@@ -25,15 +25,15 @@ use crate::problem::Problem;
 const JOB_COUNT: u32 = 40;
 /// Maximum number of open runs of each status that are counted.
 pub(crate) const OPEN_COUNT: u32 = 2_000;
-/// Runs under way that are compared with others of their job: those that began first.
+/// How many of the runs under way, the oldest first, are compared with the usual durations of their jobs.
 const UNDER_WAY_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
 /// How many tokens are read, the newest first.
 const TOKEN_COUNT: u32 = 200;
-/// Lateness is that of this last period.
+/// How far back lateness is measured.
 const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
-/// The usual durations of a job are those of this last period.
+/// How far back the usual durations of a job are measured.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far ahead the next fire is searched for.
 const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -165,11 +165,11 @@ impl Jobs {
 
 async fn failing<Q>(
     call: &Call<Q>,
-    (pulses, troubled): (&[JobPulse], &[JobTrouble]),
+    (pulses, troubled): (&[NewestOutcomes], &[JobTrouble]),
     (jobs, lang): (&Jobs, Lang),
 ) -> Result<Vec<Failing>, Problem> {
-    let is_enabled = |pulse: &&JobPulse| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
-    let pulses: Vec<&JobPulse> = pulses.iter().filter(is_enabled).collect();
+    let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
+    let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
     let is_failure = |trouble: &&JobTrouble| trouble.status != RunStatus::Skipped;
     let mut newest: BTreeMap<JobId, RunId> = BTreeMap::new();
     for trouble in troubled.iter().filter(is_failure) {
@@ -184,7 +184,7 @@ async fn failing<Q>(
         let run = runs.iter().find(|run| run.job == job)?;
         own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
     };
-    let fact = |pulse: &&JobPulse| {
+    let fact = |pulse: &&NewestOutcomes| {
         Some(Failing {
             job: jobs.0.get(&pulse.job)?.spec.name.clone(),
             streak: pulse.streak,

@@ -9,7 +9,7 @@ use axum::response::Response;
 use futures_util::future::try_join4;
 use http::StatusCode;
 use rondel_core::Timestamp;
-use rondel_core::attention::{LATENESS_OBJECTIVE, Look, Severity, needs_a_look};
+use rondel_core::attention::{Finding, LATENESS_OBJECTIVE, Severity, needs_a_look};
 use rondel_core::sketch::Step;
 use rondel_store::catalog::JobQuery;
 
@@ -53,7 +53,7 @@ struct NowPage {
     drawing: Drawing,
     /// Whether there is no job yet, so that the first steps are shown.
     is_new: bool,
-    /// The option that commands need in a namespace other than the first.
+    /// The `--namespace` option for commands; empty in the default namespace.
     of_namespace: String,
 }
 
@@ -82,7 +82,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let ask = Ask { by: By::Job, from: scale.from, to: scale.to, app: None, contains: None, lane_count: LANE_COUNT };
-    // Four reads that are independent of each other, except that two share the trouble.
+    // Four reads that are independent of each other, except that two share `trouble`.
     let trouble = Trouble::default();
     let known = facts::read(&page.call, &trouble, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
@@ -137,13 +137,15 @@ fn health(of: Health, facts: &rondel_core::attention::Facts, (now, t): (Timestam
 }
 
 /// A line about what needs attention, with the page on which to act.
-fn row(look: &Look, now: Timestamp, t: &'static Texts) -> LookRow {
+fn row(look: &Finding, now: Timestamp, t: &'static Texts) -> LookRow {
     let since = |at: Timestamp| length(now.since(at), t);
     let job = |name: &str| format!("/jobs/{name}");
     let (name, href, text) = match look {
-        Look::NodeLost(name, at) => (name.clone(), "/executors".to_owned(), t.now_node_lost(since(*at))),
-        Look::LoopFails(node, name, at) => (node.clone(), "/executors".to_owned(), t.now_loop_fails(name, since(*at))),
-        Look::Fails(failing) => {
+        Finding::NodeLost(name, at) => (name.clone(), "/executors".to_owned(), t.now_node_lost(since(*at))),
+        Finding::LoopFails(node, name, at) => {
+            (node.clone(), "/executors".to_owned(), t.now_loop_fails(name, since(*at)))
+        }
+        Finding::Fails(failing) => {
             let words = match (failing.succeeded_at, failing.streak) {
                 (None, count) => t.now_never(count, since(failing.since)),
                 (Some(_), 1) => t.now_failed_once(since(failing.since)),
@@ -153,22 +155,22 @@ fn row(look: &Look, now: Timestamp, t: &'static Texts) -> LookRow {
             let runs = pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
             (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
         }
-        Look::NoExecutor(unoffered) => {
+        Finding::NoExecutor(unoffered) => {
             let text = t.now_no_executor(unoffered.count, &unoffered.handler);
             (unoffered.job.clone(), format!("/jobs/{}/fires?at=", unoffered.job), text)
         }
-        Look::Late(lateness) => {
+        Finding::Late(lateness) => {
             let text = t.now_late(length(*lateness, t), length(LATENESS_OBJECTIVE, t));
             (t.now_late_name.to_owned(), "/timeline".to_owned(), text)
         }
-        Look::Long(run) => {
+        Finding::Long(run) => {
             let usual = run.usual.map(|usual| length(usual, t)).unwrap_or_default();
             (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual))
         }
-        Look::TokenEnds(name, at) => {
+        Finding::TokenEnds(name, at) => {
             (name.clone(), "/account".to_owned(), t.now_token(Moment::new(*at, now, t).relative))
         }
-        Look::Paused(name, at) => (name.clone(), job(name), t.now_paused(since(*at))),
+        Finding::Paused(name, at) => (name.clone(), job(name), t.now_paused(since(*at))),
     };
     let class = match look.severity() {
         Severity::Bad => "bad",
