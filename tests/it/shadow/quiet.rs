@@ -105,7 +105,7 @@ async fn an_account_that_may_only_read_switches_nothing() {
     assert_eq!(pair.job("job-1").await["mode"], Value::from("shadow"));
 }
 
-/// Without --yes, the command tells where each job runs now, and what would become of it.
+/// Without --yes, the command reports where each job runs now, and what would happen to it.
 #[tokio::test]
 async fn a_rehearsal_names_where_each_job_runs() {
     let Some(pair) = Pair::start().await else { return };

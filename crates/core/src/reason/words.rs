@@ -98,8 +98,7 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
     }
 }
 
-/// Why a run has its verdict. If it failed for a reason that keeps attempts from beginning, an earlier attempt had begun, and the clause
-/// states that no further one could.
+/// Why a run has its verdict. For a reason that keeps attempts from beginning, the clause states that no further attempt could begin.
 #[must_use]
 pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
     match (status, reason) {

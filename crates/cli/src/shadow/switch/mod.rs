@@ -180,7 +180,7 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
         };
         let is_wanted = direction == Direction::Promote && job.is_shadow && !refused.contains_key(&job.name);
         if is_wanted && job.handler.starts_with(GLUE) {
-            result.push_str("; its script needs an executor in Java, and executors do not tell whether they are");
+            result.push_str("; its script needs an executor in Java: check that one is online");
         }
         outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), result));
     }
