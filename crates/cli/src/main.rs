@@ -77,10 +77,6 @@ use clap::CommandFactory as _;
 
 use crate::args::Cli;
 
-/// Not the allocator of the C library, which is slow when threads hand rows and messages to each other, as those of a server do.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     completion::answer(Cli::command);
     Cli::read().run()

@@ -226,7 +226,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Relay {
                 fn ask_fences(requests: &[FenceRequest], forget: Timestamp) -> ();
-                fn fence_requests(token: LeaseToken, since: Timestamp, limit: u32) -> Vec<FenceRequest>;
+                fn fences_to_relay(token: LeaseToken, since: Timestamp, limit: u32) -> Vec<FenceRequest>;
                 fn answer_fences(answers: &[RelayedAnswer], now: Timestamp) -> ();
                 fn fence_answers(asker: NodeId, since: Timestamp, limit: u32) -> Vec<RelayedAnswer>;
             } also {});

@@ -139,7 +139,7 @@ impl AdoptLoop {
             return Ok(());
         }
         let since = shared.clock.now() - FENCE_ASKED_WITHIN;
-        let requests = shared.store.fence_requests(held.token, since, FENCE_PAGE).await?;
+        let requests = shared.store.fences_to_relay(held.token, since, FENCE_PAGE).await?;
         if !requests.is_empty() {
             drop(shared.events.send(Event::FencesAsked(requests)).await);
         }

@@ -107,7 +107,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
 }
 
 /// These runs are known not to have been received: they wait for an executor again.
-pub(super) fn unsend(d: &mut Decision<'_>, runs: &[RunId]) {
+pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     let now = d.now;
     let token = d.facts.token;
     let (mut marks, mut gone) = (Vec::new(), Vec::new());

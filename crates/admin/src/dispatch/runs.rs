@@ -157,7 +157,7 @@ enum Entry {
 enum Hand {
     /// An executor has it, or is about to get it.
     Active(Box<Active>),
-    /// An executor may have it, sent under a lease that has ended.
+    /// In a roll call: it was sent under a lease that has ended, and an executor may have it.
     Called(Box<Ready>),
 }
 

@@ -136,7 +136,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         }
         if let Reply::Refused(why, _) = reply {
             let handler = active.ready.definition.job.handler.clone();
-            outbox::unsend(d, &[run]);
+            outbox::take_back_unsent(d, &[run]);
             refused(d, executor, &handler, why);
         }
     }

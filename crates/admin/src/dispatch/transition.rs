@@ -48,7 +48,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
             answers::flush_questions(d);
         }
         Event::Sent(executor, runs) => outbox::sent(d, executor, &runs),
-        Event::NotSent(runs) => outbox::unsend(d, &runs),
+        Event::NotSent(runs) => outbox::take_back_unsent(d, &runs),
         Event::StepRefused(step) => step_refused(d, step),
         Event::EndRefused(run, attempt, phase) => verdicts::end_refused(d, run, attempt, phase),
         Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),

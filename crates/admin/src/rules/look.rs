@@ -61,7 +61,7 @@ pub(super) struct LookContext<'a> {
 }
 
 /// Evaluates everything that is due in a namespace, and stores the decisions.
-pub(super) async fn look(node: &Node, namespace: NamespaceId) -> Result<Looked, StoreError> {
+pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<Looked, StoreError> {
     let store = node.store();
     let Some(version) = store.alert_version(namespace).await? else {
         return Ok(Looked::Done { count: 0, is_more: false });

@@ -74,7 +74,7 @@ impl RuleLoop {
             if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
                 break;
             }
-            match look::look(&self.node, namespace).await? {
+            match look::evaluate_due(&self.node, namespace).await? {
                 look::Looked::Done { count, is_more } => {
                     changed += count;
                     if !is_more {

@@ -267,8 +267,8 @@ impl InMemory {
         (taken, blocked.is_none())
     }
 
-    /// Adds those of these runs that are only in the store, where they wait or were left, so that they can end. Returns them: as many as
-    /// may be here for that. No scan takes them up from now on.
+    /// Adds, so that they can end, those of these runs that only the store has (waiting, or left there), up to the limit for that, and
+    /// returns them. From now on, no scan takes them up.
     pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut known = self.lock();
         let mut is_admitted = |run: &Run| {

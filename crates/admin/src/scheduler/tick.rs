@@ -26,7 +26,7 @@ use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: enough for the reading, and less than the promise to editors.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long before its instant a run is read at the earliest: a run that is due late in its second waits until then.
+/// A run is read at most this long before its instant: until then, one that is due late in its second waits.
 const AHEAD_MAX: Duration = Duration::from_millis(900);
 /// The delay before a reading that the database did not answer is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);

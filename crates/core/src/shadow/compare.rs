@@ -262,7 +262,7 @@ impl Found {
         let raise = |lateness: &mut Lateness, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
         raise(&mut comparison.rondel_lateness, own_late);
         raise(&mut comparison.old_lateness, old_late);
-        if is_other(own.executor.as_deref(), &old.executor) {
+        if is_other_executor(own.executor.as_deref(), &old.executor) {
             comparison.other_executor += 1;
             comparison.differences.push(Difference {
                 executor: own.executor.clone(),
@@ -322,7 +322,7 @@ pub fn name_all(names: &[&str]) -> Option<String> {
 }
 
 /// Whether the other scheduler chose an executor that is not among those chosen here. `old` is the name of that executor in Rondel.
-fn is_other(own: Option<&str>, old: &str) -> bool {
+fn is_other_executor(own: Option<&str>, old: &str) -> bool {
     let names = own.unwrap_or_default();
     let is_same = |name: &str| name == old || name.starts_with(MORE);
     !names.is_empty() && !old.is_empty() && !names.split(", ").any(is_same)
@@ -398,7 +398,7 @@ mod tests {
             (None, "a-1", false),
             (Some("a-1"), "", false),
         ] {
-            assert_eq!(is_other(own, old), expected, "{own:?} {old}");
+            assert_eq!(is_other_executor(own, old), expected, "{own:?} {old}");
         }
     }
 

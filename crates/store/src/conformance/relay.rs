@@ -19,7 +19,7 @@ pub async fn fences_are_relayed_by_who_hears_the_executor(store: &dyn Store) {
     store.ask_fences(std::slice::from_ref(&request), Timestamp::EPOCH).await.unwrap();
     store.ask_fences(&[], Timestamp::EPOCH).await.unwrap();
     let asked = async |token, since| {
-        let all = store.fence_requests(token, since, 1_000).await.unwrap();
+        let all = store.fences_to_relay(token, since, 1_000).await.unwrap();
         all.into_iter().filter(|request| request.executor == record.id).collect::<Vec<_>>()
     };
     assert_eq!(asked(hears, start).await, std::slice::from_ref(&request));

@@ -43,7 +43,7 @@ pub trait Relay {
 
     /// Questions of other servers since `since` without an answer, to executors that have an open stream to the node of `token`, at
     /// most `limit`.
-    async fn fence_requests(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>>;
+    async fn fences_to_relay(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>>;
 
     /// Stores answers. The first answer to a question stays.
     async fn answer_fences(&self, answers: &[RelayedAnswer], now: Timestamp) -> Result<()>;

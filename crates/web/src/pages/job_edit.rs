@@ -156,7 +156,7 @@ struct CodePart {
 
 /// The request and the command for the fields that were typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (was, made) = typed_spec(&page, &fields).await;
+    let (was, made) = edited_job(&page, &fields).await;
     let part = match made {
         Ok(spec) => CodePart { t: page.t, code: Some(code_of(&page, was.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
@@ -165,7 +165,7 @@ pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Pr
 }
 
 /// The name of the job that is edited, and the definition that the fields describe.
-async fn typed_spec(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
+async fn edited_job(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
     let mut base = Value::Object(serde_json::Map::new());
     let mut was = None;
     let name = fields.get("was");
@@ -188,7 +188,7 @@ struct YamlPart {
 
 /// The fields that were typed so far, as YAML: the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (_, made) = typed_spec(&page, &fields).await;
+    let (_, made) = edited_job(&page, &fields).await;
     let (whole, error) = match made {
         Ok(spec) => (as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),

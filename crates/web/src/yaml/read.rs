@@ -40,13 +40,13 @@ pub struct Node {
     pub line: usize,
     /// The column, from 1.
     pub column: usize,
-    kind: Kind,
+    content: Content,
     size: Size,
 }
 
 /// The content of a node. An anchor and its aliases share it.
 #[derive(Clone, Debug)]
-enum Kind {
+enum Content {
     Scalar(Arc<Value>),
     List(Arc<Vec<Node>>),
     Map(Arc<Vec<(String, Node)>>),
@@ -90,7 +90,7 @@ pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
             (Event::DocumentStart, _) => {
                 loader.anchors.clear();
                 let node = loader.node()?;
-                if !matches!(&node.kind, Kind::Scalar(value) if value.is_null()) {
+                if !matches!(&node.content, Content::Scalar(value) if value.is_null()) {
                     documents.push(node);
                 }
             }
@@ -103,19 +103,19 @@ impl Node {
     /// The items of a list; the node itself if it is no list.
     #[must_use]
     pub fn items(self) -> Vec<Self> {
-        match self.kind {
-            Kind::List(items) => Arc::unwrap_or_clone(items),
-            Kind::Scalar(_) | Kind::Map(_) => vec![self],
+        match self.content {
+            Content::List(items) => Arc::unwrap_or_clone(items),
+            Content::Scalar(_) | Content::Map(_) => vec![self],
         }
     }
 
     /// The value.
     #[must_use]
     pub fn value(&self) -> Value {
-        match &self.kind {
-            Kind::Scalar(value) => (**value).clone(),
-            Kind::List(items) => items.iter().map(Self::value).collect(),
-            Kind::Map(fields) => {
+        match &self.content {
+            Content::Scalar(value) => (**value).clone(),
+            Content::List(items) => items.iter().map(Self::value).collect(),
+            Content::Map(fields) => {
                 fields.iter().map(|(key, node)| (key.clone(), node.value())).collect::<Map<_, _>>().into()
             }
         }
@@ -123,10 +123,10 @@ impl Node {
 
     /// Drops the texts that no other node shares, and keeps the places of all nodes.
     pub fn forget_texts(&mut self) {
-        match &mut self.kind {
-            Kind::Scalar(value) => *value = Arc::new(Value::Null),
-            Kind::List(items) => Arc::get_mut(items).into_iter().flatten().for_each(Self::forget_texts),
-            Kind::Map(fields) => {
+        match &mut self.content {
+            Content::Scalar(value) => *value = Arc::new(Value::Null),
+            Content::List(items) => Arc::get_mut(items).into_iter().flatten().for_each(Self::forget_texts),
+            Content::Map(fields) => {
                 Arc::get_mut(fields).into_iter().flatten().for_each(|(_, node)| node.forget_texts());
             }
         }
@@ -138,10 +138,10 @@ impl Node {
         let mut node = self;
         for part in pointer.split('/').skip(1) {
             let part = part.replace("~1", "/").replace("~0", "~");
-            let below = match &node.kind {
-                Kind::Scalar(_) => None,
-                Kind::List(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
-                Kind::Map(fields) => fields.iter().find(|(key, _)| *key == part).map(|(_, node)| node),
+            let below = match &node.content {
+                Content::Scalar(_) => None,
+                Content::List(items) => part.parse::<usize>().ok().and_then(|index| items.get(index)),
+                Content::Map(fields) => fields.iter().find(|(key, _)| *key == part).map(|(_, node)| node),
             };
             let Some(below) = below else { break };
             node = below;
@@ -206,7 +206,7 @@ impl Loader<'_> {
                     let value = scalar_value(text, style, tag.as_ref(), at)?;
                     let size = Size::of_scalar(&value);
                     self.charge(size, at)?;
-                    Some((made(at, Kind::Scalar(Arc::new(value)), size), anchor))
+                    Some((made(at, Content::Scalar(Arc::new(value)), size), anchor))
                 }
                 Event::Alias(anchor) => Some((self.repeated(anchor, open.len(), at)?, 0)),
                 Event::SequenceEnd | Event::MappingEnd => match open.pop() {
@@ -262,7 +262,7 @@ impl Loader<'_> {
                 let own = Size { node_count: 1, text_len: 0, depth: 1 };
                 self.charge(own, at)?;
                 let size = items.iter().fold(own, |size, node| size.with(node.size));
-                Ok((made(at, Kind::List(Arc::new(items)), size), anchor))
+                Ok((made(at, Content::List(Arc::new(items)), size), anchor))
             }
             Open::Map { at, anchor, fields, .. } => {
                 let own = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
@@ -271,15 +271,15 @@ impl Loader<'_> {
                 let size = fields.iter().fold(own, |size, (key, node)| {
                     size.with(Size { node_count: 1, text_len: key.len(), depth: 1 }).with(node.size)
                 });
-                Ok((made(at, Kind::Map(Arc::new(fields)), size), anchor))
+                Ok((made(at, Content::Map(Arc::new(fields)), size), anchor))
             }
         }
     }
 }
 
-fn made(at: Marker, kind: Kind, size: Size) -> Node {
+fn made(at: Marker, content: Content, size: Size) -> Node {
     let (line, column) = place(at);
-    Node { line, column, kind, size }
+    Node { line, column, content, size }
 }
 
 fn too_deep(at: Marker) -> YamlError {
@@ -309,13 +309,13 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
 }
 
 fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
-    let text = match &node.kind {
-        Kind::Scalar(value) => match &**value {
+    let text = match &node.content {
+        Content::Scalar(value) => match &**value {
             Value::String(text) => Some(text.clone()),
             other @ (Value::Bool(_) | Value::Number(_)) => Some(other.to_string()),
             Value::Null | Value::Array(_) | Value::Object(_) => None,
         },
-        Kind::List(_) | Kind::Map(_) => None,
+        Content::List(_) | Content::Map(_) => None,
     };
     text.ok_or_else(|| wrong(at, "a key is a word, not a list, a map or nothing"))
 }
@@ -326,7 +326,7 @@ fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
     let (_, source) = fields.all.remove(position);
     for map in source.items() {
         let (line, column) = (map.line, map.column);
-        let Kind::Map(more) = map.kind else {
+        let Content::Map(more) = map.content else {
             return Err(YamlError { line, column, message: "<< takes a map, or a list of maps".to_owned() });
         };
         for (key, node) in more.iter() {

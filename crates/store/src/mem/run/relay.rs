@@ -21,7 +21,7 @@ impl Relay for MemStore {
         Ok(())
     }
 
-    async fn fence_requests(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>> {
+    async fn fences_to_relay(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>> {
         let state = self.state();
         let is_heard = |request: &&FenceRequest| {
             let session = state.sessions.get(&(token.node, request.executor));

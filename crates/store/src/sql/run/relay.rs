@@ -54,7 +54,7 @@ impl Relay for SqlStore {
         Ok(())
     }
 
-    async fn fence_requests(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>> {
+    async fn fences_to_relay(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>> {
         let node = token.node.get();
         let query = Query::new(&READ_REQUESTS).int(node).at(since).int(node).int(limit.into());
         let mut requests = Vec::new();

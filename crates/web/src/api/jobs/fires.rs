@@ -296,7 +296,7 @@ pub(crate) async fn versions_before<Q>(
         _ => call.engine().now(),
     };
     let found = older(call, job, (before, to), count).await?;
-    Ok(shown(call, found).await?.into_iter().filter_map(|(_, version)| version).collect())
+    Ok(versions_for_caller(call, found).await?.into_iter().filter_map(|(_, version)| version).collect())
 }
 
 async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -312,7 +312,7 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
         let mut found = older(&call, record.id, last, count + 1).await?;
         let has_more = found.len() > count;
         found.truncate(count);
-        let shown = shown(&call, found).await?;
+        let shown = versions_for_caller(&call, found).await?;
         for (place, version) in shown {
             if let Some(version) = version
                 && !page.add(&version)?
@@ -353,7 +353,7 @@ async fn older<Q>(
 /// Versions with their places in the list; `None` for one that the caller may not see. A version from the time when the job belonged to
 /// another app is shown to callers who may see that app. An old version may hold a secret that was removed since, so likely secrets are
 /// shown only to callers who may edit the app.
-async fn shown<Q>(
+async fn versions_for_caller<Q>(
     call: &Call<Q>,
     found: Vec<VersionRecord>,
 ) -> Result<Vec<((i64, Timestamp), Option<VersionJson>)>, Problem> {
