@@ -40,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Asks the groups of pump jobs to leave, for a drain: a group never ends by itself.
+    /// Asks the groups of pump jobs to leave, for a drain: they would never end otherwise.
     pub(super) fn end_pumps(&self) {
         for run in self.table().runs() {
             if let Some(port) = run.pump() {

@@ -23,7 +23,7 @@ const PART_COUNT_MAX: u32 = 2_000;
 const PAIR_COUNT: u32 = 10;
 const PAIR_COUNT_MAX: u32 = 10_000;
 
-/// The most frequent messages, and then the most frequent pairs of a message and a job, which have 0 as their number of jobs. The failures
+/// The most frequent messages, and the most frequent pairs of a message and a job, which have 0 as their number of jobs. The failures
 /// are summed once, by job and message: to rank the jobs of each message in the database takes longer than all the rest.
 macro_rules! select_failures {
     ($rest:literal) => {
@@ -139,16 +139,17 @@ impl Reports for SqlStore {
         let mut unread_max = 0;
         for read in queries {
             let read = read.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
-            let (mut pair_count, mut last) = (0, 0);
+            let (mut pair_count, mut rarest) = (0, u64::MAX);
             for row in self.rows(read.int(pair_limit.into())).await? {
                 if let Some(run_count) = add_row(&mut found, &row)? {
-                    (pair_count, last) = (pair_count + 1, run_count);
+                    (pair_count, rarest) = (pair_count + 1, rarest.min(run_count));
                 }
             }
             if pair_count >= pair_limit {
-                unread_max = unread_max.max(last);
+                unread_max = unread_max.max(rarest);
             }
         }
+        found.retain(|_, message| message.job_count > 0);
         let mut messages = most_frequent(found.into_values().collect(), query.limit);
         for message in messages.iter_mut().filter(|message| !message.names_its_jobs(unread_max)) {
             message.jobs.clear();
@@ -275,21 +276,20 @@ fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
     queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
 }
 
-/// Adds a message, or the job of a pair to a message that was added before. Returns the number of runs of a pair.
+/// Adds the sums of a message, or a pair to the jobs of its message. Returns the number of runs of a pair. The rows may come in any order:
+/// a message of which only pairs came has no jobs in its count.
 fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));
     let (run_count, job_count) = (count(columns.int("run_count")?), count(columns.int("job_count")?));
     let newest = RunId::new(columns.int("newest_run_id")?);
+    let new = || FailureMessage { key, message: String::new(), count: 0, job_count: 0, jobs: Vec::new(), newest };
+    let message = found.entry(key).or_insert_with(new);
     if job_count == 0 {
-        if let Some(message) = found.get_mut(&key) {
-            message.name_jobs([(job, run_count)]);
-        }
+        message.name_jobs([(job, run_count)]);
         return Ok(Some(run_count));
     }
-    let text = columns.opt_text("message")?.unwrap_or_default();
-    let new = || FailureMessage { key, message: text, count: 0, job_count: 0, jobs: Vec::new(), newest };
-    let message = found.entry(key).or_insert_with(new);
+    message.message = columns.opt_text("message")?.unwrap_or_default();
     message.count += run_count;
     message.job_count += job_count;
     message.newest = message.newest.max(newest);
