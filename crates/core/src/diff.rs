@@ -98,8 +98,11 @@ pub fn text(changes: &[Change]) -> String {
                 add_lines(&mut shown, from, to);
             }
             _ => {
-                let sides = [("- ", from), ("+ ", to)];
-                for (sign, value) in sides.into_iter().filter_map(|(sign, value)| Some((sign, value.as_ref()?))) {
+                // A definition without it is enabled.
+                let unwritten = (pointer == "/enabled").then_some(Value::Bool(true));
+                let sides =
+                    [("- ", from), ("+ ", to)].map(|(sign, value)| (sign, value.as_ref().or(unwritten.as_ref())));
+                for (sign, value) in sides.into_iter().filter_map(|(sign, value)| Some((sign, value?))) {
                     shown.extend([sign, &value.to_string(), "\n"]);
                 }
             }
@@ -197,6 +200,10 @@ mod tests {
         let shown = text(&changes(&from, &to));
         assert_eq!(shown, "/b/c\n- [1,2]\n+ [1]\n/b/x~1y\n- 1\n+ 2\n/gone\n- null\n/new\n+ \"x\"\n");
         assert!(changes(&to, &to).is_empty());
+        // A definition that does not say that it is enabled is.
+        let (off, on) = (json!({"enabled": false, "params": {"x": false}}), json!({"params": {}}));
+        assert_eq!(text(&changes(&off, &on)), "/enabled\n- false\n+ true\n/params/x\n- false\n");
+        assert_eq!(text(&changes(&on, &off)), "/enabled\n- true\n+ false\n/params/x\n+ false\n");
     }
 
     #[test]

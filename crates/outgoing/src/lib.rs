@@ -5,6 +5,7 @@
 //! connection goes to one of the checked addresses, so that no resolver can answer differently a moment later. The same applies to each
 //! redirect. Proxies of the environment are not used, because they would resolve the name again.
 
+pub mod posts;
 mod resolve;
 #[cfg(feature = "smtp")]
 pub mod smtp;
@@ -48,8 +49,6 @@ pub struct Options {
     pub redirect_count_max: usize,
     /// The value of the `User-Agent` header.
     pub user_agent: &'static str,
-    /// How long an idle connection is kept for the next request; `None` for the library's default.
-    pub idle_timeout: Option<Duration>,
 }
 
 /// The client. Clones share its connections.
@@ -73,12 +72,8 @@ impl Outgoing {
     /// # Errors
     /// [`BuildError`].
     pub fn with_resolver(options: Options, resolver: Arc<dyn Resolve>) -> Result<Self, BuildError> {
-        let Options { allowed, redirect_count_max, user_agent, idle_timeout } = options;
-        let builder = match idle_timeout {
-            Some(timeout) => Client::builder().pool_idle_timeout(timeout),
-            None => Client::builder(),
-        };
-        let client = builder
+        let Options { allowed, redirect_count_max, user_agent } = options;
+        let client = Client::builder()
             .tls_backend_preconfigured(tls::client_config()?)
             .dns_resolver(Guarded::new(resolver, allowed.clone()))
             .redirect(redirects(redirect_count_max, allowed.clone()))

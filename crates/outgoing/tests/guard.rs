@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use rondel_core::outgoing::{AddressKind, AllowedAddresses, kind};
+use rondel_outgoing::header::{HeaderName, HeaderValue};
+use rondel_outgoing::posts::{Answer, Limits, PostError, Posts};
 use rondel_outgoing::{
     Addrs, Method, Name, Options, Outgoing, RequestError, Resolve, Resolving, Response, Url, check_host, refusal,
 };
@@ -19,8 +21,9 @@ use tokio::task::JoinHandle;
 
 const HERE: &str = "127.0.0.2";
 const ELSEWHERE: &str = "127.0.0.1";
+const ECHO: &str = "echo";
 
-/// A server that counts who connects, and gives everybody the same answer.
+/// A server that counts who connects, and gives everybody the same answer: `ECHO` returns the request.
 struct Receiver {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
@@ -43,9 +46,13 @@ impl Receiver {
         let task = tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 counted.fetch_add(1, Ordering::Relaxed);
-                if matches!(stream.read(&mut [0; 4096]).await, Ok(1..)) {
-                    stream.write_all(answer.as_bytes()).await.ok();
-                }
+                let mut request = [0; 4096];
+                let Ok(len @ 1..) = stream.read(&mut request).await else { continue };
+                let answer = match answer.as_str() {
+                    ECHO => ok_with(&String::from_utf8_lossy(&request[..len])),
+                    answer => answer.to_owned(),
+                };
+                stream.write_all(answer.as_bytes()).await.ok();
             }
         });
         Self { address, count, task }
@@ -57,7 +64,11 @@ impl Receiver {
 }
 
 fn ok() -> String {
-    "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok".to_owned()
+    ok_with("ok")
+}
+
+fn ok_with(body: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
 fn redirect(to: &str) -> String {
@@ -93,7 +104,7 @@ impl Resolve for Scripted {
 
 fn options(allowed: &[&str]) -> Options {
     let allowed = AllowedAddresses::parse(allowed).unwrap();
-    Options { allowed, redirect_count_max: 3, user_agent: "test", idle_timeout: None }
+    Options { allowed, redirect_count_max: 3, user_agent: "test" }
 }
 
 async fn get(client: &Outgoing, url: &str) -> Result<Response, RequestError> {
@@ -176,6 +187,75 @@ async fn redirects_are_followed_so_often_and_not_at_all_where_they_are_not_wante
     let client = Outgoing::new(Options { redirect_count_max: 0, ..options(&[HERE]) }).unwrap();
     assert_eq!(get(&client, &format!("http://{}/", here.address)).await.unwrap().status(), 302);
     assert_eq!(here.count(), 5);
+}
+
+fn posts(allowed: &[&str], resolver: Arc<Scripted>) -> Posts {
+    let allowed = AllowedAddresses::parse(allowed).unwrap();
+    Posts::with_resolver(allowed, "test", Duration::from_secs(3), resolver).unwrap()
+}
+
+const LIMITS: Limits = Limits { timeout: Duration::from_secs(10), len_max: 1_000 };
+
+async fn post(client: &Posts, url: &str, limits: Limits) -> Result<Answer, PostError> {
+    let target = client.target(&url.parse().unwrap()).unwrap();
+    let header = (HeaderName::from_static("token"), HeaderValue::from_static("secret"));
+    client.send(&target, "run", header, b"{}".to_vec(), limits).await
+}
+
+#[tokio::test]
+async fn posts_go_to_allowed_addresses_only() {
+    let here = Receiver::start(&format!("{HERE}:0"), ok()).await;
+    let inside = Receiver::start(&format!("{ELSEWHERE}:{}", here.address.port()), ok()).await;
+    let resolver = Scripted::new(vec![vec![ELSEWHERE, HERE], vec![ELSEWHERE]]);
+    let client = posts(&[HERE], Arc::clone(&resolver));
+    let url = format!("http://rebound.example:{}/", here.address.port());
+    assert_eq!(post(&client, &url, LIMITS).await.unwrap().status, 200);
+    let Err(PostError::NotSent(words)) = post(&client, &url, LIMITS).await else { panic!("it went to {ELSEWHERE}") };
+    assert!(words.starts_with("no connection: 127.0.0.1 is a loopback address"), "{words}");
+    assert_eq!((resolver.asked(), here.count(), inside.count()), (2, 1, 0));
+    for host in ["127.0.0.1", "2130706433", "0x7f.0.1", "[::ffff:127.0.0.1]", "169.254.169.254"] {
+        let words = client.target(&format!("http://{host}/").parse().unwrap()).unwrap_err();
+        assert!(words.contains("outgoing_allow"), "{host}: {words}");
+    }
+    let words = client.target(&"ftp://example.com/".parse().unwrap()).unwrap_err();
+    assert_eq!(words, "ftp://example.com/ is not a URL of HTTP");
+}
+
+#[tokio::test]
+async fn posts_have_a_length_and_follow_no_redirect() {
+    let echo = Receiver::start(&format!("{HERE}:0"), ECHO.to_owned()).await;
+    let client = posts(&[HERE], Scripted::new(vec![vec![HERE]]));
+    let answer = post(&client, &format!("http://{}/job/", echo.address), LIMITS).await.unwrap();
+    let request = String::from_utf8_lossy(&answer.body).to_lowercase();
+    assert!(request.starts_with("post /job/run http/1.1\r\n"), "{request}");
+    for line in
+        ["content-type: application/json;charset=utf-8", "content-length: 2", "token: secret", "user-agent: test"]
+    {
+        assert!(request.contains(&format!("\r\n{line}\r\n")), "{line} is missing in {request}");
+    }
+    let here = Receiver::start(&format!("{HERE}:0"), redirect("/again")).await;
+    let answer = post(&client, &format!("http://{}/", here.address), LIMITS).await.unwrap();
+    assert_eq!((answer.status.as_u16(), here.count()), (302, 1));
+}
+
+#[tokio::test]
+async fn posts_without_an_answer_were_not_sent_or_are_unclear() {
+    let client = posts(&[HERE], Scripted::new(vec![vec![HERE]]));
+    let closed = TcpListener::bind(format!("{HERE}:0")).await.unwrap().local_addr().unwrap();
+    let error = post(&client, &format!("http://{closed}/"), LIMITS).await.unwrap_err();
+    assert!(matches!(&error, PostError::NotSent(words) if words.starts_with("no connection: ")), "{error:?}");
+    let silent = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
+    let url = format!("http://{}/", silent.local_addr().unwrap());
+    let short = Limits { timeout: Duration::from_millis(50), ..LIMITS };
+    let error = post(&client, &url, short).await.unwrap_err();
+    assert_eq!(error, PostError::Unclear("no answer in time".to_owned()));
+    let broken =
+        Receiver::start(&format!("{HERE}:0"), "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nok".to_owned()).await;
+    let error = post(&client, &format!("http://{}/", broken.address), LIMITS).await.unwrap_err();
+    assert!(matches!(&error, PostError::Unclear(_)), "{error:?}");
+    let long = Receiver::start(&format!("{HERE}:0"), ok_with(&"x".repeat(1_001))).await;
+    let error = post(&client, &format!("http://{}/", long.address), LIMITS).await.unwrap_err();
+    assert_eq!(error, PostError::TooLong(1_000));
 }
 
 /// Ways to write an IPv4 address that parsers have taken for something else.

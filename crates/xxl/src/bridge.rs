@@ -17,7 +17,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::by_hand::Beats;
-use crate::client::{Client, Peer};
+use crate::client::Client;
 use crate::config::XxlConfig;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
@@ -171,6 +171,7 @@ impl Bridge {
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
         let found = self.with_those_by_hand(registered).await?;
         let mut missing = Vec::new();
+        let client = &self.0.shared.client;
         {
             let registered: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
             let mut links = self.links();
@@ -193,7 +194,9 @@ impl Bridge {
                 handle.presence.send_if_modified(is_news);
                 handle.peer.send_if_modified(|peer| {
                     let is_news = peer.token != executor.token;
-                    peer.token = executor.token;
+                    if is_news && let Ok(address) = Address::parse(&executor.address) {
+                        *peer = client.peer(&address, &executor.token);
+                    }
                     is_news
                 });
             }
@@ -261,7 +264,7 @@ impl Bridge {
         let shared = &self.0.shared;
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
-        let peer = Peer { address, token: executor.token };
+        let peer = shared.client.peer(&address, &executor.token);
         let answer = shared.client.ask(&peer, "beat", wire::empty()).await.map_err(|error| error.words().to_owned())?;
         if answer.is_good() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.words())) }
     }
@@ -279,7 +282,7 @@ impl Bridge {
             app_name: app.to_owned(),
             name: address.name(),
         };
-        let peer = Peer { address, token: executor.token.clone() };
+        let peer = self.0.shared.client.peer(&address, &executor.token);
         let (link, handle) = Link::new(&self.0.shared, identity, peer);
         if executor.left_at.is_some() {
             handle.presence.send_replace(Presence::Leaving);

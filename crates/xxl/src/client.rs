@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::xxl::Address;
-use rondel_outgoing::header::{CONTENT_TYPE, HeaderName};
-use rondel_outgoing::{BuildError, Method, Options, Outgoing, StatusCode, failure};
+use rondel_outgoing::header::{HeaderName, HeaderValue};
+use rondel_outgoing::posts::{Limits, PostError, Posts, Target};
+use rondel_outgoing::{BuildError, StatusCode};
 use tokio::sync::Semaphore;
 
 use crate::config::XxlConfig;
 use crate::wire::{self, Answer};
 
 const TOKEN_HEADER: HeaderName = HeaderName::from_static("xxl-job-access-token");
-const JSON: &str = "application/json;charset=UTF-8";
 /// Timeout for accepting a run: the executor may have to compile a script first.
 const RUN_TIMEOUT: Duration = Duration::from_secs(15);
 /// Timeout of the other calls.
@@ -21,8 +21,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer, in bytes; a log may be long.
 const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of concurrent calls to all executors.
-const CALL_COUNT_MAX: usize = 256;
+/// Maximum number of concurrent calls to all executors: what ends at the same time is stored together.
+const CALL_COUNT_MAX: usize = 512;
 
 /// Why a call has no usable answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,19 +48,22 @@ impl CallError {
 /// Calls executors.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    outgoing: Outgoing,
+    posts: Posts,
     permits: Arc<Semaphore>,
 }
 
 impl Client {
     pub(crate) fn new(config: &XxlConfig) -> Result<Self, BuildError> {
-        let outgoing = Outgoing::new(Options {
-            allowed: config.networks.clone().without_public(),
-            redirect_count_max: 0,
-            user_agent: "rondel",
-            idle_timeout: Some(IDLE_TIMEOUT),
-        })?;
-        Ok(Self { outgoing, permits: Arc::new(Semaphore::new(CALL_COUNT_MAX)) })
+        let posts = Posts::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
+        Ok(Self { posts, permits: Arc::new(Semaphore::new(CALL_COUNT_MAX)) })
+    }
+
+    /// Prepares calls to an executor that registered with this token.
+    pub(crate) fn peer(&self, address: &Address, token: &str) -> Arc<Peer> {
+        let target = self.posts.target(address.url());
+        let header = HeaderValue::from_str(token).map_err(|_| "its token cannot be sent as a header".to_owned());
+        let target = target.and_then(|target| header.map(|header| (target, header)));
+        Arc::new(Peer { address: address.as_str().to_owned(), token: token.to_owned(), target })
     }
 
     /// Asks an executor to run an attempt.
@@ -74,34 +77,19 @@ impl Client {
     }
 
     async fn call(&self, to: &Peer, method: &str, body: Vec<u8>, timeout: Duration) -> Result<Answer, CallError> {
-        let not_sent = |words: String| CallError::NotSent(format!("POST {method} to {}: {words}", to.address.as_str()));
-        let unclear = |words: String| CallError::Unclear(format!("POST {method} to {}: {words}", to.address.as_str()));
-        let url = to.address.method(method).map_err(not_sent)?;
-        let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server stops".to_owned())) };
-        let request = self.outgoing.request(Method::POST, url).map_err(|refused| not_sent(refused.to_string()))?;
-        let request = request.header(CONTENT_TYPE, JSON).header(TOKEN_HEADER, to.token.as_str());
-        let answered = request.timeout(timeout).body(body).send().await;
-        let mut response = answered.map_err(|error| {
-            let was_sent = !(error.is_connect() || error.is_builder());
-            let words = failure(error);
-            if was_sent { unclear(words) } else { not_sent(words) }
+        let not_sent = |words: &str| CallError::NotSent(format!("POST {method} to {}: {words}", to.address));
+        let unclear = |words: &str| CallError::Unclear(format!("POST {method} to {}: {words}", to.address));
+        let (target, token) = to.target.as_ref().map_err(|words| not_sent(words))?;
+        let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server stops")) };
+        let limits = Limits { timeout, len_max: ANSWER_LEN_MAX };
+        let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
+        let answer = answer.map_err(|error| match &error {
+            PostError::NotSent(words) => not_sent(words),
+            PostError::Unclear(words) => unclear(words),
+            PostError::TooLong(_) => CallError::TooLong(format!("POST {method} to {}: {error}", to.address)),
         })?;
-        let status = response.status();
-        let mut body = Vec::new();
-        loop {
-            match response.chunk().await {
-                Ok(Some(chunk)) if body.len() + chunk.len() <= ANSWER_LEN_MAX => body.extend_from_slice(&chunk),
-                Ok(Some(_)) => {
-                    let address = to.address.as_str();
-                    let words = format!("POST {method} to {address}: the answer has more than {ANSWER_LEN_MAX} bytes");
-                    return Err(CallError::TooLong(words));
-                }
-                Ok(None) => break,
-                Err(error) => return Err(unclear(failure(error))),
-            }
-        }
         let refuses = matches!(
-            status,
+            answer.status,
             StatusCode::BAD_REQUEST
                 | StatusCode::UNAUTHORIZED
                 | StatusCode::FORBIDDEN
@@ -111,21 +99,23 @@ impl Client {
                 | StatusCode::UNSUPPORTED_MEDIA_TYPE
         );
         if refuses {
-            return Err(CallError::Refused(format!("POST {method} to {}: it answered {status}", to.address.as_str())));
+            return Err(CallError::Refused(format!("POST {method} to {}: it answered {}", to.address, answer.status)));
         }
-        if !status.is_success() {
-            return Err(unclear(format!("it answered {status}")));
+        if !answer.status.is_success() {
+            return Err(unclear(&format!("it answered {}", answer.status)));
         }
-        wire::executor_answer(&body).map_err(unclear)
+        wire::executor_answer(&answer.body).map_err(|words| unclear(&words))
     }
 }
 
 /// The executor that is called.
-#[derive(Clone)]
 pub(crate) struct Peer {
-    pub(crate) address: Address,
+    /// Its address, without a slash at the end.
+    pub(crate) address: String,
     /// The token with which it registered.
     pub(crate) token: String,
+    /// Where its calls go, with the token as a header; otherwise why it cannot be called.
+    target: Result<(Target, HeaderValue), String>,
 }
 
 impl std::fmt::Debug for Peer {

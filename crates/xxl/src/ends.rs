@@ -42,9 +42,20 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
     }
 }
 
-/// The first line of the message, shortened; the log has the whole text.
+/// Wraps, without words of its own, what a Java handler throws.
+const WRAPPER: &str = "java.lang.reflect.InvocationTargetException";
+const CAUSED_BY: &str = "Caused by: ";
+
+/// The first line of the message, shortened; of a Java stack trace also its root cause. The log has the whole text.
 fn message(code: i32, text: &str) -> String {
-    let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let mut causes = lines.filter_map(|line| line.strip_prefix(CAUSED_BY));
+    let first = if first == WRAPPER { causes.next().unwrap_or(first) } else { first };
+    let line = match causes.last() {
+        Some(root) => format!("{first}; caused by {root}"),
+        None => first.to_owned(),
+    };
     let line: String = line.chars().take(MESSAGE_LEN_MAX).collect();
     match code {
         _ if !line.is_empty() => line,
@@ -88,12 +99,19 @@ mod tests {
         }
     }
 
+    const INVOKED: &str = "java.lang.reflect.InvocationTargetException\n\tat a.B.c(B.java:1)\n\
+        Caused by: java.lang.IllegalStateException: no order\n\tat d\n\t... 7 more";
+    const NESTED: &str =
+        "a.B: batch 5\n\tat a\nCaused by: c.D: read\n\tat b\nCaused by: java.io.IOException: reset\n\tat c";
+
     #[test]
     fn codes_become_verdicts() {
         for (code, message, status, shown, retryable, unreported_ms) in [
             (200, Some("done"), Status::Succeeded, "done", true, 0),
             (200, None, Status::Succeeded, "", true, 0),
             (500, Some("\n java.lang.Error: x\n\tat a"), Status::Failed, "java.lang.Error: x", true, 0),
+            (500, Some(INVOKED), Status::Failed, "java.lang.IllegalStateException: no order", true, 0),
+            (500, Some(NESTED), Status::Failed, "a.B: batch 5; caused by java.io.IOException: reset", true, 0),
             (502, Some("job execute timeout "), Status::TimedOut, "job execute timeout", true, 0),
             (201, None, Status::Failed, "code 201", true, 0),
             (CODE_KILLED, Some("cancelled by ann"), Status::Cancelled, "cancelled by ann", true, 0),

@@ -115,7 +115,7 @@ pub(crate) struct Pulled {
 pub(crate) struct LinkHandle {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) presence: watch::Sender<Presence>,
-    pub(crate) peer: watch::Sender<Peer>,
+    pub(crate) peer: watch::Sender<Arc<Peer>>,
 }
 
 /// A link.
@@ -164,7 +164,7 @@ impl Session {
 
 impl Link {
     /// A link, and its handle.
-    pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Peer) -> (Self, LinkHandle) {
+    pub(crate) fn new(shared: &Arc<Shared>, identity: Identity, peer: Arc<Peer>) -> (Self, LinkHandle) {
         let (sender, events) = mpsc::channel(EVENT_CAPACITY);
         let (presence_sender, presence) = watch::channel(Presence::Here);
         let (peer_sender, peer) = watch::channel(peer);
@@ -266,16 +266,22 @@ impl Link {
         loop {
             let is_up = tokio::select! {
                 message = down.recv() => match message.and_then(|message| message.body) {
-                    Some(body) => self.take(session, body).await,
+                    Some(body) => {
+                        let is_up = self.take(session, body).await;
+                        self.note_load(session);
+                        is_up
+                    }
                     None => false,
                 },
                 event = self.events.recv() => match event {
                     Some(event) => self.heed_all(session, event).await,
                     None => return End::Over,
                 },
-                _ = tick.tick() => self.tick(session).await,
+                _ = tick.tick() => {
+                    self.note_load(session);
+                    self.tick(session).await
+                }
             };
-            session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
             if !is_up {
                 return End::Reopen;
             }
@@ -305,6 +311,11 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// The next heartbeat reports this number of runs.
+    fn note_load(&self, session: &Session) {
+        session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 
     fn hello(&self) -> v1::Hello {

@@ -12,13 +12,16 @@ const TEXT_LEN_MAX: usize = 256 * 1024;
 const LINE_LEN_MAX: usize = 16 * 1024;
 /// The first sequence number for the lines of an end's message: higher than that of any line of the log.
 const MESSAGE_SEQUENCE: i64 = 1 << 42;
+/// A line break in XXL-JOB's own messages: its console shows logs as HTML. The line stays one line, so that its number stays the same.
+const BREAK: &str = "<br>";
 const LEVEL: &str = "stdout";
 const MESSAGE_LEVEL: &str = "error";
 
 /// Packs lines, the first of which has the number `first`, into chunks. The sequence number of a chunk is that of its first line, so that a
 /// chunk that is sent twice is stored once.
 pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
-    pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines, at_ms)
+    let lines = lines.into_iter().map(|line| if line.contains(BREAK) { line.replace(BREAK, " ") } else { line });
+    pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines.collect(), at_ms)
 }
 
 /// The number of the line after the last one in chunks of these sizes.
@@ -89,6 +92,8 @@ mod tests {
         assert!(packed.iter().flat_map(|chunk| &chunk.lines).all(|line| line.text.len() <= LINE_LEN_MAX + 3));
         assert_eq!(numbers(&packed), [(1, 15), (16, 15), (31, 10)]);
         assert!(chunks(&row, 1, Vec::new(), 0).is_empty());
+        let marked = chunks(&row, 1, vec!["[12] <br>----- start -----<br>----- Param:".to_owned()], 0);
+        assert_eq!(marked[0].lines[0].text, "[12]  ----- start ----- ----- Param:");
         let size = |sequence, line_count| ChunkSize { sequence, line_count };
         let by_line = |line| NUMBERED_BY_LINE + line;
         let sizes = [size(by_line(1), 500), size(by_line(501), 20), size(MESSAGE_SEQUENCE, 3)];

@@ -58,6 +58,11 @@ impl Entry {
         self.row.code.is_some_and(|code| code < -1)
     }
 
+    /// Whether it has its verdict and its log, or waited too long for the log.
+    fn is_done(&self, now: Instant) -> bool {
+        self.acked_at.is_some_and(|at| self.has_whole_log || now.duration_since(at) >= LOG_PATIENCE)
+    }
+
     fn run_ref(&self) -> RunRef {
         let (run_id, attempt) = (self.row.run.get(), self.row.attempt);
         RunRef { run_id, attempt, started_at_ms: self.started_at_ms, not_begun: false }
@@ -222,11 +227,16 @@ impl Table {
 
     /// Removes the attempts that have their verdicts and their logs.
     pub(crate) fn forget(&mut self, now: Instant) {
-        let is_done = |entry: &&Entry| {
-            entry.acked_at.is_some_and(|at| entry.has_whole_log || now.duration_since(at) >= LOG_PATIENCE)
-        };
-        let done: Vec<i64> = self.entries.values().filter(is_done).map(|entry| entry.row.log_id).collect();
+        let done: Vec<i64> =
+            self.entries.values().filter(|entry| entry.is_done(now)).map(|entry| entry.row.log_id).collect();
         for log_id in done {
+            self.remove(log_id);
+        }
+    }
+
+    /// Removes this attempt if it has its verdict and its log.
+    pub(crate) fn forget_one(&mut self, log_id: i64, now: Instant) {
+        if self.entries.get(&log_id).is_some_and(|entry| entry.is_done(now)) {
             self.remove(log_id);
         }
     }

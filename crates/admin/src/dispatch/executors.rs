@@ -32,6 +32,8 @@ pub(crate) struct Online {
     labels: BTreeMap<String, String>,
     weight: u32,
     handlers: HashSet<String>,
+    /// It takes any handler.
+    takes_any: bool,
     limit: usize,
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
@@ -84,7 +86,7 @@ impl Online {
 
     /// An executor that takes any handler, as those of XXL-JOB do, takes no pump jobs.
     fn has_handler(&self, job: &Job) -> bool {
-        self.handlers.contains(&job.handler) || (job.pump.is_none() && self.handlers.contains(ANY_HANDLER))
+        (self.takes_any && job.pump.is_none()) || self.handlers.contains(&job.handler)
     }
 
     /// Whether it gets new runs once it has room: it is not shutting down, and its switch is active.
@@ -204,6 +206,7 @@ impl Executors {
             labels: executor.labels.clone(),
             weight: executor.weight,
             handlers: executor.handlers.iter().cloned().collect(),
+            takes_any: executor.handlers.iter().any(|handler| handler == ANY_HANDLER),
             // A little more than the slots, so that the next run is there when one ends.
             limit: slots + 4.max(slots / 4),
             in_flight: 0,

@@ -9,11 +9,12 @@ use rondel_core::queued::{Queued, is_fire_ahead, is_queued};
 use rondel_core::{Reason, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
+use tokio::time::Instant;
 
 use crate::node::Node;
 
-/// How often the runs are checked until their owners have ended them.
-const LOOK_PERIOD: Duration = Duration::from_millis(100);
+/// How soon the runs are checked again while their owners have not ended them; the pause doubles with each look.
+const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 /// Counts of the open runs of a job that was paused or deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,31 +43,31 @@ pub(super) async fn settle(
         waiting.into_iter().partition(|run| Queued::drops(queued, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
     let mut runs = QueuedRuns { dropped: 0, kept: count(kept.len()), running: count(running.len()) };
-    let ids: Vec<RunId> = dropped.iter().map(|run| run.id).collect();
+    let mut ids: Vec<RunId> = dropped.iter().map(|run| run.id).collect();
     if ids.is_empty() {
         return Ok(runs);
     }
     let asked_at = node.now();
     node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
     dropped.iter().for_each(|run| node.poke_cancels(run));
-    let mut looks = config.queued_wait.as_millis() / LOOK_PERIOD.as_millis();
+    let (until, mut pause, mut ended) = (Instant::now() + config.queued_wait, LOOK_AFTER, 0);
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
         // A fire that was still in the future is not waited for: it is skipped or sent at its instant.
         let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
-        let over: Vec<&Run> = now.iter().filter(|run| run.status.is_terminal()).collect();
+        ended += now.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
         let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
         let taken = open.iter().copied().filter(is_taken).count();
-        if open.len() <= taken || looks == 0 {
+        if open.len() <= taken || Instant::now() >= until {
             // Runs that an executor got meanwhile count as running; those that their owners have not ended yet count as dropped.
-            let ended = over.iter().filter(|run| run.reason == Some(reason)).count();
             runs.running += count(taken);
             runs.dropped = count(ended + open.len() - taken);
             return Ok(runs);
         }
-        looks -= 1;
-        tokio::time::sleep(LOOK_PERIOD).await;
+        ids = open.iter().map(|run| run.id).collect();
+        tokio::time::sleep_until((Instant::now() + pause).min(until)).await;
+        pause *= 2;
     }
 }
 
@@ -77,7 +78,6 @@ mod tests {
     use rondel_core::{NamespaceId, Timestamp, Trigger};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::clock::Boot;

@@ -51,14 +51,6 @@ impl Address {
         &self.url
     }
 
-    /// The URL of one of its methods, such as `run`.
-    ///
-    /// # Errors
-    /// The result is not a URL.
-    pub fn method(&self, method: &str) -> Result<Url, String> {
-        Url::parse(&format!("{}/{method}", self.text)).map_err(|error| error.to_string())
-    }
-
     /// The name of the executor: host and port, plus a hash if the address has more than these.
     #[must_use]
     pub fn name(&self) -> String {
@@ -82,16 +74,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_lead_to_methods_and_names() {
-        for (text, run, begins) in [
-            ("http://10.0.0.5:9999/", "http://10.0.0.5:9999/run", "10.0.0.5-9999"),
-            ("http://10.0.0.5:9999", "http://10.0.0.5:9999/run", "10.0.0.5-9999"),
-            ("http://10.0.0.5:9999/job", "http://10.0.0.5:9999/job/run", "x-10.0.0.5-9999-"),
-            ("https://worker.example/", "https://worker.example/run", "x-worker.example-443-"),
-            ("http://[fd00::1]:80/", "http://[fd00::1]/run", "x-fd00--1-80-"),
+    fn addresses_lead_to_urls_and_names() {
+        for (text, url, begins) in [
+            ("http://10.0.0.5:9999/", "http://10.0.0.5:9999/", "10.0.0.5-9999"),
+            ("http://10.0.0.5:9999", "http://10.0.0.5:9999/", "10.0.0.5-9999"),
+            ("http://10.0.0.5:9999/job/", "http://10.0.0.5:9999/job", "x-10.0.0.5-9999-"),
+            ("https://worker.example/", "https://worker.example/", "x-worker.example-443-"),
+            ("http://[fd00::1]:80/", "http://[fd00::1]/", "x-fd00--1-80-"),
         ] {
             let address = Address::parse(text).unwrap();
-            assert_eq!(address.method("run").unwrap().as_str(), run);
+            assert_eq!(address.url().as_str(), url);
             assert!(address.name().starts_with(begins), "{}", address.name());
             name::check(&address.name()).unwrap();
         }

@@ -58,7 +58,7 @@ enum Expected {
 /// The client for the URLs of the params, limited to public addresses and `allowed`.
 pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorError> {
     let user_agent = concat!("rondel-agent/", env!("CARGO_PKG_VERSION"));
-    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent, idle_timeout: None };
+    let options = Options { allowed, redirect_count_max: REDIRECTS_MAX, user_agent };
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 

@@ -24,23 +24,23 @@ const PROBE_COUNT_MAX: usize = 50;
 pub(super) struct Calls {
     shared: Arc<Shared>,
     events: mpsc::Sender<Event>,
-    peer: watch::Receiver<Peer>,
+    peer: watch::Receiver<Arc<Peer>>,
     permits: Arc<Semaphore>,
     pulls: Arc<Semaphore>,
 }
 
 impl Calls {
-    pub(super) fn new(shared: &Arc<Shared>, events: mpsc::Sender<Event>, peer: watch::Receiver<Peer>) -> Self {
+    pub(super) fn new(shared: &Arc<Shared>, events: mpsc::Sender<Event>, peer: watch::Receiver<Arc<Peer>>) -> Self {
         let (permits, pulls) = (Semaphore::new(CALL_COUNT_MAX), Semaphore::new(PULL_COUNT_MAX));
         Self { shared: Arc::clone(shared), events, peer, permits: Arc::new(permits), pulls: Arc::new(pulls) }
     }
 
     pub(super) fn address(&self) -> String {
-        self.peer.borrow().address.as_str().to_owned()
+        self.peer.borrow().address.clone()
     }
 
-    fn peer(&self) -> Peer {
-        self.peer.borrow().clone()
+    fn peer(&self) -> Arc<Peer> {
+        Arc::clone(&self.peer.borrow())
     }
 
     /// Runs a call; if the link is gone, its event is dropped.

@@ -151,7 +151,7 @@ impl Link {
         {
             self.shared.store_failed("note logs", &error);
         }
-        self.table.forget(Instant::now());
+        self.table.forget_one(log_id, Instant::now());
         true
     }
 

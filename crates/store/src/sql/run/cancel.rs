@@ -19,16 +19,17 @@ const INSERT_CANCEL: Statement = Statement {
     name: "insert_cancel",
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
 };
-const READ_CANCELS: Statement = Statement {
+/// `CROSS JOIN` has SQLite begin with the requests, which are few, and not with the open runs.
+pub(in crate::sql) const READ_CANCELS: Statement = Statement {
     name: "read_cancels",
-    text: "SELECT run_cancel.run_id, run.cancel_by FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
-           WHERE run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
+    text: "SELECT run_cancel.run_id, run.cancel_by FROM run_cancel CROSS JOIN run \
+           WHERE run.id = run_cancel.run_id AND run.node_id = ? AND run.node_epoch = ? AND run.status IN ('pending', 'waiting', 'running') \
            AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id",
 };
-const READ_DROPS: Statement = Statement {
+pub(in crate::sql) const READ_DROPS: Statement = Statement {
     name: "read_drops",
-    text: "SELECT run_cancel.run_id, run.cancel_reason FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
-           WHERE run_cancel.run_id > ? AND run.node_id = ? AND run.node_epoch = ? \
+    text: "SELECT run_cancel.run_id, run.cancel_reason FROM run_cancel CROSS JOIN run \
+           WHERE run.id = run_cancel.run_id AND run_cancel.run_id > ? AND run.node_id = ? AND run.node_epoch = ? \
            AND run.status IN ('pending', 'waiting', 'running') AND run.cancel_by IS NULL \
            AND run.cancel_reason IN ('paused', 'deleted') ORDER BY run_cancel.run_id LIMIT ?",
 };
@@ -37,11 +38,11 @@ const SET_DROPS: Statement = Statement {
     text: "UPDATE run SET cancel_reason = ? WHERE id {in_list} AND {check}cancel_by IS NULL \
            AND status IN ('pending', 'waiting', 'running'){end}",
 };
-const READ_CANCELS_ELSEWHERE: Statement = Statement {
+pub(in crate::sql) const READ_CANCELS_ELSEWHERE: Statement = Statement {
     name: "read_cancels_elsewhere",
     text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run.cancel_by \
-           FROM run_cancel JOIN run ON run.id = run_cancel.run_id \
-           WHERE (run.node_id <> ? OR run.node_epoch <> ?) AND run.status IN ('pending', 'running') \
+           FROM run_cancel CROSS JOIN run \
+           WHERE run.id = run_cancel.run_id AND (run.node_id <> ? OR run.node_epoch <> ?) AND run.status IN ('pending', 'running') \
            AND run.executor_id IS NOT NULL AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
 };
 const LOCK_OPEN: Statement = Statement {

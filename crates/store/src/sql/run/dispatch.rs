@@ -48,10 +48,12 @@ const UNMARK_RUNS: Statement = Statement {
     text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor = NULL, executor_id = NULL \
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
-const READ_OWN_PENDING: Statement = Statement {
+/// A walk along the index: sorted by their ids, all would be read for each page.
+pub(in crate::sql) const READ_OWN_PENDING: Statement = Statement {
     name: "read_own_pending",
-    text: "SELECT id FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
-           AND status = 'pending' AND id > ? ORDER BY id LIMIT ?",
+    text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
+           AND status IN ('pending', 'waiting', 'running') AND status = 'pending' \
+           AND due_at_ms >= ? AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
 /// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text: the mark comes last.)
 const SHELVE_RUNS: Statement = Statement {
@@ -147,12 +149,15 @@ impl Dispatch for SqlStore {
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
         let in_hand: HashSet<i64> = in_hand.iter().map(|run| run.get()).collect();
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
-        let (mut after, mut count) = (0, 0);
+        let (mut after, mut count) = ((Timestamp::EPOCH, 0), 0);
         loop {
-            let query = Query::new(&READ_OWN_PENDING).int(token.node.get()).int(token.epoch).int(after).int(page);
-            let mut ids = read_ids(&self.rows(query).await?, "run", "id")?;
-            let Some(last) = ids.last().copied() else { return Ok(count) };
-            after = last;
+            let (due_at, id) = after;
+            let query = Query::new(&READ_OWN_PENDING).int(token.node.get()).int(token.epoch);
+            let rows = self.rows(query.at(due_at).at(due_at).int(id).int(page)).await?;
+            let Some(last) = rows.last() else { return Ok(count) };
+            let mut columns = Reader::new(last, "run");
+            after = (columns.at("due_at_ms")?, columns.int("id")?);
+            let mut ids = read_ids(&rows, "run", "id")?;
             ids.retain(|id| !in_hand.contains(id));
             if !ids.is_empty() {
                 let query = Query::new(&SHELVE_RUNS).list(ids.iter().copied());
