@@ -78,3 +78,61 @@ pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
     Some((Detail { waits_for: Some(waits_for), ..Detail::default() }.with_obstacles([obstacle]), place))
 }
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::ExecutorId;
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    const AT: fn(i64) -> Timestamp = Timestamp::from_millis;
+
+    #[test]
+    fn an_instant_that_an_executor_reports_is_never_in_the_future() {
+        for (at_ms, expected) in [(-1, None), (0, None), (1, Some(1)), (500, Some(500)), (501, Some(500))] {
+            assert_eq!(instant(at_ms, AT(500)), expected.map(AT), "{at_ms}");
+        }
+    }
+
+    /// Sent at second 10 and accepted, unless changed.
+    fn wait(is_connected: bool, now: i64, change: impl FnOnce(&mut Active)) -> Option<(Option<WaitFor>, bool)> {
+        let ready = ready(10, &definition(&json!({})));
+        let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(10_000), Phase::Sent);
+        change(&mut active);
+        let (detail, place) = waits_to_begin(&active, is_connected, AT(now))?;
+        Some((detail.waits_for, matches!(place, WaitPlace::Executor(Some(_)))))
+    }
+
+    #[test]
+    fn what_was_accepted_and_not_begun_waits_there() {
+        assert_eq!(wait(true, 11_999, |_| {}), None, "its start may be on its way");
+        assert_eq!(wait(true, 12_000, |_| {}), Some((Some(WaitFor::Slot), true)));
+        assert_eq!(wait(false, 10_999, |_| {}), None);
+        assert_eq!(wait(false, 11_000, |_| {}), Some((Some(WaitFor::Answer), true)));
+        assert_eq!(wait(true, 60_000, |active| active.beats_at_send = Some(0)), None, "it is not answered");
+        assert_eq!(wait(true, 60_000, |active| active.phase = Phase::Noted), None);
+        assert_eq!(wait(true, 60_000, |active| active.began(AT(11_000), AT(12_000))), None);
+        let broadcast = definition(&json!({"route": "broadcast"}));
+        assert_eq!(
+            wait(true, 60_000, |active| active.ready.definition = broadcast),
+            Some((Some(WaitFor::Slot), false)),
+            "its row names its executor already"
+        );
+    }
+
+    #[test]
+    fn a_run_begins_between_its_instant_and_now() {
+        for (at, now, expected) in
+            [(9_000, 12_000, 10_000), (11_000, 12_000, 11_000), (13_000, 12_000, 12_000), (1, 9_000, 9_000)]
+        {
+            let ready = ready(10, &definition(&json!({})));
+            let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(8_000), Phase::Sent);
+            active.began(AT(at), AT(now));
+            assert_eq!(active.began_at, Some(AT(expected)), "{at} of {now}");
+            active.began(AT(11_500), AT(20_000));
+            assert_eq!(active.began_at, Some(AT(expected)), "the first report counts");
+        }
+    }
+}

@@ -401,6 +401,9 @@ impl Executors {
 }
 
 #[cfg(test)]
+mod fit_tests;
+
+#[cfg(test)]
 mod tests {
     use serde_json::json;
 

@@ -184,3 +184,6 @@ pub(crate) fn lost_detail(executor: Option<&str>) -> Detail {
     let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
     Detail { executor, ..Detail::default() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -203,3 +203,6 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
     let by = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
     trace::text(by, &candidates, waited)
 }
+
+#[cfg(test)]
+mod tests;

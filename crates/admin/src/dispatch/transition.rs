@@ -204,13 +204,23 @@ fn drop_unsent(d: &mut Decision<'_>) {
 }
 
 #[cfg(test)]
+mod asking_tests;
+#[cfg(test)]
 mod begins;
 #[cfg(test)]
 mod chosen_tests;
 #[cfg(test)]
+mod late_tests;
+#[cfg(test)]
 mod properties;
 #[cfg(test)]
 mod purity;
+#[cfg(test)]
+mod recovery_tests;
+#[cfg(test)]
+mod seek_tests;
+#[cfg(test)]
+mod sending_tests;
 #[cfg(test)]
 mod shadow_tests;
 #[cfg(test)]

@@ -323,6 +323,9 @@ pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> Detail {
 }
 
 #[cfg(test)]
+mod kept_tests;
+
+#[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::time::Duration;

@@ -476,4 +476,6 @@ pub(crate) fn queue_max(job: &Job) -> usize {
 }
 
 #[cfg(test)]
+mod place_tests;
+#[cfg(test)]
 mod tests;

@@ -408,6 +408,32 @@ mod tests {
         assert_eq!(firsts(&parked, &runs), [1, 23]);
     }
 
+    /// Runs of many jobs that need nothing but the handler are of one kind; where the job matters, each job has a kind of its own.
+    #[test]
+    fn what_needs_the_same_is_of_one_kind() {
+        let kinds = |overrides: &serde_json::Value, attempt: i32, change: fn(&mut Ready)| {
+            let job = definition(overrides);
+            let (mut parked, mut runs) = parked(&[]);
+            for second in 1..=3 {
+                let mut ready = ready(second, &job);
+                (ready.run.job, ready.run.attempt) = (JobId::new(second), attempt);
+                change(&mut ready);
+                parked.push(Waiting::new(ready, Timestamp::EPOCH), &mut runs);
+            }
+            parked.apps[&APP].kinds.len()
+        };
+        assert_eq!(kinds(&json!({}), 1, |_| {}), 1);
+        assert_eq!(kinds(&json!({}), 2, |_| {}), 3, "routers know who had the attempt before");
+        assert_eq!(kinds(&json!({"select": {"labels": ["zone=a"]}}), 1, |_| {}), 3);
+        assert_eq!(kinds(&json!({"route": "failover"}), 1, |_| {}), 3);
+        assert_eq!(kinds(&json!({"shards": 2}), 1, |ready| ready.run = ready.run.clone().for_all_shards()), 3);
+        let of_shard = |ready: &mut Ready| {
+            (ready.run.parent, ready.run.executor) = (Some(RunId::new(1)), Some(format!("e{}", ready.run.job)));
+        };
+        assert_eq!(kinds(&json!({}), 1, of_shard), 3, "each shard is for an executor of its own");
+        assert_eq!(kinds(&json!({}), 1, |ready| ready.run.executor = Some(format!("e{}", ready.run.job))), 1);
+    }
+
     #[test]
     fn each_is_removed_by_its_id_and_expires_in_its_time() {
         let (short, long) = (definition(&json!({"queue_timeout": "1s"})), definition(&json!({"queue_timeout": "5s"})));

@@ -163,3 +163,120 @@ impl Relays {
         fences
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::event::Report;
+    use crate::dispatch::tests_support::executor;
+
+    const AT: fn(i64) -> Timestamp = Timestamp::from_millis;
+    const ASKER: NodeId = NodeId::new(1);
+    const ONE: ExecutorId = ExecutorId::new(1);
+
+    fn leases(epochs: &[(i64, i64)]) -> BTreeMap<NodeId, i64> {
+        epochs.iter().map(|(node, epoch)| (NodeId::new(*node), *epoch)).collect()
+    }
+
+    fn answer(request: &FenceRequest) -> RelayedAnswer {
+        RelayedAnswer {
+            asker: request.asker,
+            executor: request.executor,
+            asked_at: request.asked_at,
+            name: "e1".to_owned(),
+            held: vec![(RunId::new(7), 1)],
+        }
+    }
+
+    /// Questions that executor 1 was asked through another server at second 10, about these leases.
+    fn asked(epochs: &[(i64, i64)]) -> (RelayedQuestions, FenceRequest) {
+        let mut questions = RelayedQuestions::default();
+        questions.call(AT(8_000));
+        let mut requests = questions.ask(ASKER, &[ONE].into(), &leases(epochs), AT(10_000));
+        (questions, requests.remove(0))
+    }
+
+    #[test]
+    fn a_question_is_asked_two_seconds_after_the_call_and_every_ten_seconds() {
+        let (all, over) = (BTreeSet::from([ONE]), leases(&[(2, 3)]));
+        let mut questions = RelayedQuestions::default();
+        let ask = |questions: &mut RelayedQuestions, now| questions.ask(ASKER, &all, &over, AT(now)).len();
+        assert_eq!(ask(&mut questions, 60_000), 0, "no roll was called");
+        questions.call(AT(8_000));
+        assert_eq!([9_999, 10_000, 19_999, 20_000, 20_001].map(|now| ask(&mut questions, now)), [0, 1, 0, 1, 0]);
+        // The executor is here, or lost, and absent again later.
+        assert_eq!(questions.ask(ASKER, &BTreeSet::new(), &over, AT(21_000)), []);
+        assert_eq!(ask(&mut questions, 22_000), 1);
+        // No two questions have the same instant, though the clock stands still or steps back.
+        questions.call(AT(10_000));
+        let again = questions.ask(ASKER, &all, &over, AT(21_000));
+        assert_eq!(again.first().map(|request| request.asked_at), Some(AT(22_001)));
+    }
+
+    #[test]
+    fn an_answer_counts_for_the_leases_of_its_question() {
+        for (epochs, covered) in [
+            (vec![(2, 3)], true),
+            (vec![(2, 2)], true),
+            (vec![(2, 4)], false),
+            (vec![(2, 3), (5, 1)], false),
+            (vec![(5, 1)], false),
+        ] {
+            let (mut questions, request) = asked(&[(2, 3)]);
+            let now = leases(&epochs);
+            assert!(!questions.has_answered(ONE, &now), "no server has answered");
+            assert!(questions.answered(answer(&request)) && !questions.answered(answer(&request)), "it is news once");
+            assert_eq!(questions.has_answered(ONE, &now), covered, "{epochs:?}");
+            assert!(!questions.has_answered(ExecutorId::new(2), &now));
+            let executors = Executors::default();
+            assert_eq!(questions.held(&now, &executors).count(), usize::from(covered), "{epochs:?}");
+            let asked_again = questions.ask(ASKER, &[ONE].into(), &now, AT(10_001)).len();
+            assert_eq!(asked_again, usize::from(!covered), "{epochs:?}");
+        }
+    }
+
+    #[test]
+    fn an_executor_that_is_connected_answers_for_itself() {
+        let (mut questions, request) = asked(&[(2, 3)]);
+        assert!(questions.answered(answer(&request)));
+        let (session, online, _stream) = executor(1, 1);
+        let mut executors = Executors::default();
+        executors.join(session, &online, Report::default());
+        assert_eq!(questions.held(&leases(&[(2, 3)]), &executors).count(), 0);
+        assert_eq!(questions.name(ONE), Some("e1"));
+        questions.call(AT(30_000));
+        assert_eq!(questions.name(ONE), None, "the next call asks again");
+    }
+
+    #[test]
+    fn an_answer_to_an_earlier_question_is_none_to_the_newest() {
+        let (mut questions, request) = asked(&[(2, 3)]);
+        let earlier = RelayedAnswer { asked_at: AT(9_999), ..answer(&request) };
+        assert!(!questions.answered(earlier) && !questions.has_answered(ONE, &leases(&[(2, 3)])));
+        assert!(!questions.answered(RelayedAnswer { executor: ExecutorId::new(2), ..answer(&request) }));
+    }
+
+    /// Each of several servers waits for its own executors and leases.
+    #[test]
+    fn the_questions_of_servers_are_kept_apart() {
+        let lease = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
+        let request = |asker, executor, leases: &[LeaseToken]| FenceRequest {
+            asker: NodeId::new(asker),
+            executor: ExecutorId::new(executor),
+            asked_at: AT(1),
+            leases: leases.to_vec(),
+        };
+        let first = request(7, 1, &[lease(2, 3)]);
+        let second = request(8, 2, &[lease(5, 4), lease(6, 1)]);
+        let mut relays = Relays::default();
+        assert_eq!(relays.take(vec![first.clone(), second.clone()]).len(), 3);
+        let two = ExecutorId::new(2);
+        assert!(relays.asks(ONE, lease(2, 3)) && relays.asks(two, lease(6, 1)));
+        assert!(!relays.asks(two, lease(2, 3)) && !relays.asks(ONE, lease(2, 2)) && !relays.asks(ONE, lease(5, 4)));
+        assert_eq!(relays.complete(two, lease(2, 3)), [], "no server asks that of it");
+        assert_eq!(relays.complete(two, lease(5, 3)), [], "an earlier lease than the one that is asked about");
+        assert_eq!(relays.complete(two, lease(6, 1)), []);
+        assert_eq!(relays.complete(two, lease(5, 5)), [second], "a later lease covers the earlier");
+        assert_eq!(relays.complete(ONE, lease(2, 3)), [first]);
+    }
+}

@@ -288,6 +288,17 @@ mod tests {
         assert_eq!(homes, [(2, [JobId::new(3)].into()), (3, [JobId::new(1)].into())]);
     }
 
+    /// An executor without a record is not known to have the handler, and one of another app does not run the job.
+    #[test]
+    fn no_run_goes_to_an_executor_that_is_not_known_to_be_fit() {
+        let nodes = [node(2, 1, 1_005)];
+        let of_app = |app| ExecutorRecord { app: AppId::new(app), ..record(1, "[\"h\"]", "{}") };
+        for (records, expected) in [(vec![], None), (vec![of_app(2)], None), (vec![of_app(1)], Some(2))] {
+            let elsewhere = RemoteExecutors::new(NodeId::new(1), &nodes, &[session(2, 1, 1)], &records, NOW);
+            assert_eq!(elsewhere.node_for(&ready(1, &definition(&json!({})))).map(NodeId::get), expected);
+        }
+    }
+
     #[test]
     fn runs_go_where_somebody_fit_is_heard() {
         let draining = Node { switch: Switch::Draining, ..node(5, 1, 1_005) };

@@ -182,3 +182,70 @@ fn was_cancelled_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter
     let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
     is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()
 }
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::outcome::Outcome;
+    use rondel_core::{ExecutorId, Timestamp};
+
+    use super::*;
+    use crate::dispatch::tests_support::{executor, run_due_at};
+
+    fn result(attempt: i32) -> IncomingResult {
+        let now = Timestamp::from_secs(9);
+        IncomingResult {
+            run: RunId::new(1_000),
+            attempt,
+            outcome: Outcome::Succeeded,
+            message: None,
+            result: None,
+            started_at: None,
+            finished_at: now,
+            received_at: now,
+            silent_ms: None,
+            unfinished: false,
+            memory: None,
+        }
+    }
+
+    /// A late result of a run that was cancelled before an executor was named for it is not that of an unknown run.
+    #[test]
+    fn a_result_comes_too_late_for_a_run_that_was_cancelled_without_a_name() {
+        let (session, online, _stream) = executor(7, 1);
+        let reporter = Reporter { session, app: online.app, name: online.name, lineage: [].into() };
+        let cancelled = Run { status: RunStatus::Cancelled, ..run_due_at(Timestamp::from_secs(1)) };
+        for (name, run, attempt, expected) in [
+            ("cancelled", cancelled.clone(), 1, true),
+            ("another attempt", cancelled.clone(), 2, false),
+            ("named", Run { executor_id: Some(ExecutorId::new(8)), ..cancelled.clone() }, 1, false),
+            ("of another app", Run { app: rondel_core::AppId::new(2), ..cancelled.clone() }, 1, false),
+            ("a whole broadcast", cancelled.clone().for_all_shards(), 1, false),
+            ("it succeeded", Run { status: RunStatus::Succeeded, ..cancelled }, 1, false),
+        ] {
+            assert_eq!(was_cancelled_unnamed(&run, &result(attempt), &reporter), expected, "{name}");
+        }
+    }
+
+    /// The sessions take turns, so no message takes the turn of the others for long.
+    #[tokio::test]
+    async fn the_results_of_one_message_are_judged_in_parts() {
+        let (session, online, _stream) = executor(7, 1);
+        let reporter = Reporter { session, app: online.app, name: online.name, lineage: [].into() };
+        let queue = ForeignQueue::default();
+        for (count, expected) in [(1, vec![1]), (100, vec![100]), (250, vec![100, 100, 50])] {
+            queue.offer(&reporter, (0..count).map(|_| result(1)).collect(), Doubt::None);
+            let parts = queue.0.take(BATCH).await;
+            assert_eq!(parts.iter().map(|(.., results)| results.len()).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    /// A result weighs one, and one more for each KiB of its text.
+    #[test]
+    fn a_result_weighs_as_much_as_its_text() {
+        for (message, text, expected) in [(0, 0, 1), (1_023, 0, 1), (1_000, 24, 2), (0, 2_048, 3)] {
+            let words = |length: usize| Some("x".repeat(length));
+            let result = IncomingResult { message: words(message), result: words(text), ..result(1) };
+            assert_eq!(weight(&result), expected, "{message} {text}");
+        }
+    }
+}

@@ -141,3 +141,63 @@ fn runs_are_found_by_their_executor() {
     assert_eq!((of(&runs, 2), runs.active_count()), (vec![3], 1));
     assert!(runs.take_active(RunId::new(1_000)).is_none() && runs.take_called(RunId::new(1_000)).is_some());
 }
+
+/// What is withdrawn of several broadcasts, or of several runs that are held back, is that one alone.
+#[test]
+fn what_is_withdrawn_leaves_the_others_where_they_wait() {
+    let (mut runs, job) = (OpenRuns::default(), definition(&json!({"route": "broadcast"})));
+    for second in [1, 2, 3] {
+        let root = ready(second, &job);
+        let shard = root.run.clone();
+        runs.wait_for_expansion(root, vec![shard]);
+    }
+    assert!(runs.withdraw(RunId::new(2_000)).is_some() && runs.withdraw(RunId::new(2_000)).is_none());
+    let again = runs.expand_again();
+    assert_eq!(again.iter().map(|(root, _)| root.id.get()).collect::<Vec<_>>(), [1_000, 3_000]);
+
+    let mut runs = OpenRuns::default();
+    for second in [1, 2, 3] {
+        let ready = ready(second, &job);
+        let timer = Timer::new(&ready, Duration::ZERO);
+        runs.hold_back(ready, timer);
+    }
+    assert!(runs.withdraw(RunId::new(2_000)).is_some());
+    runs.stop_holding_back();
+    assert_eq!(due(&mut runs, Timestamp::from_secs(9)), [1, 3]);
+}
+
+/// A broadcast is marked with its shards, each of them ahead of its instant.
+#[test]
+fn a_whole_broadcast_has_its_timer_at_its_instant() {
+    let marked = definition(&json!({"route": "broadcast", "delivery": "at_most_once"}));
+    let whole = ready(9, &marked);
+    let root = Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() };
+    assert_eq!(Timer::new(&root, Duration::ZERO).at, Timestamp::from_secs(9));
+    assert_eq!(Timer::new(&whole, Duration::ZERO).at, Timestamp::from_secs(9) - MARK_LEAD);
+}
+
+/// The run came here long before its instant, by the clock of the process: then the other clock has stepped back.
+#[test]
+fn a_timer_is_outdated_a_second_after_the_read_ahead() {
+    let (at, second) = (Timestamp::from_secs, Duration::from_secs(1));
+    let timer = Timer::new(&ready(9, &definition(&json!({}))), second);
+    assert!(!timer.is_outdated(at(9), at(8), second * 2));
+    assert!(timer.is_outdated(at(9), at(8), second * 2 + Duration::from_millis(1)));
+    assert!(!timer.is_outdated(at(9), at(12), second * 5));
+    assert!(timer.is_outdated(at(9), at(12), second * 5 + Duration::from_millis(1)));
+}
+
+/// What came into hand or left it since the last question, and where it is now.
+#[test]
+fn it_is_known_what_came_into_hand_and_what_left_it() {
+    let mut runs = OpenRuns::default();
+    assert!(runs.put_called(version(1, 2, 1)) && runs.put_called(version(2, 2, 1)));
+    assert!(runs.take_called(RunId::new(2_000)).is_some());
+    let mut moved = runs.take_moved();
+    moved.sort_unstable();
+    moved.dedup();
+    assert_eq!(moved, [(RunId::new(1_000), true), (RunId::new(2_000), false)]);
+    assert_eq!(runs.take_moved(), []);
+    assert_eq!(runs.drain_called().len(), 1);
+    assert_eq!(runs.take_moved(), [(RunId::new(1_000), false)]);
+}

@@ -327,3 +327,143 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
     assert_eq!(relays.complete(id, DEAD), [request(8)]);
     assert_eq!(relays.take(Vec::new()), []);
 }
+
+/// A fence that was answered before its lease was known to have ended proves nothing about it, for any of the nodes that runs came from.
+#[test]
+fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
+    let session = |token| Session {
+        token,
+        executor: ExecutorId::new(1),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_secs(100),
+        ended_at: None,
+        has_left: false,
+        process: None,
+    };
+    for (from, expected) in [
+        ([Some(DEAD), Some(OTHER)], vec![DEAD, OTHER]),
+        ([Some(DEAD), Some(DEAD)], vec![DEAD]),
+        ([Some(DEAD), None], vec![DEAD, OTHER]),
+    ] {
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        join(&mut executors, 1, 1, Report::default());
+        fences(&mut executors, 1, 1, DEAD, &[]);
+        fences(&mut executors, 1, 1, OTHER, &[]);
+        let seconds = [98, 99].into_iter().zip(from);
+        let runs = seconds.map(|(second, from)| CalledRun { ready: ready(second, &definition(&json!({}))), from });
+        let runs: Vec<CalledRun> = runs.collect();
+        let now = Timestamp::from_secs(101);
+        rollcall.call(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
+        assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
+    }
+}
+
+/// The row names the executor of a run: what another one reported when it left does not concern that run.
+#[test]
+fn only_the_named_executor_says_goodbye_for_its_run() {
+    let session = |id, has_left| Session {
+        token: DEAD,
+        executor: ExecutorId::new(id),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_secs(100),
+        ended_at: None,
+        has_left,
+        process: None,
+    };
+    for (one_left, two_left, expected) in
+        [(false, true, "not yet"), (true, false, "executor_lost"), (false, false, "not yet")]
+    {
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        let mut ready = ready(99, &definition(&json!({})));
+        ready.run.executor_id = Some(ExecutorId::new(1));
+        let sessions = [session(1, one_left), session(2, two_left)];
+        let run = CalledRun { ready, from: Some(DEAD) };
+        rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+        assert_eq!(resolve(&mut rollcall, &executors), expected, "{one_left} {two_left}");
+    }
+}
+
+#[test]
+fn the_leases_that_are_asked_about_are_those_that_have_ended() {
+    let rollcall = called(&mut Executors::default());
+    let of_epoch = |epoch| rollcall.asks_about(LeaseToken { epoch, ..DEAD });
+    assert_eq!([2, 3, 4].map(of_epoch), [true, true, false]);
+    assert!(!rollcall.asks_about(OTHER));
+}
+
+/// A report of another attempt than the one that is called for is none about that one.
+#[test]
+fn another_attempt_is_not_the_one_that_is_called_for() {
+    let mut executors = Executors::default();
+    let mut rollcall = called(&mut executors);
+    join(&mut executors, 1, 1, Report::default());
+    let answer = |attempt| FenceAnswer {
+        lease: DEAD,
+        held: [(RunId::new(99_000), attempt)].into(),
+        finished: [].into(),
+        begins: Begins::default(),
+    };
+    executors.fenced(ExecutorId::new(1), 1, answer(2));
+    assert_eq!(resolve(&mut rollcall, &executors), "not yet");
+    executors.fenced(ExecutorId::new(1), 1, answer(1));
+    assert_eq!(resolve(&mut rollcall, &executors), "held by 1");
+}
+
+/// Of a run that executor 1 or 2 may have: both, and who succeeds one of them, but none of another app.
+#[test]
+fn who_may_claim_a_run_that_no_row_names() {
+    let rollcall = called(&mut Executors::default());
+    let run = RunId::new(99_000);
+    for (app, executor, lineage, expected) in [
+        (1, 1, vec![], true),
+        (1, 2, vec![], true),
+        (1, 7, vec![], false),
+        (1, 7, vec![8, 2], true),
+        (1, 7, vec![8], false),
+        (2, 1, vec![], false),
+    ] {
+        let lineage: Vec<ExecutorId> = lineage.into_iter().map(ExecutorId::new).collect();
+        let claims = rollcall.may_be_claimed(run, AppId::new(app), (ExecutorId::new(executor), &lineage));
+        assert_eq!(claims, expected, "{app} {executor} {lineage:?}");
+    }
+    assert!(!rollcall.may_be_claimed(RunId::new(1), AppId::new(1), (ExecutorId::new(1), &[])));
+}
+
+/// The executor that a row names was heard last by one of the nodes.
+#[test]
+fn the_named_executor_is_watched_from_when_it_was_last_heard() {
+    let session = |executor, second| Session {
+        token: DEAD,
+        executor: ExecutorId::new(executor),
+        app: AppId::new(1),
+        last_seen_at: Timestamp::from_secs(second),
+        ended_at: None,
+        has_left: false,
+        process: None,
+    };
+    for (sessions, heard_at) in
+        [(vec![session(1, 50), session(1, 80), session(1, 60), session(2, 90)], 80), (vec![session(2, 90)], 101)]
+    {
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        let mut ready = ready(99, &definition(&json!({})));
+        ready.run.executor_id = Some(ExecutorId::new(1));
+        let run = CalledRun { ready, from: Some(DEAD) };
+        rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+        let suspects = |second| executors.suspects(Timestamp::from_secs(second)).len();
+        assert_eq!((suspects(heard_at), suspects(heard_at + 1)), (0, 1), "{heard_at}");
+    }
+}
+
+/// The journal of a process that has ended is complete; what a living one has finished counts once it has answered.
+#[test]
+fn a_journal_counts_before_the_fence_is_answered() {
+    for (id, predecessor, expected) in [(7, Some(1), "held by 7"), (1, None, "not yet")] {
+        let mut executors = Executors::default();
+        let mut rollcall = called(&mut executors);
+        let predecessor = predecessor.map(ExecutorId::new);
+        let finished = [(RunId::new(99_000), 1)].into();
+        let lineage = predecessor.into_iter().collect();
+        join(&mut executors, id, 1, Report { finished, predecessor, lineage, ..Report::default() });
+        assert_eq!(resolve(&mut rollcall, &executors), expected, "{id}");
+    }
+}

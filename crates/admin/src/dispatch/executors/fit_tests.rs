@@ -1,0 +1,207 @@
+//! Which executors are fit for a run, which have room, and what becomes of those that are lost.
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::dispatch::tests_support::{definition, executor, ready};
+
+const AT: fn(i64) -> Timestamp = Timestamp::from_secs;
+const ONE: ExecutorId = ExecutorId::new(1);
+
+/// Executors 1 to `count`, each with four slots and the label `zone=a`.
+fn with(count: i64) -> Executors {
+    let mut executors = Executors::default();
+    for id in 1..=count {
+        let (session, mut online, _stream) = executor(id, 1);
+        online.labels = [("zone".to_owned(), "a".to_owned())].into();
+        executors.join(session, &online, Report::default());
+    }
+    executors
+}
+
+fn online(executors: &mut Executors, id: i64) -> &mut Online {
+    executors.get_mut(ExecutorId::new(id)).expect("it is online")
+}
+
+/// Why executor 1 takes no run of this job.
+fn kind(executors: &Executors, overrides: &Value) -> Option<ObstacleKind> {
+    let obstacles = executors.obstacles(&ready(1, &definition(overrides)), AT(100));
+    obstacles.first().map(|obstacle| obstacle.kind)
+}
+
+#[test]
+fn each_executor_that_takes_no_run_has_its_reason() {
+    type Change = fn(&mut Online);
+    let changes: [(Change, Value, Option<ObstacleKind>); 13] = [
+        (|_| {}, json!({}), None),
+        (|_| {}, json!({"handler": "other"}), Some(ObstacleKind::Handler)),
+        (|_| {}, json!({"select": {"executors": ["e2"]}}), Some(ObstacleKind::NotSelected)),
+        (|_| {}, json!({"select": {"labels": ["zone=b"]}}), Some(ObstacleKind::Label)),
+        (|_| {}, json!({"select": {"labels": ["zone=a"]}}), None),
+        (Online::drains, json!({}), Some(ObstacleKind::Draining)),
+        (|one| one.switch = Switch::Draining, json!({}), Some(ObstacleKind::Drained)),
+        (|one| one.switch = Switch::Stopped, json!({}), Some(ObstacleKind::Stopped)),
+        (|one| one.in_flight = 8, json!({}), Some(ObstacleKind::Full)),
+        (|one| one.full_until = Some(AT(101)), json!({}), Some(ObstacleKind::Full)),
+        (|one| one.full_until = Some(AT(100)), json!({}), None),
+        (|_| {}, json!({"route": "failover"}), Some(ObstacleKind::Silent)),
+        (|_| {}, json!({"route": "busyover"}), Some(ObstacleKind::Busy)),
+    ];
+    for (number, (change, job, expected)) in changes.into_iter().enumerate() {
+        let mut executors = with(1);
+        change(online(&mut executors, 1));
+        assert_eq!(kind(&executors, &job), expected, "{number}: {job}");
+    }
+}
+
+/// Of executors that leave triggers unanswered, only those are named as silent that could take the run otherwise.
+#[test]
+fn who_leaves_triggers_unanswered_is_named_as_silent() {
+    let silent = || {
+        let mut executors = with(2);
+        executors.silences.left_unanswered(ONE, AT(1), AT(2));
+        executors
+    };
+    assert_eq!(kind(&silent(), &json!({})), Some(ObstacleKind::Silent));
+    let select = json!({"select": {"labels": ["zone=b"]}});
+    assert_eq!(kind(&silent(), &select), Some(ObstacleKind::Label));
+    let mut executors = silent();
+    online(&mut executors, 1).drains();
+    assert_eq!(kind(&executors, &json!({})), Some(ObstacleKind::Draining));
+    assert!(executors.is_silent(executors.get(ONE).unwrap()));
+    let two = executors.get(ExecutorId::new(2)).unwrap();
+    assert!(!executors.is_silent(two));
+    // Those that could take it otherwise come first.
+    let mut executors = with(2);
+    online(&mut executors, 1).drains();
+    online(&mut executors, 2).in_flight = 8;
+    let obstacles = executors.obstacles(&ready(1, &definition(&json!({}))), AT(100));
+    let kinds: Vec<ObstacleKind> = obstacles.iter().map(|obstacle| obstacle.kind).collect();
+    assert_eq!(kinds, [ObstacleKind::Full, ObstacleKind::Draining]);
+}
+
+#[test]
+fn an_app_has_room_while_one_of_its_executors_has() {
+    let mut executors = with(2);
+    let app = AppId::new(1);
+    assert!(executors.has_room_in(app, AT(1)) && !executors.has_room_in(AppId::new(2), AT(1)));
+    online(&mut executors, 1).in_flight = 7;
+    online(&mut executors, 2).in_flight = 8;
+    assert!(executors.has_room_in(app, AT(1)), "a little more than its four slots");
+    online(&mut executors, 1).in_flight = 8;
+    assert!(!executors.has_room_in(app, AT(1)));
+    online(&mut executors, 2).drains();
+    online(&mut executors, 2).in_flight = 0;
+    assert!(!executors.has_room_in(app, AT(1)), "it takes no new runs");
+}
+
+#[test]
+fn only_those_that_stay_are_the_targets_of_a_broadcast() {
+    let mut executors = with(3);
+    online(&mut executors, 1).drains();
+    online(&mut executors, 2).switch = Switch::Stopped;
+    let names = |executors: &Executors, job: &Value| {
+        let staying = executors.staying(&ready(1, &definition(job)));
+        staying.iter().map(|online| online.name.clone()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(&executors, &json!({})), ["e3"]);
+    assert_eq!(names(&executors, &json!({"handler": "other"})), [] as [&str; 0]);
+    assert_eq!(executors.fit(&ready(1, &definition(&json!({})))).len(), 3, "a router knows all of them");
+}
+
+/// An executor that takes any handler takes no groups of pump jobs.
+#[test]
+fn who_takes_any_handler_takes_no_groups() {
+    let (session, mut any, _stream) = executor(1, 1);
+    any.handlers = vec![ANY_HANDLER.to_owned()];
+    let mut executors = Executors::default();
+    executors.join(session, &any, Report::default());
+    let pump = json!({"pump": {"items": [{"name": "eu"}], "groups": 1}});
+    assert_eq!(executors.fit(&ready(1, &definition(&json!({})))).len(), 1);
+    assert_eq!(executors.fit(&ready(1, &definition(&pump))).len(), 0);
+}
+
+/// A heartbeat counts the runs of all nodes.
+#[test]
+fn the_runs_of_other_nodes_count() {
+    let mut executors = with(1);
+    online(&mut executors, 1).in_flight = 2;
+    executors.beat(ONE, 5, AT(7));
+    let one = executors.get(ONE).unwrap();
+    assert_eq!((one.candidate(Answer::None, AT(7)).active, one.heard_at, one.beat_count), (5, AT(7), 1));
+    executors.beat(ONE, 1, AT(8));
+    assert_eq!(executors.get(ONE).unwrap().candidate(Answer::None, AT(8)).active, 2, "it is behind");
+    executors.heard(ONE, AT(9));
+    let one = executors.get(ONE).unwrap();
+    assert_eq!((one.heard_at, one.beat_count), (AT(9), 2));
+}
+
+/// Executors that have left.
+fn gone(count: i64) -> Executors {
+    let mut executors = with(count);
+    for id in 1..=count {
+        assert!(executors.leave(ExecutorId::new(id), 1, AT(10)).is_some());
+    }
+    executors
+}
+
+#[test]
+fn the_lost_are_remembered_for_an_hour() {
+    let mut executors = gone(3);
+    let ids = [1, 2, 3].map(ExecutorId::new);
+    assert!(executors.lose(ids[0], AT(100), AT(0)) && executors.lose(ids[1], AT(3_699), AT(0)));
+    assert!(executors.is_lost(ids[0]) && executors.is_lost(ids[1]));
+    assert!(executors.lose(ids[2], AT(3_700), AT(0)));
+    assert_eq!(ids.map(|id| executors.is_lost(id)), [false, true, true]);
+}
+
+/// The process of a lost executor may go on, until it is known to have ended or must have stopped everything.
+#[test]
+fn who_is_lost_is_over_once_it_can_run_nothing_any_more() {
+    for (over_before, is_over) in [(10, false), (11, true)] {
+        let mut executors = gone(1);
+        executors.lose(ONE, AT(100), AT(over_before));
+        assert_eq!((executors.is_lost(ONE), executors.is_over(ONE)), (true, is_over), "{over_before}");
+        assert_eq!(executors.end(ONE, AT(101)), !is_over, "it is news once");
+        assert!(executors.is_over(ONE) && !executors.end(ONE, AT(102)));
+    }
+    let mut executors = gone(1);
+    assert!(executors.end(ONE, AT(20)) && executors.is_over(ONE));
+    let mut executors = with(1);
+    assert!(!executors.end(ONE, AT(20)) && !executors.is_over(ONE), "it is connected");
+}
+
+#[test]
+fn who_must_have_stopped_by_now_is_watched_again() {
+    for (before, is_over, is_watched) in [(10, false, false), (11, false, true), (11, true, false)] {
+        let mut executors = gone(1);
+        executors.lose(ONE, AT(100), AT(0));
+        if is_over {
+            executors.end(ONE, AT(101));
+        }
+        executors.suspect_again(ONE, AT(before));
+        assert_eq!(executors.is_lost(ONE), !is_watched, "{before}");
+        assert_eq!(executors.suspects(AT(1_000)), if is_watched { vec![ONE] } else { vec![] });
+    }
+}
+
+/// Of the leases of a node the newest counts, whichever answer comes last.
+#[test]
+fn an_answer_about_a_later_lease_is_one_about_the_earlier() {
+    let answer = |epoch| FenceAnswer {
+        lease: LeaseToken { node: NodeId::new(2), epoch },
+        held: [(RunId::new(7), 1)].into(),
+        finished: [(RunId::new(8), 2)].into(),
+        begins: Begins::default(),
+    };
+    let mut executors = with(1);
+    assert!(!executors.fenced(ONE, 2, answer(4)), "not on its newest stream");
+    assert!(executors.fenced(ONE, 1, answer(4)) && executors.fenced(ONE, 1, answer(3)));
+    let one = executors.get(ONE).unwrap();
+    let fenced = [3, 4, 5].map(|epoch| one.has_fenced(answer(epoch).lease));
+    assert_eq!((fenced, one.held().count()), ([true, true, false], 2));
+    executors.ask_anew(&[NodeId::new(3)].into());
+    assert!(executors.get(ONE).unwrap().has_fenced(answer(4).lease));
+    executors.ask_anew(&[NodeId::new(2)].into());
+    assert!(!executors.get(ONE).unwrap().has_fenced(answer(3).lease));
+}

@@ -1,0 +1,219 @@
+//! Stories of routers that ask executors first. As in [`tests`](super::tests), times are seconds, and executor 1 is called `e1`.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
+use serde_json::{Value, json};
+
+use super::tests::{NOTHING, with_executors};
+use super::world::World;
+use super::*;
+use crate::definitions::Compiled;
+use crate::dispatch::Ready;
+use crate::dispatch::event::Reply;
+use crate::dispatch::tests_support::{definition, run_due_at};
+
+const JOB: JobId = JobId::new(1);
+
+fn job(route: &str) -> Arc<Compiled> {
+    definition(&json!({"route": route, "overlap": {"policy": "allow"}, "queue_timeout": "60s"}))
+}
+
+fn due_at(millis: i64, job: &Arc<Compiled>) -> Ready {
+    Ready::new(run_due_at(Timestamp::from_millis(millis)), Arc::clone(job))
+}
+
+/// It is then: who is asked with which question, and what is sent.
+fn at(world: &mut World, seconds: f64) -> Vec<String> {
+    world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+    world.on(Event::Wake);
+    let mut done = Vec::new();
+    for effect in world.on(Event::Flush) {
+        match effect {
+            Effect::Send(session, Body::Probes(asked)) => {
+                done.push(format!("question {} to {}", asked.probe_id, session.executor));
+            }
+            Effect::SendTriggers(executor, runs) => done.extend(world.write(executor, &runs, true)),
+            _ => {}
+        }
+    }
+    done
+}
+
+/// An executor answers a question about the job.
+fn answer(world: &mut World, executor: i64, number: i64, is_free: bool) -> Vec<String> {
+    let free = if is_free { BTreeSet::from([JOB]) } else { BTreeSet::new() };
+    world.on(Event::Probed(ExecutorId::new(executor), number, free));
+    world.flush()
+}
+
+fn trace_of(world: &World, run: RunId) -> Value {
+    let active = world.state.runs.active(run).expect("an executor has it");
+    serde_json::from_str(active.ready.run.trace.as_deref().unwrap_or_default()).expect("a trace")
+}
+
+/// Whether it is there is known of an executor that was heard within a second, whether it is free is not.
+#[test]
+fn who_was_heard_within_a_second_is_not_asked_whether_it_is_there() {
+    for (route, seconds, expected) in [
+        ("failover", 10.999, "sent to 1: 10"),
+        ("failover", 11.0, "question 1 to 1"),
+        ("busyover", 10.1, "question 1 to 1"),
+    ] {
+        let mut world = with_executors(1);
+        world.around.now = Timestamp::from_secs(10);
+        world.beat(1);
+        world.arrive([due_at(10_000, &job(route))]);
+        assert_eq!(at(&mut world, seconds), [expected], "{route} at {seconds}");
+    }
+}
+
+#[test]
+fn only_who_may_get_the_run_is_asked() {
+    let mut world = with_executors(3);
+    world.on(Event::Draining(ExecutorId::new(1)));
+    world.arrive([due_at(2_000, &job("busyover"))]);
+    assert_eq!(at(&mut world, 2.0), ["question 1 to 2", "question 2 to 3"]);
+}
+
+/// The deadline of an earlier run ends no question about a later one.
+#[test]
+fn each_question_has_a_deadline_of_its_own() {
+    let mut world = with_executors(1);
+    let job = job("busyover");
+    world.arrive([due_at(2_000, &job), due_at(2_100, &job)]);
+    assert_eq!(at(&mut world, 2.0), ["question 1 to 1"]);
+    assert_eq!(at(&mut world, 2.1), ["question 2 to 1"]);
+    assert_eq!(at(&mut world, 2.2), NOTHING, "the deadline of the first is over");
+    assert_eq!(answer(&mut world, 1, 1, true), NOTHING, "too late");
+    assert!(world.state.runs.active(RunId::new(2_100)).is_none());
+    assert_eq!(answer(&mut world, 1, 2, true).len(), 1);
+    assert!(world.state.runs.active(RunId::new(2_100)).is_some(), "the answer was about this one");
+    assert!(world.state.runs.active(RunId::new(2_000)).is_none(), "it waits for an executor");
+}
+
+/// Executors that are all busy are not asked again at once.
+#[test]
+fn a_job_pauses_after_no_executor_was_free() {
+    for (millis, expected) in [(2_099, NOTHING.to_vec()), (2_100, vec!["question 2 to 1"])] {
+        let (mut world, job) = (with_executors(1), job("busyover"));
+        world.arrive([due_at(2_000, &job), due_at(millis, &job)]);
+        assert_eq!(at(&mut world, 2.0), ["question 1 to 1"]);
+        assert_eq!(answer(&mut world, 1, 1, false), NOTHING);
+        let seconds = Duration::from_millis(millis.unsigned_abs()).as_secs_f64();
+        assert_eq!(at(&mut world, seconds), expected, "{millis}");
+    }
+}
+
+/// The trace names the executors before the one that was taken, and why they were not.
+#[test]
+fn the_trace_names_the_busy_and_the_silent() {
+    let run = RunId::new(2_000);
+    for (route, answers, refused) in [
+        ("failover", vec![(2, 2, true)], json!({"e1": "silent"})),
+        ("busyover", vec![(1, 1, false), (2, 2, true)], json!({"e1": "busy"})),
+        ("busyover", vec![(3, 3, true), (2, 2, false)], json!({"e1": "silent", "e2": "busy"})),
+    ] {
+        let mut world = with_executors(3);
+        world.arrive([due_at(2_000, &job(route))]);
+        assert_eq!(at(&mut world, 2.0).len(), 3, "{route}");
+        for (executor, number, is_free) in answers {
+            answer(&mut world, executor, number, is_free);
+        }
+        at(&mut world, 2.2);
+        assert_eq!(trace_of(&world, run)["refused"], refused, "{route}");
+    }
+}
+
+/// Why a run in its second attempt went to another executor. A caller that names an executor, and a broadcast, do not avoid any.
+#[test]
+fn the_trace_names_who_had_the_attempt_before() {
+    let run = RunId::new(2_000);
+    let refused = |attempt, change: &dyn Fn(&mut Ready)| {
+        let mut world = with_executors(2);
+        let mut ready = due_at(2_000, &job("first"));
+        (ready.run.attempt, ready.run.executor) = (attempt, Some("e2".to_owned()));
+        change(&mut ready);
+        world.arrive([ready]);
+        assert_eq!(at(&mut world, 2.0).len(), 1);
+        trace_of(&world, run)["refused"].clone()
+    };
+    assert_eq!(refused(1, &|_| {}), Value::Null);
+    assert_eq!(refused(2, &|_| {}), json!({"e2": "had_it_before"}));
+    assert_eq!(refused(2, &|ready| ready.run.executor = Some("e9".to_owned())), Value::Null);
+    let broadcast = job("broadcast");
+    let shard = |ready: &mut Ready| {
+        ready.definition = Arc::clone(&broadcast);
+        (ready.run.shard_index, ready.run.shard_total, ready.run.parent) = (1, Some(2), Some(RunId::new(1)));
+    };
+    assert_eq!(refused(2, &shard), Value::Null);
+}
+
+/// A group of a pump job goes to the executor that has the fewest groups of that job, of those that have room.
+#[test]
+fn groups_of_a_pump_job_are_spread_evenly() {
+    let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
+    let group = |job: i64, index: i32| {
+        let mut group = due_at(2_000 + 10 * job + i64::from(index), &pump);
+        let run = &mut group.run;
+        (run.job, run.fire_at, run.parent) = (JobId::new(job), Timestamp::from_secs(2), Some(RunId::new(job)));
+        (run.shard_index, run.shard_total) = (index, Some(9));
+        group
+    };
+    let mut world = with_executors(3);
+    world.on(Event::Draining(ExecutorId::new(1)));
+    world.arrive([group(1, 0), group(1, 1), group(1, 2), group(2, 0), group(2, 1)]);
+    at(&mut world, 3.0);
+    let of = |world: &World, executor, job| {
+        let its = world.state.runs.of_executor(ExecutorId::new(executor));
+        its.filter(|active| active.ready.run.job == JobId::new(job)).count()
+    };
+    assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 1)), [0, 2, 1]);
+    assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
+}
+
+/// What an executor has of other servers counts, as it reports with its heartbeats.
+#[test]
+fn the_least_active_executor_is_found_by_all_that_it_has() {
+    let mut world = with_executors(2);
+    world.on(Event::Beat(ExecutorId::new(1), 3));
+    let job = job("least_active");
+    world.arrive([2_000, 2_001, 2_002].map(|millis| due_at(millis, &job)));
+    assert_eq!(at(&mut world, 3.0), ["sent to 2: 2 2 2"]);
+    // Those that it has of this server are not counted twice.
+    for millis in [2_000, 2_001] {
+        let accepted = vec![(RunId::new(millis), 1, Reply::Accepted)];
+        world.on(Event::Replies(ExecutorId::new(2), accepted));
+    }
+    world.on(Event::Beat(ExecutorId::new(2), 3));
+    world.on(Event::Beat(ExecutorId::new(1), 4));
+    world.arrive([due_at(4_000, &job)]);
+    assert_eq!(at(&mut world, 4.0), ["sent to 2: 4"]);
+}
+
+/// An executor that left a trigger unanswered is passed by while another one has room, and is named as silent.
+#[test]
+fn the_trace_names_who_is_passed_by_as_silent() {
+    let mut world = with_executors(2);
+    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    world.arrive([due_at(2_000, &job("first"))]);
+    assert_eq!(at(&mut world, 2.0), ["sent to 2: 2"]);
+    assert_eq!(trace_of(&world, RunId::new(2_000))["refused"], json!({"e1": "silent"}));
+    // Where the other one takes none, it is not passed by.
+    world.on(Event::Draining(ExecutorId::new(2)));
+    world.arrive([due_at(3_000, &job("first"))]);
+    assert_eq!(at(&mut world, 3.0), ["sent to 1: 3"]);
+}
+
+/// A run that executors are asked about is looked at when it is due, not when it would be marked.
+#[test]
+fn no_executor_is_asked_ahead_of_the_instant() {
+    let mut world = with_executors(1);
+    let marked = json!({"route": "busyover", "overlap": {"policy": "allow"}, "delivery": "at_most_once"});
+    world.arrive([due_at(2_000, &definition(&marked))]);
+    assert_eq!(at(&mut world, 1.9), NOTHING);
+    assert_eq!(at(&mut world, 2.0), ["question 1 to 1"]);
+    assert_eq!(answer(&mut world, 1, 1, true), ["mark 2"]);
+}

@@ -1,0 +1,396 @@
+//! Stories of runs whose queue time ends, and of what is noted about their waits. As in [`tests`](super::tests), times are seconds, and
+//! runs are named by the second at which they are due.
+
+use std::time::Duration;
+
+use rondel_core::homes::Switch;
+use rondel_core::reason::{Detail, ObstacleKind, WaitFor};
+use rondel_core::{AppId, ExecutorId, JobId, Reason, RunId, Timestamp, Trigger};
+use rondel_store::cluster::{ExecutorSwitch, Switches};
+use rondel_store::ledger::NotedWait;
+use serde_json::json;
+
+use super::tests::{DEAD, NOTHING, called, plain, run, session_of, with_executors};
+use super::world::{World, describe, verdict};
+use super::*;
+use crate::dispatch::Ready;
+use crate::dispatch::event::{Answer, Report};
+use crate::dispatch::tests_support::{definition, ready};
+
+fn patient(second: i64, queue_timeout: &str) -> Ready {
+    ready(second, &definition(&json!({"queue_timeout": queue_timeout, "overlap": {"policy": "allow"}})))
+}
+
+fn serial(second: i64) -> Ready {
+    ready(second, &definition(&json!({"queue_timeout": "5s"})))
+}
+
+fn round(world: &mut World, seconds: f64) -> Vec<Effect> {
+    world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+    world.on(Event::Round(Vec::new()))
+}
+
+fn done(effects: &[Effect]) -> Vec<String> {
+    effects.iter().filter_map(describe).collect()
+}
+
+/// The waits that a round stores then.
+fn noted(world: &mut World, seconds: f64) -> Vec<NotedWait> {
+    let effects = round(world, seconds).into_iter();
+    let notes = effects.filter_map(|effect| match effect {
+        Effect::Store(Step::NoteWaits(notes)) => Some(notes),
+        _ => None,
+    });
+    notes.flatten().collect()
+}
+
+fn switch_app(world: &World, switch: Switch) {
+    world.around.switches.set(Switches { apps: vec![(AppId::new(1), switch)], executors: Vec::new() });
+}
+
+fn switch_executor(world: &World, name: &str, switch: Switch) {
+    let switched = ExecutorSwitch { app: AppId::new(1), name: name.to_owned(), switch, set_at: Timestamp::EPOCH };
+    world.around.switches.set(Switches { apps: Vec::new(), executors: vec![switched] });
+}
+
+/// An executor that comes after the end of a run's queue time does not get it, whether or not a round came in between.
+#[test]
+fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
+    for (seconds, expected) in [(5.999, Vec::new()), (6.0, vec!["end of 1/1: Skipped(Expired)"])] {
+        let mut world = World::new();
+        world.arrive([patient(1, "5s")]);
+        assert_eq!(world.at(1.0), NOTHING);
+        world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+        assert_eq!(world.join(1, 1, Report::default()), expected, "{seconds}");
+        assert_eq!(world.flush().len(), usize::from(expected.is_empty()));
+    }
+}
+
+/// What the runs before it, the executors and the switches were when its time was over decides why a run ends.
+#[test]
+fn a_run_that_waits_for_its_turn_too_long_ends_for_what_keeps_it() {
+    type Happens = fn(&mut World);
+    let leaves: Happens = |world| {
+        world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+    };
+    let drains: Happens = |world| switch_app(world, Switch::Draining);
+    let nothing: Happens = |_| {};
+    let causes: [(Happens, &str); 3] = [
+        (nothing, "end of 2/1: Skipped(Overlap)"),
+        (leaves, "end of 2/1: Skipped(NoExecutor)"),
+        (drains, "end of 2/1: Skipped(Stopped)"),
+    ];
+    for (happens, expected) in causes {
+        let mut world = with_executors(1);
+        world.arrive([serial(1), serial(2)]);
+        assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+        happens(&mut world);
+        assert_eq!(done(&round(&mut world, 6.9)), NOTHING);
+        assert_eq!(done(&round(&mut world, 7.0)), [expected]);
+    }
+}
+
+/// A missed fire that runs late waits for its turn without a limit while an executor is there.
+#[test]
+fn a_catch_up_fire_waits_for_its_turn_while_it_is_served() {
+    for is_served in [true, false] {
+        let mut world = with_executors(1);
+        let mut late = serial(2);
+        late.run.trigger = Trigger::Misfire;
+        world.arrive([serial(1), late]);
+        assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+        if !is_served {
+            world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+        }
+        let expected = if is_served { Vec::new() } else { vec!["end of 2/1: Skipped(NoExecutor)"] };
+        assert_eq!(done(&round(&mut world, 8.0)), expected);
+    }
+}
+
+/// The shard of a broadcast waits for its executor; a later attempt, and the only shard of a fire, wait as any run does.
+#[test]
+fn the_first_attempt_of_a_shard_names_the_executor_that_it_is_meant_for() {
+    let offline = vec![("e9".to_owned(), ObstacleKind::Offline)];
+    let drained = vec![("e1".to_owned(), ObstacleKind::Drained)];
+    for (attempt, parent, total, expected) in [
+        (1, Some(run(90)), 2, &offline),
+        (2, Some(run(90)), 2, &drained),
+        (1, None, 2, &drained),
+        (1, Some(run(90)), 1, &drained),
+    ] {
+        let mut world = World::new();
+        switch_executor(&world, "e1", Switch::Draining);
+        world.join(1, 1, Report::default());
+        let mut shard = ready(1, &definition(&json!({"shards": 2, "queue_timeout": "60s"})));
+        (shard.run.attempt, shard.run.parent, shard.run.executor) = (attempt, parent, Some("e9".to_owned()));
+        (shard.run.shard_index, shard.run.shard_total) = (0, Some(total));
+        world.arrive([shard]);
+        assert_eq!(world.at(1.0), NOTHING);
+        let notes = noted(&mut world, 3.0);
+        let [note] = &notes[..] else { unreachable!("{attempt} {total}: {notes:?}") };
+        let obstacles: Vec<_> = note.detail.obstacles.iter().map(|one| (one.executor.clone(), one.kind)).collect();
+        assert_eq!((note.detail.waits_for, &obstacles), (Some(WaitFor::Executor), expected), "{attempt} {total}");
+    }
+}
+
+/// An executor that has room by now is none that a shard meant for another one waits for.
+#[test]
+fn a_shard_waits_for_its_own_executor_whichever_other_has_room() {
+    let mut world = with_executors(1);
+    let mut shard = ready(1, &definition(&json!({"route": "broadcast", "queue_timeout": "5s"})));
+    (shard.run.parent, shard.run.executor) = (Some(run(90)), Some("e9".to_owned()));
+    (shard.run.shard_index, shard.run.shard_total) = (1, Some(2));
+    world.arrive([shard]);
+    assert_eq!(world.at(1.0), NOTHING);
+    assert_eq!(done(&round(&mut world, 6.0)), ["end of 1/1: Skipped(NoExecutor)"]);
+}
+
+/// A stored wait is left alone for five seconds, and stored again if it is another one by then.
+#[test]
+fn a_wait_that_changes_is_noted_again_after_a_while() {
+    let mut world = World::new();
+    world.arrive([patient(1, "60s")]);
+    world.at(1.0);
+    assert_eq!(noted(&mut world, 1.999).len(), 0, "it may be over in a moment");
+    assert_eq!(noted(&mut world, 2.0).len(), 1);
+    switch_executor(&world, "e1", Switch::Draining);
+    world.join(1, 1, Report::default());
+    assert_eq!(noted(&mut world, 6.999).len(), 0);
+    let notes = noted(&mut world, 7.0);
+    assert_eq!(notes.len(), 1);
+    assert_eq!(notes[0].detail.obstacles.len(), 1, "the executor that drains");
+    assert_eq!(noted(&mut world, 12.0).len(), 0, "nothing has changed");
+}
+
+/// Those that are stored already are not stored again.
+#[test]
+fn all_waits_are_noted_before_the_server_leaves() {
+    let mut world = World::new();
+    world.arrive([patient(1, "60s"), patient(3, "60s")]);
+    world.at(1.0);
+    world.at(3.0);
+    assert_eq!(noted(&mut world, 3.0).len(), 1);
+    let effects = world.on(Event::Drain(Answer::new(|()| {}), Duration::from_secs(1)));
+    let noted = effects.iter().filter_map(|effect| match effect {
+        Effect::Store(Step::NoteWaits(notes)) => Some(notes.iter().map(|note| note.run).collect::<Vec<_>>()),
+        _ => None,
+    });
+    assert_eq!(noted.collect::<Vec<_>>(), [vec![run(3)]]);
+    world.arrive([plain(4)]);
+    world.join(1, 1, Report::default());
+    assert_eq!(world.at(4.0), NOTHING, "a server that leaves starts nothing");
+}
+
+/// A run that another node is about to get is not started here.
+#[test]
+fn what_is_being_handed_over_is_not_started() {
+    let mut world = with_executors(1);
+    world.around.departing.begin([(run(1), Timestamp::from_secs(1))]);
+    world.arrive([plain(1), plain(2)]);
+    assert_eq!(world.at(2.0), ["sent to 1: 2"]);
+    assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
+}
+
+/// The runs of a stopped app that executors have are asked to end; those of other apps, and those that end already, are not.
+#[test]
+fn the_runs_of_a_stopped_app_are_asked_to_end() {
+    let mut world = with_executors(1);
+    let stopped = |world: &mut World, app| {
+        let effects = world.on(Event::StopApps(vec![AppId::new(app)]));
+        let stops = effects.into_iter().filter_map(|effect| match effect {
+            Effect::Store(Step::Stop(runs, request)) => Some((runs, request.reason)),
+            _ => None,
+        });
+        stops.collect::<Vec<_>>()
+    };
+    assert_eq!(stopped(&mut world, 1), [], "none is there");
+    world.arrive([plain(1), plain(2), plain(3), plain(4)]);
+    world.at(3.0);
+    world.result(1, 2, 1);
+    assert_eq!(stopped(&mut world, 2), []);
+    assert_eq!(stopped(&mut world, 1), [(vec![run(1), run(3)], Reason::Stopped)]);
+}
+
+/// A wait that a run had under another attempt is none of the attempt that ends.
+#[test]
+fn what_a_run_waited_for_is_reported_although_an_executor_has_room_by_now() {
+    for (attempt, expected) in [(1, "end of 1/1: Skipped(NoExecutor)"), (2, "end of 1/2: Skipped(Expired)")] {
+        let mut world = World::new();
+        world.arrive([patient(1, "10s")]);
+        world.at(1.0);
+        let notes = noted(&mut world, 3.0);
+        assert_eq!(notes.len(), 1);
+        if attempt == 2 {
+            let mut again = patient(1, "10s");
+            again.run.attempt = 2;
+            world.arrive([again]);
+            world.at(3.5);
+        }
+        world.around.now = Timestamp::from_secs(60);
+        assert_eq!(world.join(1, 1, Report::default()), [expected]);
+    }
+}
+
+/// While open runs of ended leases are still taken over, it is not asked who counts a limit; later it is, until that is known.
+#[test]
+fn who_counts_a_limit_is_asked_once_all_open_runs_are_known() {
+    let mut world = with_executors(1);
+    world.state.limits = crate::dispatch::queue::limits::Limits::new(true);
+    let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
+    let asks = |world: &mut World| {
+        let effects = world.on(Event::Wake);
+        effects.iter().filter(|effect| matches!(effect, Effect::Store(Step::LimitHomes(_)))).count()
+    };
+    world.arrive([ready(1, &limited)]);
+    world.around.now = Timestamp::from_secs(1);
+    assert_eq!((asks(&mut world), asks(&mut world)), (1, 0));
+    world.on(Event::Adopting(vec![JobId::new(7)]));
+    round(&mut world, 2.0);
+    assert_eq!(asks(&mut world), 0);
+    world.on(Event::Adopted(world.around.token));
+    assert_eq!(asks(&mut world), 1, "it was not answered");
+    let name = rondel_store::ledger::LimitName { namespace: rondel_core::NamespaceId::new(1), key: "db".to_owned() };
+    world.on(Event::LimitHomes(vec![(name, world.around.token.node)]));
+    assert_eq!(world.flush(), ["mark 1"], "its noted wait is taken back first");
+}
+
+/// The wait of a run that was adopted is added to what is in its row.
+#[test]
+fn a_noted_wait_keeps_the_rest_of_the_row() {
+    let mut world = World::new();
+    let mut adopted = patient(1, "60s");
+    adopted.run.detail = Some(Box::new(Detail { executor: Some("e7".to_owned()), ..Detail::default() }));
+    world.arrive([adopted]);
+    world.at(1.0);
+    let notes = noted(&mut world, 3.0);
+    assert_eq!(notes.iter().map(|note| note.run).collect::<Vec<RunId>>(), [run(1)]);
+    assert_eq!(notes[0].detail.waits_for, Some(WaitFor::Executor));
+}
+
+/// A run whose queue time is over when its turn comes ends then, unless it catches up and an executor is there.
+#[test]
+fn a_turn_that_comes_too_late_is_none() {
+    let leave = |world: &mut World| {
+        world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+    };
+    for (trigger, is_served, expected) in [
+        (Trigger::Cron, true, "end of 2/1: Skipped(Overlap)"),
+        (Trigger::Cron, false, "end of 2/1: Skipped(NoExecutor)"),
+        (Trigger::Misfire, true, "sent to 1: 2"),
+        (Trigger::Misfire, false, "end of 2/1: Skipped(NoExecutor)"),
+    ] {
+        let mut world = with_executors(1);
+        let mut second = serial(2);
+        second.run.trigger = trigger;
+        world.arrive([serial(1), second]);
+        assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+        world.result(1, 1, 1);
+        if !is_served {
+            leave(&mut world);
+        }
+        world.around.now = Timestamp::from_secs(20);
+        let mut done = world.settled(1, 1, verdict());
+        done.extend(world.flush());
+        assert_eq!(done, [expected], "{trigger:?} {is_served}");
+    }
+}
+
+/// What fits and has no room is waited for as a slot, unless it leaves its triggers unanswered.
+#[test]
+fn a_run_waits_for_a_slot_while_one_executor_answers() {
+    for (silent, expected) in [(vec![], WaitFor::Slot), (vec![1], WaitFor::Slot), (vec![1, 2], WaitFor::Executor)] {
+        let mut world = with_executors(2);
+        for id in [1, 2].map(ExecutorId::new) {
+            world.state.executors.get_mut(id).expect("it is online").in_flight = 8;
+        }
+        for id in silent.iter().copied().map(ExecutorId::new) {
+            world.state.executors.silences.left_unanswered(id, Timestamp::EPOCH, Timestamp::from_secs(1));
+        }
+        world.arrive([patient(1, "60s")]);
+        assert_eq!(world.at(1.0), NOTHING);
+        let notes = noted(&mut world, 3.0);
+        assert_eq!(notes.iter().map(|note| note.detail.waits_for).collect::<Vec<_>>(), [Some(expected)], "{silent:?}");
+    }
+}
+
+/// The runs of a stopped executor, and no others, are asked to end; groups of pump jobs are ordered to leave otherwise.
+#[test]
+fn only_the_runs_of_the_stopped_executor_are_asked_to_end() {
+    let mut world = with_executors(2);
+    switch_executor(&world, "e2", Switch::Draining);
+    let group = ready(2, &definition(&json!({"pump": {"items": [{"name": "eu"}], "groups": 1}})));
+    world.arrive([plain(1), group]);
+    assert_eq!(world.at(2.0), ["sent to 1: 1 2"]);
+    switch_executor(&world, "e1", Switch::Draining);
+    world.arrive([plain(3)]);
+    assert_eq!(world.at(3.0), ["sent to 2: 3"]);
+    switch_executor(&world, "e1", Switch::Stopped);
+    let stops = round(&mut world, 4.0).into_iter().filter_map(|effect| match effect {
+        Effect::Store(Step::Stop(runs, _)) => Some(runs),
+        _ => None,
+    });
+    assert_eq!(stops.collect::<Vec<_>>(), [[run(1)]]);
+}
+
+/// The job was paused: what waits is skipped. What executors have, or may have, goes on, and a fire that is still ahead may come back.
+#[test]
+fn what_waits_is_dropped_and_what_is_under_way_or_ahead_goes_on() {
+    let mut world = with_executors(1);
+    let unserved = definition(&json!({"handler": "gone", "overlap": {"policy": "allow"}}));
+    let mut planned = plain(9);
+    planned.run.cause = 7;
+    world.arrive([plain(1), ready(2, &unserved), plain(8), planned]);
+    assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+    let mut call = called(3);
+    call.ready.run.status = rondel_core::RunStatus::Running;
+    world.around.in_memory.admit(vec![call.ready.run.clone()]);
+    world.on(Event::RollCall(vec![call], vec![session_of(2)], vec![DEAD]));
+    assert!(world.state.runs.called(run(3)).is_some());
+    let drops = [1, 2, 3, 8, 9, 20].map(|second| (run(second), Reason::Paused)).to_vec();
+    let effects = world.on(Event::Drops(drops));
+    assert_eq!(done(&effects), ["end of 2/1: Skipped(Paused)", "end of 9/1: Skipped(Paused)"]);
+    let elsewhere = effects.into_iter().find_map(|effect| match effect {
+        Effect::Store(Step::DropStray(runs)) => Some(runs),
+        _ => None,
+    });
+    assert_eq!(elsewhere, Some(vec![(run(20), Reason::Paused)]));
+    assert!(world.state.runs.called(run(3)).is_some());
+    assert_eq!(world.at(8.0), ["sent to 1: 8"]);
+}
+
+/// A retry that waits for its turn is no full queue.
+#[test]
+fn a_retry_that_waits_fills_no_queue() {
+    let job = definition(&json!({"overlap": {"policy": "discard"}, "queue_timeout": "60s"}));
+    let mut world = with_executors(1);
+    let mut again = ready(2, &job);
+    again.run.attempt = 2;
+    world.on(Event::Restored(vec![again.clone()]));
+    world.arrive([ready(1, &job), again, ready(3, &job)]);
+    world.around.now = Timestamp::from_secs(3);
+    let ends = world.on(Event::Wake).into_iter().filter_map(|effect| match effect {
+        Effect::Finish(end) => Some((end.finish.run, end.finish.detail.and_then(|detail| detail.queue_max))),
+        _ => None,
+    });
+    assert_eq!(ends.collect::<Vec<_>>(), [(run(3), None)]);
+    assert_eq!(world.state.gates.queued_count(), 1);
+}
+
+/// A run that is skipped for lack of room names how many wait, if that is why.
+#[test]
+fn a_run_without_a_place_shows_whether_the_queue_is_full() {
+    for (policy, max, queue_max) in [("serial", 1, Some(1)), ("serial", 2, Some(2)), ("discard", 0, None)] {
+        let job = definition(&json!({"overlap": {"policy": policy, "max": max}, "queue_timeout": "60s"}));
+        let mut world = with_executors(1);
+        world.arrive((1..=9).map(|second| ready(second, &job)));
+        world.around.now = Timestamp::from_secs(9);
+        let effects = world.on(Event::Wake);
+        let skipped = effects.iter().filter_map(|effect| match effect {
+            Effect::Finish(end) => end.finish.detail.as_deref(),
+            _ => None,
+        });
+        let skipped: Vec<_> = skipped.map(|detail| (detail.run, detail.queue_max)).collect();
+        assert_eq!(skipped.len(), 8 - usize::try_from(queue_max.unwrap_or(0)).unwrap(), "{policy} {max}");
+        assert!(skipped.iter().all(|one| *one == (Some(run(1)), queue_max)), "{policy} {max}: {skipped:?}");
+    }
+}

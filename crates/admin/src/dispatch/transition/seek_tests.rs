@@ -1,0 +1,195 @@
+//! Stories of jobs that move to other servers: to one that hears a fit executor, or to the one that counts their limit. As in
+//! [`tests`](super::tests), times are seconds, and runs are named by the second at which they are due.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
+use rondel_store::ledger::LimitName;
+use serde_json::{Value, json};
+
+use super::tests::{DEAD, NOTHING, called, plain, run, session_of, with_executors};
+use super::world::{World, verdict};
+use super::*;
+use crate::dispatch::Ready;
+use crate::dispatch::event::Report;
+use crate::dispatch::queue::limits::Limits;
+use crate::dispatch::tests_support::{definition, ready};
+
+const HOME: NodeId = NodeId::new(9);
+
+fn of_job(job: i64, second: i64, overrides: &Value) -> Ready {
+    let mut all = json!({"overlap": {"policy": "allow"}, "queue_timeout": "60s"});
+    for (key, value) in overrides.as_object().expect("an object") {
+        all[key] = value.clone();
+    }
+    let mut ready = ready(second, &definition(&all));
+    ready.run.job = JobId::new(job);
+    ready
+}
+
+/// A run for executor e9, which is connected to another server.
+fn elsewhere(job: i64, second: i64) -> Ready {
+    let mut ready = of_job(job, second, &json!({}));
+    ready.run.only_executor = Some("e9".to_owned());
+    ready
+}
+
+fn beside_others(count: i64) -> World {
+    let mut world = with_executors(count);
+    world.around.settings.is_single_server = false;
+    world.state.limits = Limits::new(true);
+    world
+}
+
+/// For which runs a round then seeks executors at other servers.
+fn sought(world: &mut World, seconds: f64) -> Vec<RunId> {
+    world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+    let effects = world.on(Event::Round(Vec::new())).into_iter();
+    let stranded = effects.filter_map(|effect| match effect {
+        Effect::Store(Step::Seek(stranded)) => Some(stranded),
+        _ => None,
+    });
+    stranded.flatten().map(|ready| ready.run.id).collect()
+}
+
+#[test]
+fn executors_are_sought_elsewhere_after_two_seconds_and_every_two_seconds() {
+    let mut world = beside_others(0);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), NOTHING);
+    assert_eq!(sought(&mut world, 0.999), []);
+    assert_eq!(sought(&mut world, 2.999), [], "it may connect here");
+    assert_eq!(sought(&mut world, 4.998), [], "the next look is not due");
+    assert_eq!(sought(&mut world, 4.999), [run(1)]);
+    let mut earlier = beside_others(0);
+    earlier.arrive([plain(1)]);
+    earlier.at(1.0);
+    assert_eq!(sought(&mut earlier, 3.0), [run(1)], "after exactly two seconds");
+    assert_eq!(sought(&mut world, 7.0), [], "the answer is on its way");
+    world.join(1, 1, Report::default());
+    assert_eq!(world.flush(), NOTHING, "its job may be another server's by now");
+    world.on(Event::Handed([JobId::new(1)].into()));
+    assert_eq!(sought(&mut world, 9.0), []);
+    // What was noted of its wait is taken back first.
+    assert_eq!(world.flush(), ["mark 1"]);
+}
+
+#[test]
+fn nothing_is_sought_where_nothing_can_be_found() {
+    type Change = fn(&mut World);
+    let single: Change = |world| world.around.settings.is_single_server = true;
+    let no_lease: Change = |world| world.around.lease_holds = false;
+    let unknown: Change = |world| world.state.recovery.begun = None;
+    let served: Change = |world| {
+        world.join(1, 1, Report::default());
+    };
+    let changes: [(Change, bool); 5] =
+        [(|_| {}, true), (single, false), (no_lease, false), (unknown, false), (served, false)];
+    for (number, (change, is_sought)) in changes.into_iter().enumerate() {
+        let mut world = beside_others(0);
+        world.arrive([plain(1)]);
+        world.at(1.0);
+        change(&mut world);
+        assert_eq!(!sought(&mut world, 5.0).is_empty(), is_sought, "{number}");
+    }
+}
+
+/// A job of which an executor has a run, or is asked about one, does not move.
+#[test]
+fn a_job_under_way_does_not_move() {
+    let mut world = beside_others(1);
+    world.arrive([of_job(1, 1, &json!({})), elsewhere(1, 2), elsewhere(2, 3)]);
+    assert_eq!(world.at(3.0), ["sent to 1: 1"]);
+    assert_eq!(sought(&mut world, 6.0), [run(3)]);
+    world.result(1, 1, 1);
+    world.settled(1, 1, verdict());
+    assert_eq!(sought(&mut world, 9.0), [run(2)]);
+
+    let mut world = beside_others(1);
+    world.arrive([elsewhere(1, 2), elsewhere(2, 3), of_job(1, 6, &json!({"route": "busyover"}))]);
+    assert_eq!(world.at(3.0), NOTHING);
+    world.at(6.0);
+    assert!(world.state.probes.has(JobId::new(1)));
+    assert_eq!(sought(&mut world, 6.0), [run(3)]);
+}
+
+/// The runs that went are forgotten, and those that may have gone keep their places until their rows are read.
+#[test]
+fn what_was_handed_over_is_forgotten() {
+    let serial = |second| ready(second, &definition(&json!({"queue_timeout": "60s"})));
+    for is_certain in [true, false] {
+        let mut world = beside_others(0);
+        world.arrive([serial(1), serial(2)]);
+        assert_eq!(world.at(2.0), NOTHING);
+        let event = if is_certain { Event::HandedOver(vec![run(1)]) } else { Event::MaybeHandedOver(vec![run(1)]) };
+        let expected = if is_certain { NOTHING.to_vec() } else { vec!["look at 1"] };
+        assert_eq!(world.described(event), expected);
+        assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
+        world.join(1, 1, Report::default());
+        assert_eq!(world.flush(), if is_certain { vec!["sent to 1: 2"] } else { Vec::new() });
+    }
+}
+
+/// The jobs that move to the home of this limit, once it is known.
+fn handed(world: &mut World, home: NodeId) -> Option<(BTreeSet<JobId>, NodeId)> {
+    let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
+    world.on(Event::LimitHomes(vec![(name, home)])).into_iter().find_map(|effect| match effect {
+        Effect::Store(Step::HandOver(jobs, to)) => Some((jobs, to)),
+        _ => None,
+    })
+}
+
+/// The runs under a limit go to the server that counts it.
+#[test]
+fn jobs_go_to_the_server_that_counts_their_limit() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    let due = || [of_job(1, 1, &limited), of_job(2, 2, &limited)];
+    let mut world = beside_others(1);
+    world.arrive(due());
+    assert_eq!(world.at(2.0), NOTHING);
+    assert_eq!(handed(&mut world, HOME), Some(([1, 2].map(JobId::new).into(), HOME)));
+    assert_eq!(handed(&mut world, HOME), None, "they are on their way");
+    assert_eq!(world.flush(), NOTHING);
+
+    let mut world = beside_others(1);
+    world.arrive(due());
+    world.at(2.0);
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), ["sent to 1: 1"], "it counts them itself");
+}
+
+/// While open runs are still taken over, those of other jobs may hold places under a limit that jobs share.
+#[test]
+fn what_shares_a_limit_waits_until_all_open_runs_are_known() {
+    let mut world = with_executors(1);
+    world.on(Event::Adopting(vec![JobId::new(7)]));
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    world.arrive([of_job(1, 1, &limited), of_job(2, 2, &json!({})), of_job(7, 3, &json!({}))]);
+    assert_eq!(world.at(3.0), ["sent to 1: 2"]);
+    world.on(Event::AdoptedJobs(vec![JobId::new(7)]));
+    assert_eq!(world.at(3.1), ["sent to 1: 3"], "its job is known, and not what others hold");
+    world.on(Event::Adopted(world.around.token));
+    assert_eq!(world.at(3.2), ["sent to 1: 1"]);
+}
+
+/// Servers ask each other for the answers of executors that they do not hear.
+#[test]
+fn the_answers_of_executors_that_are_elsewhere_are_asked_of_other_servers() {
+    for (is_single_server, lease_holds, is_called, expected) in
+        [(false, true, true, 1), (true, true, true, 0), (false, false, true, 0), (false, true, false, 0)]
+    {
+        let mut world = beside_others(0);
+        world.around.now = Timestamp::from_secs(2);
+        if is_called {
+            let call = called(1);
+            world.around.in_memory.admit(vec![call.ready.run.clone()]);
+            world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+        }
+        (world.around.settings.is_single_server, world.around.lease_holds) = (is_single_server, lease_holds);
+        world.around.now = Timestamp::from_secs(4);
+        let effects = world.on(Event::Round(Vec::new()));
+        let asked = effects.iter().filter(|effect| matches!(effect, Effect::Store(Step::AskFences(_)))).count();
+        assert_eq!(asked, expected, "{is_single_server} {lease_holds} {is_called}");
+    }
+}

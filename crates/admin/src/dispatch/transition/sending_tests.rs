@@ -1,0 +1,287 @@
+//! Stories of runs on their way to an executor: marks, terms, timers, and what a server waits for before it ends. As in
+//! [`tests`](super::tests), times are seconds, and runs are named by the second at which they are due.
+
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, RunId, Timestamp};
+use rondel_proto::v1::RefusedWhy;
+use rondel_store::LeaseToken;
+use serde_json::json;
+
+use super::tests::{NOTHING, plain, run, with_executors};
+use super::world::{World, describe};
+use super::*;
+use crate::dispatch::Ready;
+use crate::dispatch::effect::Measure;
+use crate::dispatch::event::{Answer, Reply, Report};
+use crate::dispatch::tests_support::{definition, ready};
+
+fn once(second: i64) -> Ready {
+    ready(second, &definition(&json!({"overlap": {"policy": "allow"}, "delivery": "at_most_once"})))
+}
+
+fn serial(second: i64) -> Ready {
+    ready(second, &definition(&json!({"queue_timeout": "60s"})))
+}
+
+fn set(world: &mut World, seconds: f64) {
+    world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
+}
+
+fn won(second: i64) -> Event {
+    Event::Marked(vec![(run(second), 1)], vec![run(second)])
+}
+
+/// A mark that is older than a second may have been taken for that of a run that died with this node.
+#[test]
+fn what_was_marked_is_sent_at_once_within_a_second() {
+    for (seconds, expected) in [(1.0, "sent to 1: 1"), (1.999, "sent to 1: 1"), (2.0, "unmark 1")] {
+        let mut world = with_executors(1);
+        world.arrive([once(1)]);
+        assert_eq!(world.at(1.0), ["mark 1"]);
+        set(&mut world, seconds);
+        assert_eq!(world.described(won(1)), NOTHING);
+        assert_eq!(world.flush(), [expected], "{seconds}");
+    }
+}
+
+/// The answer about an attempt is none about another one, and a mark that nothing waits for is removed.
+#[test]
+fn a_mark_without_a_waiting_run_is_removed() {
+    let mut world = with_executors(1);
+    world.arrive([once(1)]);
+    assert_eq!(world.at(1.0), ["mark 1"]);
+    assert_eq!(world.described(Event::Marked(vec![(run(1), 2)], Vec::new())), NOTHING);
+    assert_eq!(world.described(Event::Marked(vec![(run(1), 2)], vec![run(1)])), ["unmark 1"]);
+    assert_eq!(world.flush(), NOTHING, "its own mark is not answered");
+    assert_eq!(world.described(won(1)), NOTHING);
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
+    assert_eq!(world.described(won(1)), ["unmark 1"], "it is sent already");
+}
+
+/// What has its mark and was not sent is unmarked with the lease; what has none yet need not be.
+#[test]
+fn the_marks_of_what_was_not_sent_go_with_the_lease() {
+    let mut world = with_executors(1);
+    world.arrive([once(1), once(2), plain(3)]);
+    assert_eq!(world.at(0.8), ["mark 1"]);
+    world.described(won(1));
+    assert_eq!(world.at(0.9), NOTHING);
+    set(&mut world, 2.0);
+    world.around.lease_holds = false;
+    assert_eq!(world.described(Event::LeaseLost), ["unmark 1"]);
+    assert!(
+        world.state.runs.active(run(1)).is_none()
+            && world.state.executors.get(ExecutorId::new(1)).unwrap().in_flight == 0
+    );
+    let mut world = with_executors(1);
+    world.arrive([once(1), plain(2)]);
+    assert_eq!(world.at(1.0), ["mark 1"]);
+    set(&mut world, 2.0);
+    world.on(Event::Wake);
+    assert_eq!(world.described(Event::LeaseLost), NOTHING, "neither is marked");
+    assert!(world.state.runs.active(run(2)).is_none());
+}
+
+/// A run that waited here does not carry an older term of its job's home than one that was sent before it.
+#[test]
+fn each_run_carries_the_newest_term_of_its_job() {
+    let mut world = with_executors(1);
+    let of_term = |second, term| Ready { term, ..plain(second) };
+    world.arrive([of_term(1, 3), of_term(2, 2), of_term(3, 4)]);
+    world.at(3.0);
+    let terms = [1, 2, 3].map(|second| world.state.runs.active(run(second)).map(|active| active.ready.term));
+    assert_eq!(terms, [Some(3), Some(3), Some(4)]);
+}
+
+/// When the loop has to look again: never without the lease under which runs may start.
+#[test]
+fn the_next_instant_is_that_of_the_first_run_under_the_lease() {
+    let mut world = with_executors(1);
+    let token = Some(world.around.token);
+    let earlier = token.map(|token| LeaseToken { epoch: 0, ..token });
+    assert_eq!(world.state.next_instant(token), Timestamp::MAX);
+    world.arrive([plain(5), once(8)]);
+    let next = |world: &World| [token, None, earlier].map(|lease| world.state.next_instant(lease).as_millis());
+    let never = Timestamp::MAX.as_millis();
+    assert_eq!(next(&world), [5_000, never, never]);
+    world.at(5.0);
+    assert_eq!(next(&world), [7_800, never, never], "it is marked first");
+    assert_eq!(world.at(7.8), ["mark 8"]);
+    world.described(won(8));
+    assert_eq!(next(&world), [8_000, never, never], "its mark is durable");
+    assert_eq!(world.at(8.0), ["sent to 1: 8"]);
+    assert_eq!(next(&world), [never; 3]);
+}
+
+/// The deadlines of questions hold with or without the lease.
+#[test]
+fn the_next_instant_is_that_of_the_first_question_or_limit() {
+    let mut world = with_executors(1);
+    world.arrive([ready(2, &definition(&json!({"route": "busyover", "overlap": {"policy": "allow"}})))]);
+    world.at(2.0);
+    assert_eq!(world.state.next_instant(None), Timestamp::from_millis(2_200));
+    let mut world = with_executors(1);
+    let limited = definition(&json!({"overlap": {"policy": "allow"}, "rate": {"max": 1, "per": "10s"}}));
+    world.arrive([ready(2, &limited), ready(3, &limited)]);
+    assert_eq!(world.at(2.0), ["sent to 1: 2"]);
+    assert_eq!(world.at(3.0), NOTHING);
+    assert_eq!(world.state.next_instant(None), Timestamp::from_secs(12));
+    assert_eq!(world.at(11.999), NOTHING);
+    assert_eq!(world.at(12.0), ["sent to 1: 3"]);
+}
+
+/// A server that ends waits for the runs of executors and for the marks that it removes, but not for the groups of pump jobs.
+#[test]
+fn a_server_is_drained_when_nothing_is_left_that_it_waits_for() {
+    let mut world = with_executors(1);
+    assert!(world.state.is_drained());
+    let group = definition(&json!({"pump": {"items": [{"name": "eu"}], "groups": 1}}));
+    world.arrive([ready(1, &group)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    assert!(world.state.is_drained(), "the next server takes it over");
+    world.arrive([once(2)]);
+    assert_eq!(world.at(2.0), ["mark 2"]);
+    world.described(won(2));
+    assert_eq!(world.flush(), ["sent to 1: 2"]);
+    assert!(!world.state.is_drained());
+    assert_eq!(world.reply(1, 2, 1, Reply::Refused(RefusedWhy::Draining, None)), ["unmark 2"]);
+    assert!(!world.state.is_drained(), "its mark is being removed");
+    world.on(Event::Unmarked);
+    assert!(world.state.is_drained());
+}
+
+/// A draining server does not send again what it gets back.
+#[test]
+fn a_server_that_leaves_lets_go_what_it_gets_back() {
+    let mut world = with_executors(2);
+    world.arrive([plain(1), plain(2)]);
+    assert_eq!(world.at(2.0).len(), 2);
+    let of_one = |world: &World| {
+        let its = world.state.runs.of_executor(ExecutorId::new(1)).next();
+        its.map(|active| active.ready.run.id).expect("one of both")
+    };
+    let first = of_one(&world);
+    world.on(Event::Drain(Answer::new(|()| {}), Duration::from_secs(1)));
+    let refused = vec![(first, 1, Reply::Refused(RefusedWhy::Full, None))];
+    let looked = format!("look at {}", first.get() / 1_000);
+    assert_eq!(world.described(Event::Replies(ExecutorId::new(1), refused)), [looked]);
+    assert_eq!(world.around.in_memory.missing([first]), [first]);
+}
+
+/// How many runs executors have and how many wait, and where.
+#[test]
+fn each_round_measures_how_many_runs_wait_and_where() {
+    let mut world = with_executors(1);
+    let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
+    let unserved = definition(&json!({"overlap": {"policy": "allow"}, "handler": "gone"}));
+    world.arrive([serial(1), serial(2), serial(3)]);
+    let limited = [4, 5].map(|second| {
+        let mut ready = ready(second, &limited);
+        ready.run.job = rondel_core::JobId::new(2);
+        ready
+    });
+    world.arrive(limited);
+    world.arrive((6..=8).map(|second| {
+        let mut ready = ready(second, &unserved);
+        ready.run.job = rondel_core::JobId::new(3);
+        ready
+    }));
+    assert_eq!(world.at(8.0), ["sent to 1: 1 4"]);
+    let effects = world.on(Event::Round(Vec::new()));
+    let counts = effects.iter().find_map(|effect| match effect {
+        Effect::Measure(Measure::Runs { active, queued }) => Some((*active, *queued)),
+        _ => None,
+    });
+    assert_eq!(counts, Some((2, 6)));
+    let held = effects.iter().find_map(|effect| match effect {
+        Effect::Measure(Measure::Held { gates, limits, parked, roll_call }) => {
+            Some([*gates, *limits, *parked, *roll_call])
+        }
+        _ => None,
+    });
+    assert_eq!(held, Some([2, 1, 3, 0]));
+}
+
+/// How late a fire is released is measured of its first attempt, and not of what another run caused.
+#[test]
+fn the_lateness_of_fires_is_measured_once() {
+    let measured = |change: &dyn Fn(&mut Ready)| {
+        let mut world = with_executors(1);
+        let mut ready = plain(1);
+        change(&mut ready);
+        world.arrive([ready]);
+        set(&mut world, 1.5);
+        let effects = world.on(Event::Wake);
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Measure(Measure::FireLateness(late)) => Some(late.as_millis()),
+            _ => None,
+        })
+    };
+    assert_eq!(measured(&|_| {}), Some(500));
+    assert_eq!(measured(&|ready| ready.run.attempt = 2), None);
+    assert_eq!(measured(&|ready| ready.run.cause = 7), None);
+}
+
+/// A trigger is unanswered when it is ten seconds old and three heartbeats have come since; the stream is ended once.
+#[test]
+fn a_stream_is_ended_after_three_heartbeats_without_an_answer() {
+    for (beats, seconds, expected) in
+        [(3, 10.999, Vec::new()), (2, 11.0, Vec::new()), (3, 11.0, vec!["end of stream 1"])]
+    {
+        let mut world = with_executors(1);
+        world.arrive([plain(1)]);
+        assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+        (0..beats).for_each(|_| world.beat(1));
+        set(&mut world, seconds);
+        assert_eq!(world.described(Event::Round(Vec::new())), expected, "{beats} at {seconds}");
+    }
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    world.at(1.0);
+    (0..3).for_each(|_| world.beat(1));
+    world.state.executors.get(ExecutorId::new(1)).unwrap().session.stream.end();
+    set(&mut world, 12.0);
+    assert_eq!(world.described(Event::Round(Vec::new())), NOTHING, "the stream is ended already");
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    world.at(1.0);
+    (0..3).for_each(|_| world.beat(1));
+    world.reply(1, 1, 1, Reply::Accepted);
+    set(&mut world, 12.0);
+    assert_eq!(world.described(Event::Round(Vec::new())), NOTHING, "it has answered");
+}
+
+/// The wait of an unanswered run is that of the executor that does not answer, since its oldest trigger.
+#[test]
+fn the_oldest_unanswered_trigger_counts() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1), plain(3)]);
+    world.at(1.0);
+    world.at(3.0);
+    (0..3).for_each(|_| world.beat(1));
+    set(&mut world, 20.0);
+    let effects = world.on(Event::Round(Vec::new()));
+    assert_eq!(effects.iter().filter_map(describe).collect::<Vec<_>>(), ["end of stream 1"]);
+    let silence = world.state.executors.silences.of(ExecutorId::new(1));
+    assert_eq!(silence.map(|silence| (silence.count, silence.since)), Some((1, Timestamp::from_secs(1))));
+}
+
+/// Only a run that nothing holds back is marked ahead of its instant.
+#[test]
+fn what_has_to_wait_for_its_turn_is_not_marked_ahead() {
+    let marked = definition(&json!({"queue_timeout": "60s", "delivery": "at_most_once"}));
+    let mut world = with_executors(1);
+    world.arrive([ready(1, &marked), ready(3, &marked)]);
+    assert_eq!(world.at(0.8), ["mark 1"]);
+    world.described(won(1));
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    assert_eq!(world.at(2.8), NOTHING, "it is looked at when it is due");
+    assert_eq!(world.state.gates.queued_count(), 0);
+    assert_eq!(world.at(3.0), NOTHING);
+    assert_eq!(world.state.gates.queued_count(), 1);
+    let ids: Vec<RunId> = world.state.gates.some_queued(9, &world.state.runs).map(|(ready, _)| ready.run.id).collect();
+    assert_eq!(ids, [run(3)]);
+    world.join(2, 2, Report::default());
+    assert_eq!(world.flush(), NOTHING, "no executor helps it");
+}
