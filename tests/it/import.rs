@@ -3,6 +3,7 @@
 mod cron;
 mod quartz;
 mod schema;
+mod sources;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

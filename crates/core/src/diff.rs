@@ -200,7 +200,7 @@ mod tests {
         let shown = text(&changes(&from, &to));
         assert_eq!(shown, "/b/c\n- [1,2]\n+ [1]\n/b/x~1y\n- 1\n+ 2\n/gone\n- null\n/new\n+ \"x\"\n");
         assert!(changes(&to, &to).is_empty());
-        // A definition that does not say that it is enabled is.
+        // A definition without the field is enabled.
         let (off, on) = (json!({"enabled": false, "params": {"x": false}}), json!({"params": {}}));
         assert_eq!(text(&changes(&off, &on)), "/enabled\n- false\n+ true\n/params/x\n- false\n");
         assert_eq!(text(&changes(&on, &off)), "/enabled\n- true\n+ false\n/params/x\n+ false\n");

@@ -13,6 +13,10 @@ const ROW_COUNT_MAX: usize = 200_000;
 /// Number of rows per page.
 const PAGE_LEN: usize = 1_000;
 
+/// The expected forms of addresses.
+const MYSQL: &str = "mysql://USER:PASSWORD@HOST/NAME";
+const POSTGRES: &str = "postgres://USER:PASSWORD@HOST/NAME";
+
 /// Why a table was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
@@ -78,7 +82,14 @@ impl Database {
     }
 
     async fn connect(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
+        // As the settings of programs in Java have it, mostly with the user elsewhere.
+        let jdbc = url.strip_prefix("jdbc:");
+        let url = jdbc.unwrap_or(url);
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+        if jdbc.is_some_and(|url| !url.contains('@') && matches!(scheme, "mysql" | "mariadb" | "postgresql")) {
+            let shown = format!("jdbc:{} without a user", without_password(scheme));
+            return Err(ForeignError::Address(shown, if scheme == "postgresql" { POSTGRES } else { MYSQL }));
+        }
         match scheme {
             "mysql" | "mariadb" => Ok(Self::MySql(url.parse::<MySqlConnectOptions>()?.connect().await?)),
             "postgres" | "postgresql" if takes_postgres => {
@@ -88,7 +99,7 @@ impl Database {
                 let expected = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
                 Err(ForeignError::Address(without_password(scheme), expected))
             }
-            _ => Err(ForeignError::Address(without_password(scheme), "mysql://USER:PASSWORD@HOST/NAME")),
+            _ => Err(ForeignError::Address(without_password(scheme), MYSQL)),
         }
     }
 
@@ -234,6 +245,9 @@ mod tests {
             ("root:SECRET@h/x?next=a://b", "an address without a scheme"),
             ("redis://u:SECRET@h", "redis://…"),
             ("postgres://u:SECRET@h/x", "postgres://…"),
+            ("jdbc:postgres://u:SECRET@h/x", "postgres://…"),
+            ("jdbc:oracle:thin:SECRET/SECRET@h", "an address without a scheme"),
+            ("jdbc:mysql://h/x?password=SECRET", "jdbc:mysql://… without a user"),
         ] {
             let sentence = Database::open(url, false).await.unwrap_err().to_string();
             assert!(sentence.starts_with(&format!("the database is {shown}: mysql://")), "{url}: {sentence}");

@@ -42,7 +42,8 @@ async fn tables_of_quartz_are_imported_twice() {
         let data = if backend == Backend::Postgres { format!("decode('{hex}', 'hex')") } else { format!("x'{hex}'") };
         tables("APP_", types).iter().for_each(|table| drop(foreign.sql(table)));
         foreign.sql(&format!(
-            "INSERT INTO APP_JOB_DETAILS VALUES ('main', 'report', 'DEFAULT', 'each night', 'com.acme.Report', {yes}, {yes}, {no}, {no}, {data})"
+            "INSERT INTO APP_JOB_DETAILS VALUES ('main', 'report', 'DEFAULT', 'each night', 'com.acme.Report', {yes}, {yes}, {no}, {no}, {data}), \
+             ('other', 'report', 'DEFAULT', NULL, 'com.acme.Report', {yes}, {yes}, {no}, {no}, NULL)"
         ));
         let trigger = |name: &str, kind: &str, state: &str| {
             format!(
@@ -53,27 +54,32 @@ async fn tables_of_quartz_are_imported_twice() {
             trigger("nightly", "CRON", "WAITING"),
             trigger("rate", "SIMPLE", "PAUSED"),
             trigger("month", "CAL_INT", "WAITING"),
+            trigger("over", "CRON", "COMPLETE"),
         ];
         foreign.sql(&format!("INSERT INTO APP_TRIGGERS VALUES {}", rows.join(", ")));
         foreign.sql(
-            "INSERT INTO APP_CRON_TRIGGERS VALUES ('main', 'nightly', 'T', '0 30 2 ? * MON-FRI', 'Europe/Berlin')",
+            "INSERT INTO APP_CRON_TRIGGERS VALUES ('main', 'nightly', 'T', '0 30 2 ? * MON-FRI', 'ECT'), \
+             ('main', 'over', 'T', '0 30 2 ? * MON-FRI', NULL)",
         );
         foreign.sql("INSERT INTO APP_SIMPLE_TRIGGERS VALUES ('main', 'rate', 'T', -1, 60000, 3)");
 
-        let import = [
-            "import",
-            "quartz",
-            "--database",
-            foreign.url(),
-            "--prefix",
-            "APP_",
-            "--app",
-            "billing",
-            "--time-zone",
-            "UTC",
-        ];
+        let jdbc = format!("jdbc:{}", foreign.url());
+        let all =
+            ["import", "quartz", "--database", &jdbc, "--prefix", "APP_", "--app", "billing", "--time-zone", "UTC"];
+        let import = [&all[..], &["--scheduler", "main"]].concat();
         let read = rondel(&import, &[]).await;
-        assert!(read.code == Some(0) && read.stderr.contains("3 jobs from Quartz: "), "{}", read.stderr);
+        assert!(read.code == Some(0) && read.stderr.contains("4 jobs from Quartz: "), "{}", read.stderr);
+        assert!(
+            read.stderr.contains("report-over (trigger T.over of job DEFAULT.report): left out: is complete"),
+            "{read:?}"
+        );
+        assert!(read.stderr.contains("while Quartz runs them too, they run twice"), "{read:?}");
+        let both = rondel(&all, &[]).await;
+        assert!(both.stderr.contains("2 schedulers (main, other), and all are read"), "{both:?}");
+        let lost = rondel(&[&all[..], &["--scheduler", "none"]].concat(), &[]).await;
+        assert!(lost.code == Some(2) && lost.stderr.contains("--scheduler: \"none\" has no jobs"), "{lost:?}");
+        let shadow = rondel(&[&import[..], &["--shadow"]].concat(), &[]).await;
+        assert_eq!(shadow.stdout.matches("mode: shadow").count(), 2, "{shadow:?}");
         assert!(read.stderr.contains("triggers of the kind \"CAL_INT\""), "{}", read.stderr);
         assert_eq!(rondel(&import, &[]).await.stdout, read.stdout);
         let Some(own) = scratch(Backend::Sqlite).await else { return };
@@ -89,7 +95,7 @@ async fn tables_of_quartz_are_imported_twice() {
         let nightly = server.api().get("/api/v1/jobs/report-nightly").await.expect(200);
         assert_eq!(
             (&nightly["params"], &nightly["handler"], &nightly["schedule"]["time_zone"]),
-            (&json!({"to": "ops"}), &json!("com.acme.Report"), &json!("Europe/Berlin")),
+            (&json!({"to": "ops"}), &json!("com.acme.Report"), &json!("Europe/Paris")),
             "{nightly}"
         );
         let rate = server.api().get("/api/v1/jobs/report-rate").await.expect(200);

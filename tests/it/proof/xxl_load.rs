@@ -102,7 +102,7 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
         .expect("a number");
     let cost = |before: f64, after: f64| (after - before) / ended * 1_000.0;
     let answered = answered_after(&db, from, to);
-    let after = |share: f64| percentile(&answered, share);
+    let share_of = |share: f64| percentile(&answered, share);
     print(&format!(
         "{} jobs of each second, {} executors, {} s: {ended} runs ended in it; late p50 {} / p99 {} / max {} ms, answered p50 {} / p99 {} / max {} ms \
          after their instants; processor for 1,000 runs: server {:.3} s, executors {:.3} s; {} begun, {} again after a death, {} early",
@@ -112,9 +112,9 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
         seen["lateness"]["p50_ms"],
         seen["lateness"]["p99_ms"],
         seen["lateness"]["max_ms"],
-        after(0.5),
-        after(0.99),
-        after(1.0),
+        share_of(0.5),
+        share_of(0.99),
+        share_of(1.0),
         cost(before.0, after.0),
         cost(before.1, after.1),
         seen["started"],

@@ -26,6 +26,13 @@ pub enum JobWarning {
     Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
     LeavesShadow,
+    /// The job belongs to another app from now on: perhaps the definition is of another job with the same name.
+    MovesApp {
+        /// The app so far.
+        from: String,
+        /// The app of the definition.
+        to: String,
+    },
 }
 
 impl std::fmt::Display for JobWarning {
@@ -34,6 +41,11 @@ impl std::fmt::Display for JobWarning {
             Self::NoHandler { app, handler } => {
                 write!(f, "no executor of app {app} that is online has a handler {handler}")
             }
+            Self::MovesApp { from, to } => write!(
+                f,
+                "moves from app {from} to app {to}, and leaves its runs and versions there: where this is another job of the same name, give it \
+                 another one, in imports by --name-prefix"
+            ),
             Self::Shadow => f.write_str(
                 "is in shadow mode: its fires are planned, and none is sent until it is switched over with rondel shadow promote",
             ),

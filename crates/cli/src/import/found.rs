@@ -1,17 +1,19 @@
 //! The jobs found in another scheduler, and what becomes of them.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-
-use rondel_core::name::NAME_LEN_MAX;
+use rondel_core::cron::{CronExpr, DstRule, parse_zone};
+use rondel_core::labels::check_value;
 use rondel_core::spec::JobSpec;
-use rondel_core::words::counted;
 use rondel_core::{FieldError, shape};
 use rondel_web::yaml;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::names::Names;
+use crate::clock;
 use crate::terminal::harmless;
+
+/// Maximum number of retries of a definition.
+pub(super) const RETRY_MAX: u64 = 100;
 
 /// What a note reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -109,7 +111,7 @@ pub(super) struct Found {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) last_commands: Vec<String>,
     #[serde(skip)]
-    names: BTreeSet<String>,
+    pub(super) names: Names,
 }
 
 impl Entry {
@@ -173,35 +175,16 @@ impl Entry {
 }
 
 impl Entry {
-    /// Puts the reasons for leaving the job out first. Notes on changes are dropped: a job that is left out has none.
+    /// Replaces the notes by the reasons for leaving the job out: what else would change does not matter then.
     fn reasons(&mut self, reasons: Vec<String>) {
-        self.notes.retain(|note| note.kind != Kind::Changed);
-        self.notes.splice(0..0, reasons.into_iter().map(|text| Note { kind: Kind::NotSupported, text }));
+        self.notes = reasons.into_iter().map(|text| Note { kind: Kind::NotSupported, text }).collect();
     }
 }
 
 impl Found {
-    /// A name that no other job here has: the letters, digits and dashes of the text. If it is taken or cut, a hash of
-    /// `identity` follows, so that the name does not depend on earlier jobs; a number only follows if that is taken
-    /// too.
-    pub(super) fn name(&mut self, text: &str, identity: &str) -> String {
-        let stem = slug(text);
-        let hashed = format!("{stem}-{:08x}", hash(identity));
-        let mut name = if is_cut(text) { hashed.clone() } else { stem };
-        for number in 1_u32.. {
-            if self.names.insert(name.clone()) {
-                break;
-            }
-            name = if number == 1 { hashed.clone() } else { format!("{hashed}-{number}") };
-        }
-        name
-    }
-
-    /// The name of a job that has its own id: the text, cut if it is long, and the id.
-    pub(super) fn name_with_id(&mut self, text: &str, id: &str) -> String {
-        let room = STEM_LEN_MAX.saturating_sub(id.len() + 1);
-        let stem: String = slug(text).chars().take(room).collect();
-        self.name(&format!("{}-{id}", stem.trim_end_matches(['-', '.', '_'])), id)
+    /// An empty one, whose names begin with a prefix.
+    pub(super) fn with_prefix(prefix: &str) -> Self {
+        Self { names: Names::new(prefix), ..Self::default() }
     }
 
     /// Adds an entry with its definition, which is checked as the server checks it: one that would be refused is left
@@ -210,6 +193,9 @@ impl Found {
         let job = Value::Object(job);
         let wrong = wrong(&job);
         if wrong.is_empty() {
+            if never_fires(&job) {
+                entry.changed("its schedule has no instant from now on: it never fires");
+            }
             entry.job = Some(job);
         } else {
             entry.reasons(wrong);
@@ -225,9 +211,24 @@ impl Found {
 
     /// Puts all jobs in shadow mode, in which they send nothing.
     pub(super) fn put_in_shadow(&mut self) {
+        self.set("mode", &Value::from("shadow"));
+    }
+
+    /// Writes all jobs paused, so that they fire nothing.
+    pub(super) fn disable(&mut self) {
+        self.set("enabled", &Value::from(false));
+    }
+
+    fn set(&mut self, field: &str, value: &Value) {
         for job in self.entries.iter_mut().filter_map(|entry| entry.job.as_mut()?.as_object_mut()) {
-            job.insert("mode".to_owned(), Value::from("shadow"));
+            job.insert(field.to_owned(), value.clone());
         }
+    }
+
+    /// Whether a job would fire as soon as it is saved: a definition that sets neither field is enabled.
+    pub(super) fn has_active(&self) -> bool {
+        let mut jobs = self.entries.iter().filter_map(|entry| entry.job.as_ref());
+        jobs.any(|job| job["enabled"] != false && job["mode"] != "shadow")
     }
 
     /// The definitions as a file for `rondel job apply`.
@@ -236,30 +237,6 @@ impl Found {
         let items: Vec<Vec<(&str, &Value)>> =
             jobs.map(|job| FIELDS.iter().filter_map(|field| Some((*field, job.get(*field)?))).collect()).collect();
         yaml::write(&items)
-    }
-
-    /// The whole report as JSON.
-    pub(super) fn json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
-    }
-
-    /// Counts the entries of each kind.
-    pub(super) fn sums(&self) -> String {
-        let jobs = || self.entries.iter().filter(|entry| entry.is_job());
-        let left_out = jobs().filter(|entry| entry.is_left_out()).count();
-        let noted = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
-        let plain = jobs().count() - left_out - noted;
-        let mut sums = format!(
-            "{}: {plain} as they were, {noted} with notes, {left_out} left out",
-            counted(jobs().count(), "job")
-        );
-        for (subject, word) in [(Subject::Group, "group"), (Subject::User, "user")] {
-            let count = self.entries.iter().filter(|entry| entry.subject == subject).count();
-            if count > 0 {
-                write!(sums, "; {}", counted(count, word)).ok();
-            }
-        }
-        sums
     }
 
     /// A shell script for what no definition can hold; empty if there is nothing to do.
@@ -278,31 +255,6 @@ impl Found {
             "#!/bin/sh\n# Written by rondel import. Run it after rondel job apply; it may be run again.\nset -eu\nfailed=0\n{}\nexit \"$failed\"\n",
             lines.join("\n")
         )
-    }
-
-    /// The report as text: the sums, the remarks, and a line for each note.
-    pub(super) fn text(&self, from: &str) -> String {
-        let mut text = self.sums().replacen(':', &format!(" from {}:", harmless(from)), 1) + "\n";
-        for remark in &self.remarks {
-            writeln!(text, "  {}", harmless(remark)).ok();
-        }
-        for entry in &self.entries {
-            for note in &entry.notes {
-                let (_, word) = entry.word(note);
-                writeln!(
-                    text,
-                    "  {} ({}): {word}: {}",
-                    harmless(entry.name()),
-                    harmless(&entry.from),
-                    harmless(&note.text)
-                )
-                .ok();
-            }
-        }
-        text.push_str(
-            "compare the definitions with a server by rondel job plan -f FILE, save them by rondel job apply -f FILE",
-        );
-        text
     }
 }
 
@@ -341,6 +293,20 @@ pub(super) fn wrong(job: &Value) -> Vec<String> {
     }
 }
 
+/// Whether a cron expression has no instant from now on, as one of 31 February.
+fn never_fires(job: &Value) -> bool {
+    let text = |field: &str| job["schedule"][field].as_str();
+    let cron = text("cron").and_then(|cron| CronExpr::parse(cron).ok());
+    let zone = text("time_zone").and_then(|zone| parse_zone(zone).ok());
+    cron.zip(zone).is_some_and(|(cron, zone)| cron.next_after(zone, DstRule::default(), clock::now()).is_none())
+}
+
+/// Labels that state where a job is from, without the values that no label can have.
+pub(super) fn labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
+    let valid = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
+    valid.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()
+}
+
 /// Quotes any text as one word of a shell.
 pub(super) fn quoted(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
@@ -348,33 +314,6 @@ pub(super) fn quoted(text: &str) -> String {
         return text.to_owned();
     }
     format!("'{}'", harmless(text).replace('\'', "'\\''"))
-}
-
-/// Turns any text into a name; never empty.
-pub(super) fn slug(text: &str) -> String {
-    let mut slug = String::new();
-    for c in text.chars().flat_map(char::to_lowercase) {
-        match c {
-            'a'..='z' | '0'..='9' | '.' | '_' => slug.push(c),
-            _ if slug.ends_with('-') => {}
-            _ => slug.push('-'),
-        }
-    }
-    let slug: String = slug.trim_matches(['-', '.', '_']).chars().take(STEM_LEN_MAX).collect();
-    if slug.is_empty() { "job".to_owned() } else { slug }
-}
-
-/// Maximum length of the part of a name that is made of a text; a hash or a number may follow.
-const STEM_LEN_MAX: usize = NAME_LEN_MAX - 10;
-
-/// Whether a name cannot hold all of a text.
-fn is_cut(text: &str) -> bool {
-    text.trim().chars().count() > STEM_LEN_MAX
-}
-
-/// FNV-1a: a text has the same hash in each import.
-pub(super) fn hash(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 #[cfg(test)]
@@ -385,38 +324,6 @@ mod tests {
 
     fn job(name: &str) -> Map<String, Value> {
         json!({"name": name, "app": "a", "handler": "h"}).as_object().cloned().unwrap()
-    }
-
-    #[test]
-    fn names_are_made_of_any_text_and_each_once() {
-        let mut found = Found::default();
-        for (text, name) in [
-            ("Backup.SH", "backup.sh"),
-            ("backup.sh", "backup.sh-HASH"),
-            ("每晚结算", "job"),
-            ("  --x__", "x"),
-            ("new", "new"),
-            ("", "job-HASH"),
-            (&"a".repeat(300), &format!("{}-HASH", "a".repeat(90))),
-        ] {
-            let expected = name.replace("HASH", &format!("{:08x}", hash(text)));
-            let given = found.name(text, text);
-            assert_eq!(given, expected, "{text:?}");
-            assert!(given.len() <= NAME_LEN_MAX, "{given}");
-        }
-    }
-
-    #[test]
-    fn long_names_keep_the_id_whatever_else_is_there() {
-        let long = "a".repeat(95);
-        let mut both = Found::default();
-        let names = [both.name_with_id(&long, "1"), both.name_with_id(&long, "2147483647")];
-        assert_eq!(Found::default().name_with_id(&long, "2147483647"), names[1], "without the first one, too");
-        assert!(names[0].ends_with("a-1") && names[1].ends_with("a-2147483647"), "{names:?}");
-        for name in names {
-            rondel_core::name::check(&name).unwrap();
-        }
-        assert_eq!(Found::default().name_with_id("数据", "7"), "job-7");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use rondel_web::yaml;
 use serde_json::{Map, Value, json};
 
-use super::found::{Entry, Found};
+use super::found::{Entry, Found, RETRY_MAX, labels};
 
 /// The default of Kubernetes for `backoffLimit`.
 const BACKOFF_LIMIT: u64 = 6;
@@ -23,6 +23,9 @@ pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Resu
     let items =
         values.iter().flat_map(|value| value["items"].as_array().map_or(std::slice::from_ref(value), Vec::as_slice));
     let cron_jobs: Vec<&Value> = items.filter(|item| item["kind"] == "CronJob").collect();
+    if cron_jobs.is_empty() {
+        found.remarks.push(format!("{file} has no CronJob"));
+    }
     let namespaces: BTreeSet<Option<&str>> =
         cron_jobs.iter().map(|item| item.pointer("/metadata/namespace").and_then(Value::as_str)).collect();
     cron_jobs.iter().for_each(|item| read_one(item, namespaces.len() > 1, app, found));
@@ -36,6 +39,9 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
     let mut entry = Entry::new(format!("CronJob {title}"), name);
     let spec = &object["spec"];
+    if let Some(why) = zone_in_schedule(spec) {
+        return found.leave_out(entry, why);
+    }
     let job_spec = &spec["jobTemplate"]["spec"];
     let pod = &job_spec["template"]["spec"];
     let containers = pod["containers"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -65,10 +71,11 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
     ));
     let mut set = |field: &str, value: Value| drop(job.insert(field.to_owned(), value));
     let slug = if is_of_several { title.replace('/', "-") } else { name.to_owned() };
-    set("name", found.name(&slug, &title).into());
+    set("name", found.names.make(&slug, &[&title]).into());
     set("app", app.into());
     set("handler", "shell".into());
     set("description", format!("From the CronJob {title} of Kubernetes.").into());
+    set("labels", labels(&[("kubernetes-namespace", namespace), ("kubernetes-name", name)]).into());
     set("params", params);
     let zone = spec["timeZone"].as_str().unwrap_or("UTC");
     if spec["timeZone"].is_null() {
@@ -79,8 +86,7 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
     set("overlap", json!({"policy": overlap(spec["concurrencyPolicy"].as_str())}));
     set("misfire", misfire(spec, &mut entry));
     set("enabled", (spec["suspend"] != true).into());
-    let retries = job_spec["backoffLimit"].as_u64().unwrap_or(BACKOFF_LIMIT);
-    set("retry", json!({"max": retries, "backoff": "10s..6m"}));
+    set("retry", json!({"max": retries(job_spec, &mut entry), "backoff": "10s..6m"}));
     if let Some(seconds) = job_spec["activeDeadlineSeconds"].as_u64() {
         set("timeout", format!("{seconds}s").into());
         entry.changed("activeDeadlineSeconds held for all attempts together: timeout is that of one");
@@ -89,6 +95,7 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
         set("shards", shards.into());
     }
     note_volumes(pod, &mut entry);
+    note_bounds(pod, container, &mut entry);
     note_containers(pod, job_spec, &mut entry);
     found.add(entry, job);
 }
@@ -141,6 +148,44 @@ fn note_containers(pod: &Value, job_spec: &Value, entry: &mut Entry) {
     }
     if job_spec["podFailurePolicy"].is_object() {
         entry.not_supported("podFailurePolicy: each failure is tried again up to retry.max");
+    }
+}
+
+/// Why a schedule with a zone in it is left out: Kubernetes never documented that form, and refuses it in new objects.
+fn zone_in_schedule(spec: &Value) -> Option<String> {
+    let schedule = spec["schedule"].as_str()?.trim();
+    let given = schedule.strip_prefix("CRON_TZ=").or_else(|| schedule.strip_prefix("TZ="))?;
+    let (zone, cron) = given.split_once(char::is_whitespace).unwrap_or((given, ""));
+    Some(format!(
+        "schedule: {schedule:?} has a zone in it, for which timeZone is meant: write timeZone: {zone} and schedule: {:?}",
+        cron.trim()
+    ))
+}
+
+fn retries(job_spec: &Value, entry: &mut Entry) -> u64 {
+    let limit = job_spec["backoffLimit"].as_u64().unwrap_or(BACKOFF_LIMIT);
+    if limit > RETRY_MAX {
+        entry.changed(format!("backoffLimit {limit}: retry.max is {RETRY_MAX}, which is the most"));
+    }
+    limit.min(RETRY_MAX)
+}
+
+/// Names what confined the container: an agent's runs have the agent's user, rights and memory.
+fn note_bounds(pod: &Value, container: &Value, entry: &mut Entry) {
+    if [pod, container].iter().any(|it| it["securityContext"].as_object().is_some_and(|it| !it.is_empty())) {
+        entry.not_supported("securityContext: runs have the agent's user and rights (its --run-as)");
+    }
+    let limits = container.pointer("/resources/limits").and_then(Value::as_object);
+    let words = |(name, value): (&String, &Value)| match value.as_str() {
+        Some(text) => format!("{name} {text}"),
+        None => format!("{name} {value}"),
+    };
+    let limits: Vec<String> = limits.into_iter().flatten().map(words).collect();
+    if !limits.is_empty() {
+        entry.not_supported(format!(
+            "resources.limits ({}): a run may use what the agent may; bound the agent where it is started",
+            limits.join(", ")
+        ));
     }
 }
 
@@ -236,6 +281,7 @@ mod tests {
         let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
         let wanted = json!({
             "name": "nightly-close", "app": "shop", "handler": "shell", "description": "From the CronJob prod/nightly-close of Kubernetes.",
+            "labels": {"kubernetes-namespace": "prod", "kubernetes-name": "nightly-close"},
             "params": {"argv": ["close", "--all"], "cwd": "/srv", "env": {"MODE": "fast", "DB": "{{secret.SHOP_DB_URL}}"}},
             "schedule": {"cron": "30 2 * * *", "time_zone": "Europe/Berlin"}, "overlap": {"policy": "discard"},
             "misfire": {"policy": "skip", "tolerance": "200s"}, "enabled": false, "retry": {"max": 2, "backoff": "10s..6m"},
@@ -302,5 +348,61 @@ mod tests {
         );
         assert!(found.text("-").contains("what its image starts by itself"));
         assert!(read("a: [", "x.yaml", "shop", &mut found).unwrap_err().starts_with("x.yaml:"));
+    }
+    /// A cron job with these fields of its spec, of its pod's job and of its container.
+    fn cron_job(spec: &Value, job_spec: &Value, container: &Value) -> String {
+        let mut object = json!({"kind": "CronJob", "metadata": {"name": "a"}, "spec": {"schedule": "1 * * * *"}});
+        let merge = |into: &mut Value, from: &Value| {
+            let (into, from) = (into.as_object_mut().unwrap(), from.as_object().unwrap());
+            into.extend(from.iter().map(|(key, value)| (key.clone(), value.clone())));
+        };
+        let (mut of_job, mut of_container) = (json!({}), json!({"command": ["a"]}));
+        merge(&mut of_container, container);
+        of_job["template"] = json!({"spec": {"securityContext": {"runAsUser": 1000}, "containers": [of_container]}});
+        merge(&mut of_job, job_spec);
+        merge(&mut object["spec"], spec);
+        object["spec"]["jobTemplate"] = json!({"spec": of_job});
+        object.to_string()
+    }
+
+    #[test]
+    fn bounds_of_the_container_are_named_and_a_large_limit_of_retries_is_capped() {
+        let mut found = Found::default();
+        let limits = json!({"resources": {"limits": {"memory": "512Mi", "cpu": 1}}});
+        read(&cron_job(&json!({}), &json!({"backoffLimit": 250}), &limits), "-", "shop", &mut found).unwrap();
+        let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+        assert_eq!(job["retry"]["max"], 100);
+        let text = found.text("-");
+        for expected in [
+            "backoffLimit 250: retry.max is 100",
+            "securityContext: runs have",
+            "resources.limits (cpu 1, memory 512Mi)",
+        ] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_zone_in_a_schedule_is_refused_with_the_field_that_is_meant() {
+        for prefix in ["CRON_TZ=Europe/Berlin ", "TZ=Europe/Berlin  "] {
+            let mut found = Found::default();
+            let schedule = format!("{prefix}30 2 * * *");
+            read(&cron_job(&json!({"schedule": schedule}), &json!({}), &json!({})), "-", "shop", &mut found).unwrap();
+            let expected = "write timeZone: Europe/Berlin and schedule: \"30 2 * * *\"";
+            assert!(found.entries[0].job.is_none() && found.text("-").contains(expected), "{}", found.text("-"));
+        }
+    }
+
+    #[test]
+    fn equal_names_of_two_files_end_in_a_hash_and_a_file_without_cron_jobs_is_named() {
+        let mut found = Found::with_prefix("k8s-");
+        let one = cron_job(&json!({}), &json!({}), &json!({}));
+        for file in ["one.yaml", "two.yaml"] {
+            read(&one, file, "shop", &mut found).unwrap();
+        }
+        read("kind: Service\n", "three.yaml", "shop", &mut found).unwrap();
+        assert_eq!(found.entries[0].name(), "k8s-a");
+        assert!(found.entries[1].name().starts_with("k8s-a-"), "{}", found.entries[1].name());
+        assert!(found.text("-").contains("three.yaml has no CronJob"), "{}", found.text("-"));
     }
 }

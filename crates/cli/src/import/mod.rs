@@ -6,8 +6,10 @@ mod crontab;
 mod dump;
 mod found;
 mod kubernetes;
+mod names;
 mod page;
 mod quartz;
+mod report;
 mod xxl_job;
 
 use std::io::{BufRead, BufReader};
@@ -20,12 +22,13 @@ use rondel_core::words::counted;
 
 use crate::exit::Failure;
 use crate::input::read_text;
-use crate::{output, runtime};
+use crate::{clock, output, runtime};
 use found::Found;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Definitions go to standard output as YAML, the report to standard error.\n\nExamples:\n  \
-    rondel import crontab /etc/crontab --system --app backups --time-zone Europe/Berlin > jobs.yaml\n  \
+    rondel import crontab /etc/crontab --system --app backups --time-zone Europe/Berlin --disabled > jobs.yaml\n  \
+    crontab -l | rondel import crontab - --app backups --time-zone Europe/Berlin --executor web1 --name-prefix web1- > jobs.yaml\n  \
     rondel import kubernetes-cronjob cronjobs.yaml --app batch | rondel job plan -f -\n  \
     rondel import quartz --database postgres://reader:PASSWORD@db/app --app billing --time-zone Europe/Berlin > jobs.yaml\n  \
     rondel import xxl-job --database mysql://reader:PASSWORD@db/xxl_job --time-zone Asia/Shanghai --report report.html > jobs.yaml\n  \
@@ -55,6 +58,25 @@ struct ReportArgs {
     report: Vec<PathBuf>,
 }
 
+/// How the jobs are called.
+#[derive(Debug, Args)]
+struct NameArgs {
+    /// Begin the names of all jobs with this, such as web1-: jobs of two sources with equal names would replace each other
+    #[arg(long, value_name = "PREFIX")]
+    name_prefix: Option<String>,
+}
+
+/// Whether the jobs fire once they are saved.
+#[derive(Debug, Args)]
+struct SwitchArgs {
+    /// Write the jobs paused: they fire nothing until they are resumed
+    #[arg(long, conflicts_with = "shadow")]
+    disabled: bool,
+    /// Put the jobs in shadow mode: they are planned and routed here, and not sent
+    #[arg(long)]
+    shadow: bool,
+}
+
 #[derive(Debug, Args)]
 struct CrontabArgs {
     /// The crontab; - for stdin, as in crontab -l | rondel import crontab -
@@ -73,6 +95,10 @@ struct CrontabArgs {
     #[arg(long, value_name = "NAME")]
     executor: Option<String>,
     #[command(flatten)]
+    name: NameArgs,
+    #[command(flatten)]
+    switch: SwitchArgs,
+    #[command(flatten)]
     report: ReportArgs,
 }
 
@@ -85,12 +111,16 @@ struct KubernetesArgs {
     #[arg(long, value_name = "APP")]
     app: String,
     #[command(flatten)]
+    name: NameArgs,
+    #[command(flatten)]
+    switch: SwitchArgs,
+    #[command(flatten)]
     report: ReportArgs,
 }
 
 #[derive(Debug, Args)]
 struct QuartzArgs {
-    /// The database with Quartz's tables, MySQL or PostgreSQL; a user who may read them is enough
+    /// The database with Quartz's tables, MySQL or PostgreSQL, with or without jdbc: before it; a user who may read them is enough
     #[arg(long, value_name = "URL", env = "RONDEL_IMPORT_DATABASE", hide_env_values = true)]
     database: String,
     /// The prefix of the tables' names
@@ -102,6 +132,13 @@ struct QuartzArgs {
     /// The zone of the servers, for cron triggers that have none of their own
     #[arg(long, value_name = "ZONE")]
     time_zone: String,
+    /// Read only this scheduler (the column `SCHED_NAME`); without it all that the tables have
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
+    #[command(flatten)]
+    name: NameArgs,
+    #[command(flatten)]
+    switch: SwitchArgs,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -134,6 +171,8 @@ struct XxlJobArgs {
     #[arg(long, value_name = "FILE")]
     commands: Option<PathBuf>,
     #[command(flatten)]
+    name: NameArgs,
+    #[command(flatten)]
     report: ReportArgs,
 }
 
@@ -148,28 +187,62 @@ impl ImportArgs {
     }
 }
 
+impl NameArgs {
+    /// The prefix; empty without the flag.
+    fn checked(&self) -> Result<&str, Failure> {
+        let Some(prefix) = self.name_prefix.as_deref() else { return Ok("") };
+        names::check_prefix(prefix).map_err(|message| Failure::refused(format!("--name-prefix: {message}")))?;
+        Ok(prefix)
+    }
+}
+
+impl SwitchArgs {
+    /// Keeps the jobs from firing as the flags ask, or warns that they would fire twice.
+    fn apply(&self, found: &mut Found, source: &str) {
+        if self.disabled {
+            found.disable();
+        } else if self.shadow {
+            found.put_in_shadow();
+        } else if found.has_active() {
+            found.remarks.push(format!(
+                "the jobs are active: while {source} runs them too, they run twice; --disabled writes them paused, --shadow in shadow mode, in which nothing is sent"
+            ));
+        }
+    }
+}
+
 impl CrontabArgs {
     fn run(&self) -> Result<(), Failure> {
         check_name("--app", &self.app)?;
         self.executor.as_deref().map_or(Ok(()), |executor| check_name("--executor", executor))?;
         self.time_zone.as_deref().map_or(Ok(()), check_zone)?;
         let (app, zone, executor) = (self.app.as_str(), self.time_zone.as_deref(), self.executor.as_deref());
-        let host = crontab::Host { app, zone, executor, has_user: self.system };
-        let found = crontab::read(&read_text(&self.file)?, &host).map_err(Failure::refused)?;
-        finish(&found, &shown(&self.file), &self.report)
+        let from = shown(&self.file);
+        let file = Some(from.as_str()).filter(|_| self.file.as_os_str() != "-");
+        let host = crontab::Host { app, zone, executor, file, prefix: self.name.checked()?, has_user: self.system };
+        let mut found = crontab::read(&read_text(&self.file)?, &host).map_err(Failure::refused)?;
+        self.switch.apply(&mut found, "cron");
+        finish(&found, &from, &self.report)
     }
 }
 
 impl KubernetesArgs {
     fn run(&self) -> Result<(), Failure> {
         check_name("--app", &self.app)?;
-        let mut found = Found::default();
+        let mut found = Found::with_prefix(self.name.checked()?);
         for file in &self.files {
             let name = shown(file);
             kubernetes::read(&read_text(file)?, &name, &self.app, &mut found).map_err(Failure::refused)?;
         }
         let from: Vec<String> = self.files.iter().map(|file| shown(file)).collect();
-        finish(&found, &from.join(", "), &self.report)
+        let from = from.join(", ");
+        if found.entries.is_empty() {
+            let detail =
+                format!("{from}: no CronJob of Kubernetes is in it; give what kubectl get cronjobs -A -o yaml prints");
+            return Err(Failure::refused(detail));
+        }
+        self.switch.apply(&mut found, "Kubernetes");
+        finish(&found, &from, &self.report)
     }
 }
 
@@ -177,6 +250,7 @@ impl QuartzArgs {
     async fn run(&self) -> Result<(), Failure> {
         check_name("--app", &self.app)?;
         check_zone(&self.time_zone)?;
+        let prefix = self.name.checked()?;
         if self.prefix.len() > 50 || !self.prefix.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '$')) {
             let detail = format!(
                 "--prefix: {:?} is no beginning of the names of tables: up to 50 letters, digits and '_'",
@@ -184,8 +258,14 @@ impl QuartzArgs {
             );
             return Err(Failure::refused(detail));
         }
-        let tables = quartz::Tables::read(&self.database, &self.prefix).await?;
-        finish(&quartz::convert(&tables, &self.app, &self.time_zone), "Quartz", &self.report)
+        let mut tables = quartz::Tables::read(&self.database, &self.prefix).await?;
+        if let Some(scheduler) = &self.scheduler {
+            tables.keep(scheduler).map_err(|message| Failure::refused(format!("--scheduler: {message}")))?;
+        }
+        let options = quartz::Options { app: &self.app, zone: &self.time_zone, prefix, now: clock::now() };
+        let mut found = quartz::convert(&tables, &options);
+        self.switch.apply(&mut found, "Quartz");
+        finish(&found, "Quartz", &self.report)
     }
 }
 
@@ -193,6 +273,7 @@ impl XxlJobArgs {
     async fn run(&self) -> Result<(), Failure> {
         check_zone(&self.time_zone)?;
         check_name("--namespace", &self.namespace)?;
+        let prefix = self.name.checked()?;
         let tables = match (&self.dump, &self.database) {
             (Some(path), _) => {
                 let mut source = open(path)?;
@@ -202,12 +283,12 @@ impl XxlJobArgs {
             (None, None) => return Err(Failure::refused("--database or --dump is missing")),
         };
         let (zone, namespace) = (self.time_zone.as_str(), self.namespace.as_str());
-        let options =
-            xxl_job::ImportOptions { zone, namespace, scripts: self.scripts, history: self.history.as_deref() };
+        let (scripts, history) = (self.scripts, self.history.as_deref());
+        let options = xxl_job::ImportOptions { zone, namespace, prefix, scripts, history };
         let mut found = xxl_job::convert(&tables, options);
         if self.shadow {
             found.put_in_shadow();
-        } else if found.entries.iter().any(|entry| entry.job.as_ref().is_some_and(|job| job["enabled"] == true)) {
+        } else if found.has_active() {
             let remark = "the jobs are active: while XXL-JOB runs them too, they run twice; --shadow writes jobs that send nothing until they are promoted";
             found.remarks.push(remark.to_owned());
         }

@@ -81,9 +81,7 @@ impl XxlDatabase {
     pub async fn open(url: &str) -> Result<Self, ForeignError> {
         match Database::connect(url, false).await? {
             Database::MySql(connection) => Ok(Self(connection)),
-            Database::Postgres(_) => {
-                Err(ForeignError::Address("postgres://…".to_owned(), "mysql://USER:PASSWORD@HOST/NAME"))
-            }
+            Database::Postgres(_) => Err(ForeignError::Address("postgres://…".to_owned(), super::MYSQL)),
         }
     }
 

@@ -179,6 +179,7 @@ impl Texts {
             JobWarning::NoHandler { app, handler } => self.warning_no_handler(app, handler),
             JobWarning::Shadow => self.warning_shadow.to_owned(),
             JobWarning::LeavesShadow => self.warning_leaves_shadow.to_owned(),
+            JobWarning::MovesApp { from, to } => self.warning_moves_app(from, to),
         }
     }
 

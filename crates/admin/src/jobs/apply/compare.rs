@@ -169,6 +169,9 @@ fn plan_job(
     if record.spec.mode == Mode::Shadow && checked.spec.mode == Mode::Active {
         warnings.push(JobWarning::LeavesShadow);
     }
+    if record.spec.app != checked.spec.app {
+        warnings.push(JobWarning::MovesApp { from: record.spec.app.clone(), to: checked.spec.app.clone() });
+    }
     let job = planned(Action::Change, changes(&before, &after), warnings);
     record.spec.params = serde_json::Value::Null;
     Ok((job, Work::Change(Box::new((record, checked)))))

@@ -1,12 +1,17 @@
 //! The tables of Quartz 2: each trigger becomes a definition, whose handler is the class of its job.
 
 mod fields;
+mod naming;
 mod properties;
+mod schedule;
+mod serialized;
 #[cfg(test)]
 mod tests;
+mod zone;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use rondel_core::Timestamp;
 use rondel_store::foreign::{self, ForeignError};
 
 use crate::exit::Failure;
@@ -42,6 +47,50 @@ impl Tables {
     }
 }
 
+impl Tables {
+    fn all(&mut self) -> [&mut Vec<Row>; 4] {
+        [&mut self.jobs, &mut self.triggers, &mut self.crons, &mut self.simples]
+    }
+
+    /// The schedulers that have jobs or triggers.
+    fn schedulers(&self) -> BTreeSet<&str> {
+        let rows = self.jobs.iter().chain(&self.triggers);
+        rows.filter_map(|row| row.get("sched_name")).map(String::as_str).collect()
+    }
+
+    /// Drops the rows of other schedulers.
+    ///
+    /// # Errors
+    /// A sentence, if there is no such scheduler.
+    pub(super) fn keep(&mut self, scheduler: &str) -> Result<(), String> {
+        let known = self.schedulers();
+        if !known.contains(scheduler) {
+            let known: Vec<&str> = known.into_iter().collect();
+            return Err(format!("{scheduler:?} has no jobs in the tables; those of {} are there", listed(&known)));
+        }
+        for rows in self.all() {
+            rows.retain(|row| row.get("sched_name").is_some_and(|name| name == scheduler));
+        }
+        Ok(())
+    }
+}
+
+fn listed(names: &[&str]) -> String {
+    if names.is_empty() { "no scheduler".to_owned() } else { names.join(", ") }
+}
+
+/// Where the definitions go, and what they are read with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Options<'a> {
+    pub(super) app: &'a str,
+    /// The zone of cron triggers that have none of their own.
+    pub(super) zone: &'a str,
+    /// What the names of jobs begin with.
+    pub(super) prefix: &'a str,
+    /// Triggers that ended before it are left out.
+    pub(super) now: Timestamp,
+}
+
 /// A scheduler, a group and a name.
 type Key = (String, String, String);
 
@@ -50,9 +99,9 @@ fn key(row: &Row, what: &str) -> Key {
     (of("sched_name"), of(&format!("{what}_group")), of(&format!("{what}_name")))
 }
 
-/// The definitions, in an app; cron expressions without their own zone are read in `zone`.
-pub(super) fn convert(tables: &Tables, app: &str, zone: &str) -> Found {
-    let mut found = Found::default();
+/// The definitions of all triggers, and of jobs without one.
+pub(super) fn convert(tables: &Tables, options: &Options<'_>) -> Found {
+    let mut found = Found::with_prefix(options.prefix);
     let crons: BTreeMap<Key, &Row> = tables.crons.iter().map(|row| (key(row, "trigger"), row)).collect();
     let simples: BTreeMap<Key, &Row> = tables.simples.iter().map(|row| (key(row, "trigger"), row)).collect();
     let mut triggers: BTreeMap<Key, Vec<&Row>> = BTreeMap::new();
@@ -60,22 +109,36 @@ pub(super) fn convert(tables: &Tables, app: &str, zone: &str) -> Found {
         triggers.entry(key(row, "job")).or_default().push(row);
     }
     for job in &tables.jobs {
-        let key_of_job = key(job, "job");
-        let own = triggers.remove(&key_of_job).unwrap_or_default();
+        let own = triggers.remove(&key(job, "job")).unwrap_or_default();
+        let is_complete = |row: &&&Row| row.get("trigger_state").is_some_and(|state| state == "COMPLETE");
+        let is_only_trigger = own.iter().filter(|row| !is_complete(row)).count() == 1;
+        let bare = fields::Source { job, trigger: None, timing: None, is_only_trigger, options };
         if own.is_empty() {
-            fields::add(&fields::Source { job, trigger: None, timing: None, app, zone }, &mut found);
+            fields::add(&bare, &mut found);
         }
         for trigger in own {
             let key = key(trigger, "trigger");
             let timing = crons.get(&key).or_else(|| simples.get(&key)).copied();
-            fields::add(&fields::Source { job, trigger: Some(trigger), timing, app, zone }, &mut found);
+            fields::add(&fields::Source { trigger: Some(trigger), timing, ..bare }, &mut found);
         }
     }
     for row in triggers.into_values().flatten() {
         let (_, group, name) = key(row, "trigger");
         found.leave_out(Entry::new(format!("trigger {group}.{name}"), name), "its job is not there");
     }
+    remarks(tables, &mut found);
+    found
+}
+
+fn remarks(tables: &Tables, found: &mut Found) {
+    let schedulers: Vec<&str> = tables.schedulers().into_iter().collect();
+    if schedulers.len() > 1 {
+        found.remarks.push(format!(
+            "the tables have {} schedulers ({}), and all are read: --scheduler NAME reads one",
+            schedulers.len(),
+            schedulers.join(", ")
+        ));
+    }
     found.remarks.push("not read: CALENDARS, SIMPROP_TRIGGERS, BLOB_TRIGGERS (Java objects, and triggers of kinds that are left out), FIRED_TRIGGERS, \
                         PAUSED_TRIGGER_GRPS, SCHEDULER_STATE, LOCKS (the state of the running scheduler)".to_owned());
-    found
 }

@@ -1,14 +1,16 @@
-//! Java properties as text, which Quartz stores with `useProperties`.
+//! Job data: Java properties as text, which Quartz stores with `useProperties`, or a serialized map.
 
 use serde_json::{Map, Value};
+
+use super::serialized;
 
 /// The kinds of job data.
 #[derive(Debug, PartialEq)]
 pub(super) enum Data {
     Nothing,
-    /// Strings by their keys.
-    Properties(Map<String, Value>),
-    /// A serialized object of Java, or anything else.
+    /// Texts by their keys.
+    Texts(Map<String, Value>),
+    /// A serialized object of Java with other values than texts, or anything else.
     Other,
 }
 
@@ -18,14 +20,17 @@ pub(super) fn read(hex: &str) -> Data {
     let pairs = digits.as_bytes().chunks(2);
     let bytes: Option<Vec<u8>> =
         pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect();
-    match bytes {
-        Some(bytes) if bytes.is_empty() => Data::Nothing,
+    let texts = match bytes.as_deref() {
+        Some([]) => Some(Map::new()),
         // Properties begin with a comment; a serialized object with 0xac 0xed.
-        Some(bytes) if bytes.first() == Some(&b'#') && bytes.is_ascii() => {
-            let properties = properties(&String::from_utf8_lossy(&bytes));
-            if properties.is_empty() { Data::Nothing } else { Data::Properties(properties) }
-        }
-        _ => Data::Other,
+        Some(bytes @ [b'#', ..]) if bytes.is_ascii() => Some(properties(&String::from_utf8_lossy(bytes))),
+        Some(bytes) => serialized::texts(bytes),
+        None => None,
+    };
+    match texts {
+        Some(texts) if texts.is_empty() => Data::Nothing,
+        Some(texts) => Data::Texts(texts),
+        None => Data::Other,
     }
 }
 
@@ -96,12 +101,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn properties_are_read_and_java_objects_are_not() {
+    fn properties_and_maps_of_texts_are_read_and_other_objects_are_not() {
         let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
         let text = "#\n#Mon Nov 23 10:00:00 CST 2026\nto=a\\=b\\:c\nname\\ x : \\u7ed3\\u7b97\nlong=1\\\n  2\nempty\n";
         let expected = json!({"to": "a=b:c", "name x": "结算", "long": "12", "empty": ""});
-        assert_eq!(Some(&read(&hex(text))), expected.as_object().cloned().map(Data::Properties).as_ref());
+        assert_eq!(Some(&read(&hex(text))), expected.as_object().cloned().map(Data::Texts).as_ref());
         assert_eq!(read(&format!("\\x{}", hex("#\n#now\n"))), Data::Nothing);
         assert_eq!((read(""), read("aced0005"), read("zz")), (Data::Nothing, Data::Other, Data::Other));
+        let (empty, number) = (serialized::tests::empty(), serialized::tests::with_number());
+        assert_eq!((read(&empty), read(&number.to_uppercase())), (Data::Nothing, Data::Other));
+        assert!(matches!(read(&format!("\\x{}", serialized::tests::filled())), Data::Texts(texts) if texts.len() == 3));
     }
 }

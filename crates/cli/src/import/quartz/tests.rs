@@ -5,6 +5,10 @@ use serde_json::{Value, json};
 use super::*;
 use crate::import::found::Outcome::{Changed, Kept};
 
+/// 2026-11-20, before the instants of the triggers below.
+const OPTIONS: Options<'_> =
+    Options { app: "billing", zone: "UTC", prefix: "", now: Timestamp::from_millis(1_795_132_800_000) };
+
 fn row(fields: &[(&str, &str)]) -> Row {
     fields.iter().map(|(column, value)| ((*column).to_owned(), (*value).to_owned())).collect()
 }
@@ -19,7 +23,7 @@ fn job(name: &str, more: &[(&str, &str)]) -> Row {
         ("is_nonconcurrent", "1"),
         ("is_update_data", "0"),
         ("requests_recovery", "0"),
-        ("job_data", "aced0005"),
+        ("job_data", ""),
     ];
     row(&[&plain[..], more].concat())
 }
@@ -51,7 +55,7 @@ fn found() -> Found {
     let tables = Tables {
         jobs: vec![
             job("report", &[("requests_recovery", "true"), ("is_nonconcurrent", "false")]),
-            job("plain", &[("is_update_data", "1")]),
+            job("plain", &[("is_update_data", "1"), ("job_data", "aced0005")]),
         ],
         triggers: vec![
             trigger(
@@ -80,7 +84,7 @@ fn found() -> Found {
             timing("fast", &[("repeat_count", "-1"), ("repeat_interval", "500")]),
         ],
     };
-    convert(&tables, "billing", "UTC")
+    convert(&tables, &OPTIONS)
 }
 
 #[test]
@@ -114,6 +118,11 @@ fn triggers_become_definitions() {
     assert_eq!(outcomes, [Kept, Kept, Kept, Changed, Changed]);
     assert_eq!(job("report-once")["schedule"]["at"], "2099-01-01T00:00:00Z");
     assert_eq!((&job("plain")["schedule"], &job("plain")["overlap"]["policy"]), (&Value::Null, &json!("serial")));
+    assert_eq!(job("plain")["enabled"], json!(false), "its data is not known");
+    assert_eq!(
+        nightly["labels"],
+        json!({"quartz-scheduler": "main", "quartz-group": "DEFAULT", "quartz-job": "report", "quartz-trigger-group": "T", "quartz-trigger": "nightly"})
+    );
 }
 
 #[test]
@@ -136,4 +145,108 @@ fn what_has_no_counterpart_is_in_the_report() {
             assert!(entry.fields.iter().any(|field| field.name == column), "{column}: {entry:?}");
         }
     }
+}
+
+/// The definitions and the report of triggers of one job.
+fn read(job: Row, triggers: Vec<Row>, timings: Vec<Row>) -> Found {
+    let (crons, simples) = timings.into_iter().partition(|row| row.contains_key("cron_expression"));
+    convert(&Tables { jobs: vec![job], triggers, crons, simples }, &OPTIONS)
+}
+
+#[test]
+fn triggers_that_fire_no_more_are_left_out_each_with_one_reason() {
+    let once = [("repeat_count", "0"), ("repeat_interval", "0")];
+    let few = [("repeat_count", "3"), ("repeat_interval", "60000")];
+    let triggers = vec![
+        trigger("report", "complete", "SIMPLE", &[("trigger_state", "COMPLETE")]),
+        trigger("report", "ended", "SIMPLE", &[("end_time", "1795100000000")]),
+        trigger("report", "counted", "SIMPLE", &[("start_time", "1795000000000")]),
+        trigger("report", "fired", "SIMPLE", &[("next_fire_time", "-1")]),
+        trigger("report", "overdue", "SIMPLE", &[("start_time", "1795100000000")]),
+        trigger("report", "paused", "SIMPLE", &[("start_time", "1795100000000"), ("trigger_state", "PAUSED")]),
+        trigger("report", "months", "CAL_INT", &[]),
+    ];
+    let timings = [
+        ("complete", &once),
+        ("ended", &few),
+        ("counted", &few),
+        ("fired", &once),
+        ("overdue", &once),
+        ("paused", &once),
+    ];
+    let found = read(job("report", &[]), triggers, timings.map(|(name, more)| timing(name, more)).into());
+    let text = found.text("x");
+    for expected in [
+        "report-complete (trigger T.complete of job DEFAULT.report): left out: is complete in Quartz",
+        "report-ended (trigger T.ended of job DEFAULT.report): left out: fires no more: its end was 2026-11-19T",
+        "report-counted (trigger T.counted of job DEFAULT.report): left out: fires no more: its end was 2026-11-18T",
+        "report-fired (trigger T.fired of job DEFAULT.report): left out: fires once, and has fired",
+        "report-overdue (trigger T.overdue of job DEFAULT.report): changed: start_time: is over, and it has not fired: it runs at once",
+        "report-paused (trigger T.paused of job DEFAULT.report): changed: start_time: is over, and it has not fired: give it another",
+        "report-months (trigger T.months of job DEFAULT.report): left out: triggers of the kind \"CAL_INT\"",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert_eq!(text.matches("left out: ").count(), 5, "one line for each: {text}");
+    assert!(found.entries.iter().all(|entry| entry.fields.len() > 15), "the JSON has each column");
+}
+
+#[test]
+fn a_trigger_without_a_name_of_its_own_is_named_after_its_job() {
+    let random =
+        ["6da64b5bd2ee-3f0e1a52-8a0c-4c5f-9a39-0f2d4c1b7e11", "6da64b5bd2ee-ffffffff-8a0c-4c5f-9a39-0f2d4c1b7e11"];
+    let crons = ["0 0 2 * * ?", "0 0 3 * * ?"];
+    let names = |ids: &[&str], crons: &[&str]| -> Vec<String> {
+        let triggers = ids.iter().map(|id| trigger("report", id, "CRON", &[])).collect();
+        let timings = ids.iter().zip(crons).map(|(id, cron)| timing(id, &[("cron_expression", cron)])).collect();
+        let found = read(job("report", &[]), triggers, timings);
+        assert!(!found.yaml().contains("6da64b5bd2ee"), "{}", found.yaml());
+        let mut names: Vec<String> = found.entries.iter().map(|entry| entry.name().to_owned()).collect();
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(names(&random[..1], &crons), ["report"]);
+    let both = names(&random, &crons);
+    assert!(both.iter().all(|name| name.starts_with("report-")) && both[0] != both[1], "{both:?}");
+    // Made anew by the application, with names in another order.
+    assert_eq!(names(&random, &[crons[1], crons[0]]), both);
+}
+
+#[test]
+fn texts_of_serialized_data_and_descriptions_are_reported_as_they_are_used() {
+    let filled = serialized::tests::filled();
+    let job = job("report", &[("job_data", &filled), ("description", "of the job")]);
+    let triggers = vec![
+        trigger("report", "a", "CRON", &[("description", "of the trigger"), ("job_data", &serialized::tests::empty())]),
+        trigger("report", "b", "CRON", &[("job_data", &serialized::tests::with_number())]),
+    ];
+    let pst = [("cron_expression", "0 0 2 * * ?"), ("time_zone_id", "PST")];
+    let found = read(job, triggers, vec![timing("a", &pst), timing("b", &pst)]);
+    let jobs: Vec<&Value> = found.entries.iter().filter_map(|entry| entry.job.as_ref()).collect();
+    assert_eq!(jobs[0]["params"], json!({"from": "ops", "to": "ops", "结算": "a"}));
+    assert_eq!((&jobs[0]["enabled"], &jobs[1]["enabled"]), (&json!(true), &json!(false)));
+    assert_eq!(jobs[0]["schedule"]["time_zone"], "America/Los_Angeles");
+    let text = found.text("x");
+    for expected in [
+        "report-a (trigger T.a of job DEFAULT.report): not supported: description: \"of the trigger\" is dropped",
+        "report-b (trigger T.b of job DEFAULT.report): not supported: job_data: is a serialized object",
+        "time_zone_id: schedule.time_zone America/Los_Angeles, which this short id of Java means",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+    assert!(!text.contains("report-a (trigger T.a of job DEFAULT.report): not supported: job_data"), "{text}");
+    assert_eq!(jobs[0]["description"], "of the job");
+}
+
+#[test]
+fn one_of_several_schedulers_is_read_where_it_is_named() {
+    let other = job("report", &[("sched_name", "other")]);
+    let mut tables = Tables { jobs: vec![job("report", &[]), other], ..Tables::default() };
+    let both = convert(&tables, &OPTIONS);
+    assert!(both.text("x").contains("2 schedulers (main, other), and all are read: --scheduler NAME"), "{both:?}");
+    let error = tables.keep("nightly").unwrap_err();
+    assert!(error.contains("\"nightly\" has no jobs") && error.contains("main, other"), "{error}");
+    tables.keep("other").unwrap();
+    let one = convert(&tables, &OPTIONS);
+    assert!(one.entries.len() == 1 && !one.text("x").contains("schedulers ("), "{one:?}");
 }

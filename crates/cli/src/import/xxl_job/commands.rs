@@ -9,7 +9,8 @@ use super::place::{ImportOptions, JobDraft, Place};
 use super::tables::{Tables, text};
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, Found, Subject, hash, quoted, slug};
+use crate::import::found::{Entry, Found, Subject, quoted};
+use crate::import::names::{hash, slug};
 
 /// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;

@@ -9,10 +9,9 @@ use super::place::{JobDraft, Place, Scripts};
 use super::tables::text;
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, Outcome, slug};
+use crate::import::found::{Entry, Outcome, RETRY_MAX};
+use crate::import::names::slug;
 
-/// Maximum number of retries of a definition.
-const RETRY_MAX: u64 = 100;
 /// 2020-01-01T00:00:00Z, the origin of the phase of a fixed rate.
 const PHASE_FROM: u64 = 1_577_836_800;
 

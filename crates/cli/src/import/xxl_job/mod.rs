@@ -21,7 +21,7 @@ use super::found::Found;
 
 /// Converts the tables into definitions and commands.
 pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
-    let mut found = Found::default();
+    let mut found = Found::with_prefix(options.prefix);
     let place = place(tables, options, &mut found);
     let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::part(row, &place)).collect();
     family::set_parents(&mut parts, &place);
@@ -42,7 +42,7 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
 /// Writes each earlier script to a file of its own; returns their number.
 pub(super) fn write_history(tables: &Tables, options: ImportOptions<'_>) -> std::io::Result<usize> {
     let Some(folder) = options.history else { return Ok(0) };
-    history::write(tables, &place(tables, options, &mut Found::default()).names, folder)
+    history::write(tables, &place(tables, options, &mut Found::with_prefix(options.prefix)).names, folder)
 }
 
 fn place<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mut Found) -> Place<'a> {
@@ -64,5 +64,5 @@ fn name_of(row: &Row, found: &mut Found) -> String {
         Some(handler) if glue == "BEAN" => handler,
         _ => glue,
     };
-    found.name_with_id(stem, id)
+    found.names.make_with_id(stem, id)
 }

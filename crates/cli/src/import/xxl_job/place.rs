@@ -24,6 +24,8 @@ pub(in crate::import) struct ImportOptions<'a> {
     /// The zone in which XXL-JOB reads cron expressions.
     pub(in crate::import) zone: &'a str,
     pub(in crate::import) namespace: &'a str,
+    /// What the names of jobs begin with.
+    pub(in crate::import) prefix: &'a str,
     pub(in crate::import) scripts: Scripts,
     /// The folder for earlier scripts.
     pub(in crate::import) history: Option<&'a std::path::Path>,

@@ -23,7 +23,7 @@ fn row(fields: &[(&str, &str)]) -> Row {
 }
 
 const OPTIONS: ImportOptions<'_> =
-    ImportOptions { zone: "UTC", namespace: "default", scripts: Scripts::Agent, history: None };
+    ImportOptions { zone: "UTC", namespace: "default", prefix: "", scripts: Scripts::Agent, history: None };
 
 fn tables(jobs: Vec<Row>) -> Tables {
     let group = [("id", "1"), ("app_name", "xxl-job-executor-Sample")];

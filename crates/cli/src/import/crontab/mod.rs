@@ -1,0 +1,279 @@
+//! Crontabs, as cron reads them (Vixie cron and cronie). A command becomes a run of the agent's handler `shell`. The
+//! other rules of cron are kept: runs may overlap, missed fires are skipped, and no run is repeated.
+
+mod subject;
+#[cfg(test)]
+mod tests;
+
+use rondel_core::cron::CronExpr;
+use serde_json::{Map, Value, json};
+
+use self::subject::subject;
+use super::found::{Entry, Found, labels};
+
+/// The host that the crontab is from, and the app of its jobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Host<'a> {
+    pub(super) app: &'a str,
+    pub(super) zone: Option<&'a str>,
+    pub(super) executor: Option<&'a str>,
+    /// The crontab's name; stdin has none.
+    pub(super) file: Option<&'a str>,
+    /// What the names of jobs begin with.
+    pub(super) prefix: &'a str,
+    /// Whether each command has a user before it.
+    pub(super) has_user: bool,
+}
+
+/// The variables that the crontab sets before the current line.
+#[derive(Debug, Default)]
+struct Variables {
+    env: Map<String, Value>,
+    shell: Option<String>,
+    zone: Option<String>,
+    home: Option<String>,
+    mail_to: Option<String>,
+}
+
+/// Reads a crontab.
+///
+/// # Errors
+/// A sentence, if the zone is not known.
+pub(super) fn read(text: &str, host: &Host<'_>) -> Result<Found, String> {
+    let mut found = Found::with_prefix(host.prefix);
+    let mut variables = Variables::default();
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        if let Some((name, value)) = assignment(line) {
+            variables.set(name, value);
+            if name == "TZ" {
+                found.remarks.push(format!(
+                    "line {}: TZ is the zone of the commands: as in cron, schedules are read in that of CRON_TZ, else of --time-zone",
+                    index + 1
+                ));
+            }
+            continue;
+        }
+        read_line(line, index + 1, host, &variables, &mut found)?;
+    }
+    Ok(found)
+}
+
+/// A line with a command.
+#[derive(Debug)]
+struct Line<'a> {
+    cron: String,
+    user: Option<String>,
+    /// With its input.
+    command: &'a str,
+}
+
+impl<'a> Line<'a> {
+    /// Reads a line, or returns why it is left out, and the part of it by which the report names it.
+    fn read(line: &'a str, has_user: bool) -> Result<Self, (String, &'a str)> {
+        // A minus before the first field keeps a run out of the system's log.
+        let is_field = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '@'));
+        let line = line.strip_prefix('-').filter(is_field).unwrap_or(line);
+        let count = if line.starts_with('@') { 1 } else { 5 };
+        let Some((cron, rest)) = split_words(line, count) else {
+            return Err(("is neither NAME=value nor five fields and a command".to_owned(), line));
+        };
+        if cron.eq_ignore_ascii_case("@reboot") {
+            return Err(("@reboot has no instant: let the host's init system start it".to_owned(), rest));
+        }
+        if let Err(error) = CronExpr::parse(&cron) {
+            return Err((error.to_string(), rest));
+        }
+        let (user, command) = match split_words(rest, 1) {
+            Some((user, command)) if has_user => (Some(user), command),
+            _ => (None, rest),
+        };
+        if let Some(user) = user.as_deref().filter(|user| !is_user(user)) {
+            let why = format!(
+                "its user is {user:?}, which is no name: a line has five fields of time, the user, and the command"
+            );
+            return Err((why, line));
+        }
+        let first = command.split_whitespace().next().unwrap_or_default();
+        if is_time(first) {
+            let why = format!("its command begins with {first:?}: a line has five fields of time, and not six");
+            return Err((why, line));
+        }
+        if command.is_empty() || (has_user && user.is_none()) {
+            return Err(("has no command".to_owned(), line));
+        }
+        Ok(Self { cron, user, command })
+    }
+}
+
+/// Whether a word can be the name of a user, and is no field of time.
+fn is_user(word: &str) -> bool {
+    word.contains(char::is_alphabetic) && !word.contains(['*', '?', '='])
+}
+
+/// Whether a word is a field of time, and can be no program.
+fn is_time(word: &str) -> bool {
+    let is_of_time = |c: char| c.is_ascii_digit() || matches!(c, '*' | '?' | '/' | ',' | '-');
+    word.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '?')) && word.chars().all(is_of_time)
+}
+
+fn read_line(
+    text: &str,
+    number: usize,
+    host: &Host<'_>,
+    variables: &Variables,
+    found: &mut Found,
+) -> Result<(), String> {
+    let place = format!("line {number}");
+    // A title is one line without tabs.
+    let entry = |title: &str| Entry::new(place.clone(), title.split_whitespace().collect::<Vec<_>>().join(" "));
+    let line = match Line::read(text, host.has_user) {
+        Ok(line) => line,
+        Err((why, part)) => {
+            found.leave_out(entry(if part.is_empty() { text } else { part }), why);
+            return Ok(());
+        }
+    };
+    let Some(zone) = variables.zone.as_deref().or(host.zone) else {
+        return Err(format!(
+            "{place}: the crontab sets no CRON_TZ: add --time-zone with the zone of its host, such as --time-zone Europe/Berlin"
+        ));
+    };
+    let (command, stdin) = split_input(line.command);
+    // Without the schedule: a job keeps its name when it is fired at other times.
+    let identity = format!("{} {}", line.user.as_deref().unwrap_or_default(), line.command);
+    let name = found.names.make(&subject(&command), &[&identity, &format!("{identity} {}", line.cron)]);
+    let mut entry = entry(&command);
+    note(&mut entry, &command, line.user.as_deref(), variables);
+    let mut job = Map::new();
+    for (field, value) in [
+        ("name", json!(name)),
+        ("app", json!(host.app)),
+        ("handler", json!("shell")),
+        ("description", json!("From a crontab.")),
+        ("params", variables.params(&command, stdin)),
+        ("schedule", json!({"cron": line.cron, "time_zone": zone})),
+        ("misfire", json!({"policy": "skip"})),
+        ("overlap", json!({"policy": "allow"})),
+        ("delivery", json!("at_most_once")),
+    ] {
+        job.insert(field.to_owned(), value);
+    }
+    let sources = [("cron-user", line.user.as_deref()), ("cron-file", host.file), ("cron-host", host.executor)];
+    let labels = labels(&sources.map(|(key, value)| (key, value.unwrap_or_default())));
+    if !labels.is_empty() {
+        job.insert("labels".to_owned(), Value::Object(labels));
+    }
+    if let Some(executor) = host.executor {
+        job.insert("select".to_owned(), json!({"executors": [executor]}));
+    }
+    found.add(entry, job);
+    Ok(())
+}
+
+fn note(entry: &mut Entry, command: &str, user: Option<&str>, variables: &Variables) {
+    if let Some(user) = user {
+        entry.changed(format!("ran as user {user}: runs have the agent's user (its --run-as)"));
+    }
+    if let Some(mail_to) = &variables.mail_to {
+        entry.changed(format!("its output was mailed to {mail_to}: it is in the run's log"));
+    }
+    if command.contains("/dev/null") {
+        entry.changed("its output goes to /dev/null: without that it would be in the run's log");
+    }
+    if command.split_whitespace().any(|word| word == "flock" || word.ends_with("/flock")) {
+        entry.changed(
+            "flock still keeps its runs apart, on one host: to keep them apart on all hosts, set overlap.policy to discard, \
+             which also shows as skipped what did not run",
+        );
+    }
+    if variables.home.is_none() {
+        entry.changed(
+            "began in the user's home folder: runs begin in an empty folder of their own; params.cwd sets another",
+        );
+    }
+}
+
+impl Variables {
+    fn set(&mut self, name: &str, value: &str) {
+        let some = || Some(value.to_owned()).filter(|value| !value.is_empty());
+        match name {
+            "SHELL" => self.shell = some(),
+            // Not TZ: as in crontab(5), it is only the zone of the commands.
+            "CRON_TZ" => self.zone = some(),
+            "HOME" => self.home = some(),
+            "MAILTO" => self.mail_to = some(),
+            "LOGNAME" | "USER" => {}
+            _ => drop(self.env.insert(name.to_owned(), value.into())),
+        }
+    }
+
+    /// The parameters of the handler `shell`.
+    fn params(&self, command: &str, stdin: Option<String>) -> Value {
+        let mut params = json!({"argv": [self.shell.as_deref().unwrap_or("/bin/sh"), "-c", command]});
+        if let Some(stdin) = stdin {
+            params["stdin"] = stdin.into();
+        }
+        let mut env = self.env.clone();
+        if let Some(home) = &self.home {
+            params["cwd"] = home.as_str().into();
+            env.insert("HOME".to_owned(), home.as_str().into());
+        }
+        if !env.is_empty() {
+            params["env"] = Value::Object(env);
+        }
+        params
+    }
+}
+
+/// `NAME=value`, `NAME = "value"`.
+fn assignment(line: &str) -> Option<(&str, &str)> {
+    let (name, value) = line.split_once('=')?;
+    let (name, value) = (name.trim(), value.trim());
+    let is_name = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let unquoted = |quote: char| value.strip_prefix(quote).and_then(|value| value.strip_suffix(quote));
+    is_name.then(|| (name, unquoted('"').or_else(|| unquoted('\'')).unwrap_or(value)))
+}
+
+/// The first `count` words, joined by single blanks, and the rest of the line.
+fn split_words(line: &str, count: usize) -> Option<(String, &str)> {
+    let mut rest = line.trim_start();
+    let mut words = Vec::with_capacity(count);
+    for _ in 0..count {
+        let end = rest.find(char::is_whitespace).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        if word.is_empty() {
+            return None;
+        }
+        words.push(word);
+        rest = after.trim_start();
+    }
+    Some((words.join(" "), rest))
+}
+
+/// Splits a command from its input: cron cuts at the first `%`, reads each further one as a line break, and `\%` as
+/// `%`. Input that does not end with a line break gets one.
+fn split_input(text: &str) -> (String, Option<String>) {
+    let (mut parts, mut chars) = (vec![String::new()], text.chars().peekable());
+    while let Some(c) = chars.next() {
+        let part = match c {
+            '\\' if chars.peek() == Some(&'%') => chars.next(),
+            '%' => None,
+            c => Some(c),
+        };
+        match (part, parts.last_mut()) {
+            (Some(c), Some(last)) => last.push(c),
+            _ => parts.push(String::new()),
+        }
+    }
+    let command = parts.remove(0).trim_end().to_owned();
+    let mut input = parts.join("\n");
+    if !input.is_empty() && !input.ends_with('\n') {
+        input.push('\n');
+    }
+    (command, Some(input).filter(|input| !input.is_empty()))
+}

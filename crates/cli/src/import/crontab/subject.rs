@@ -1,0 +1,279 @@
+//! The word that names a command: its program or script, without the programs that only start it.
+
+/// Words of the shell that stand before a command.
+const KEYWORDS: [&str; 9] = ["if", "then", "else", "elif", "while", "until", "do", "!", "{"];
+/// Commands that prepare the one that a line is about.
+const PREPARATIONS: [&str; 24] = [
+    "cd", "pushd", "test", "[", "[[", "command", "which", "type", "true", ":", "export", "unset", "set", "umask",
+    "ulimit", "sleep", "echo", "mkdir", ".", "source", "for", "fi", "done", "}",
+];
+
+/// What an option with a value holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Inline {
+    /// A command for a shell.
+    Command,
+    /// A program in another language, which has no name.
+    Code,
+}
+
+/// A program that starts another one, or runs a script.
+struct Starter {
+    names: &'static [&'static str],
+    /// The options with a value.
+    valued: &'static [&'static str],
+    /// How many arguments come before what is started.
+    skipped: usize,
+    /// The options with what is started as their value.
+    inline: (&'static [&'static str], Inline),
+    /// Whether it starts any program, and not only scripts.
+    is_wrapper: bool,
+}
+
+const fn wrapper(names: &'static [&'static str], valued: &'static [&'static str], skipped: usize) -> Starter {
+    Starter { names, valued, skipped, inline: (&["-c", "--command"], Inline::Command), is_wrapper: true }
+}
+
+const fn interpreter(
+    names: &'static [&'static str],
+    valued: &'static [&'static str],
+    inline: (&'static [&'static str], Inline),
+) -> Starter {
+    Starter { names, valued, skipped: 0, inline, is_wrapper: false }
+}
+
+const NO_INLINE: (&[&str], Inline) = (&[], Inline::Code);
+
+const STARTERS: [Starter; 19] = [
+    // Their -c is an option of their own.
+    Starter { inline: NO_INLINE, ..wrapper(&["ionice"], &["-c", "-n", "-p", "-P", "-u", "--class", "--classdata"], 0) },
+    Starter { inline: NO_INLINE, ..wrapper(&["exec", "time"], &["-a", "-f", "-o"], 0) },
+    Starter { inline: NO_INLINE, ..wrapper(&["taskset", "chrt"], &[], 1) },
+    wrapper(
+        &["sudo", "doas"],
+        &["-u", "-g", "-h", "-p", "-C", "-r", "-t", "-T", "-D", "-R", "--user", "--group", "--host", "--chdir"],
+        0,
+    ),
+    wrapper(&["su", "runuser"], &["-s", "-g", "-G", "-w", "--shell", "--group"], 1),
+    wrapper(&["nice"], &["-n", "--adjustment"], 0),
+    wrapper(&["timeout"], &["-k", "-s", "--kill-after", "--signal"], 1),
+    wrapper(&["flock"], &["-w", "-E", "--wait", "--timeout", "--conflict-exit-code"], 1),
+    wrapper(&["env"], &["-u", "-C", "--unset", "--chdir"], 0),
+    wrapper(&["stdbuf"], &["-i", "-o", "-e"], 0),
+    wrapper(&["systemd-cat"], &["-t", "-p", "--identifier", "--priority"], 0),
+    wrapper(&["nohup", "setsid", "chronic", "cronic", "run-one", "builtin"], &[], 0),
+    interpreter(
+        &["sh", "bash", "dash", "zsh", "ksh", "ash"],
+        &["-o", "+o", "-O", "--rcfile", "--init-file"],
+        (&["-c", "-lc", "-ec", "-xc", "-ic"], Inline::Command),
+    ),
+    interpreter(&["python", "python2", "python3"], &["-W", "-X"], (&["-c"], Inline::Code)),
+    interpreter(&["perl"], &["-I"], (&["-e", "-E"], Inline::Code)),
+    interpreter(&["php"], &["-d", "-c"], (&["-r"], Inline::Code)),
+    interpreter(&["node"], &["-r", "--require", "--import"], (&["-e", "--eval"], Inline::Code)),
+    interpreter(&["ruby"], &["-I", "-r"], (&["-e"], Inline::Code)),
+    interpreter(&["java"], &["-cp", "-classpath", "--class-path", "-p", "--module-path", "--add-opens"], NO_INLINE),
+];
+
+/// The word that names a command.
+pub(super) fn subject(line: &str) -> String {
+    let commands = commands(line);
+    let first = || commands.first().and_then(|words| words.first()).map(|word| base(word).to_owned());
+    commands.iter().find_map(|words| program(words)).or_else(first).unwrap_or_else(|| line.to_owned())
+}
+
+/// The program or script that words start; `None` if they only prepare a command, or run code without a name.
+fn program(mut words: &[String]) -> Option<String> {
+    loop {
+        let (first, rest) = words.split_first()?;
+        words = rest;
+        let name = base(first);
+        if is_assignment(first) || KEYWORDS.contains(&first.as_str()) {
+            continue;
+        }
+        if PREPARATIONS.contains(&name) {
+            return None;
+        }
+        let Some(starter) = STARTERS.iter().find(|starter| starter.names.contains(&name)) else {
+            return Some(name.to_owned());
+        };
+        match started(starter, rest) {
+            Started::Words(more) if starter.is_wrapper && !more.is_empty() => words = more,
+            Started::Words([script, ..]) => return Some(base(script).to_owned()),
+            Started::Command(text) => return Some(subject(text)),
+            Started::Words([]) => return Some(name.to_owned()),
+            Started::Code => return None,
+        }
+    }
+}
+
+enum Started<'a> {
+    Words(&'a [String]),
+    Command(&'a str),
+    Code,
+}
+
+/// What a starter starts: the words behind its options and its own arguments, or the value of an option.
+fn started<'a>(starter: &Starter, mut words: &'a [String]) -> Started<'a> {
+    let (options, inline) = starter.inline;
+    let mut skipped = starter.skipped;
+    let mut takes_options = true;
+    while let Some((word, rest)) = words.split_first() {
+        if let (true, Some(text)) = (options.contains(&word.as_str()), rest.first()) {
+            return if inline == Inline::Command { Started::Command(text) } else { Started::Code };
+        }
+        if word == "--" && takes_options {
+            takes_options = false;
+        } else if takes_options && starter.valued.contains(&word.as_str()) {
+            words = rest.get(1..).unwrap_or_default();
+            continue;
+        } else if takes_options && word.starts_with('-') {
+            // An option, or the minus by which su starts a login shell.
+        } else if skipped == 0 {
+            break;
+        } else {
+            skipped -= 1;
+        }
+        words = rest;
+    }
+    Started::Words(words)
+}
+
+/// The last part of a path.
+fn base(word: &str) -> &str {
+    word.rsplit('/').find(|part| !part.is_empty()).unwrap_or(word)
+}
+
+fn is_assignment(word: &str) -> bool {
+    word.split_once('=').is_some_and(|(name, _)| {
+        name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+            && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    })
+}
+
+/// The commands of a line, each as its words, without quotes and redirections.
+fn commands(line: &str) -> Vec<Vec<String>> {
+    let (mut split, mut chars) = (Splitter::default(), line.chars().peekable());
+    let mut quote = None;
+    while let Some(c) = chars.next() {
+        match c {
+            _ if quote == Some(c) => quote = None,
+            '\\' if quote != Some('\'') => split.word.extend(chars.next()),
+            _ if quote.is_some() => split.word.push(c),
+            '\'' | '"' | '`' => quote = Some(c),
+            '$' if chars.peek() == Some(&'(') => split.word.push_str(&substitution(&mut chars)),
+            '>' | '<' => {
+                split.redirect();
+                while chars.next_if(|c| matches!(c, '>' | '<' | '&')).is_some() {}
+            }
+            // Both outputs go to a file.
+            '&' if chars.peek() == Some(&'>') => split.end_word(),
+            ';' | '|' | '&' | '(' | ')' => split.end_command(),
+            c if c.is_whitespace() => split.end_word(),
+            c => split.word.push(c),
+        }
+    }
+    split.end_command();
+    split.commands
+}
+
+/// Reads `(…)` behind `$`, up to the bracket that ends it.
+fn substitution(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> String {
+    let (mut text, mut depth) = ("$".to_owned(), 0_usize);
+    for c in chars.by_ref() {
+        text.push(c);
+        match c {
+            '(' => depth += 1,
+            ')' if depth <= 1 => break,
+            ')' => depth -= 1,
+            _ => {}
+        }
+    }
+    text
+}
+
+#[derive(Debug, Default)]
+struct Splitter {
+    commands: Vec<Vec<String>>,
+    words: Vec<String>,
+    word: String,
+    /// Whether the next word is the file of a redirection.
+    is_target: bool,
+}
+
+impl Splitter {
+    fn end_word(&mut self) {
+        if self.word.is_empty() {
+            return;
+        }
+        let word = std::mem::take(&mut self.word);
+        if !std::mem::take(&mut self.is_target) {
+            self.words.push(word);
+        }
+    }
+
+    fn redirect(&mut self) {
+        // The number in 2>&1.
+        if self.word.chars().all(|c| c.is_ascii_digit()) {
+            self.word.clear();
+        }
+        self.end_word();
+        self.is_target = true;
+    }
+
+    fn end_command(&mut self) {
+        self.end_word();
+        self.is_target = false;
+        if !self.words.is_empty() {
+            self.commands.push(std::mem::take(&mut self.words));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_named_after_its_program() {
+        for (line, name) in [
+            ("/usr/local/bin/backup.sh --full", "backup.sh"),
+            ("flock -n /tmp/x.lock /opt/sync.sh", "sync.sh"),
+            ("/usr/bin/flock -w 10 9 /opt/sync.sh", "sync.sh"),
+            ("flock -n /tmp/x.lock -c '/opt/sync.sh --all'", "sync.sh"),
+            ("flock -n /tmp/x.lock tar -c /srv", "tar"),
+            ("sudo -u deploy -- /srv/release", "release"),
+            ("su - bob -c \"/home/bob/run it\"", "run"),
+            ("runuser -l bob -c /home/bob/run", "run"),
+            ("nice -n 19 ionice -c 3 rsync -a /a /b", "rsync"),
+            ("nice -10 updatedb", "updatedb"),
+            ("timeout -s KILL 1h /opt/slow", "slow"),
+            ("timeout 60s env A=b LANG=C /opt/job", "job"),
+            ("A=b C='d e' job2", "job2"),
+            ("cd /srv/app && ./report.py > /dev/null 2>&1", "report.py"),
+            ("cd /srv/app; . ./env.sh; php -d memory_limit=1G artisan schedule:run", "artisan"),
+            ("test -x /usr/sbin/anacron || ( cd / && run-parts --report /etc/cron.daily )", "run-parts"),
+            ("[ -x /usr/bin/certbot ] && perl -e 'sleep int(rand(43200))' && certbot renew", "certbot"),
+            ("if [ -x /sbin/check ]; then /sbin/check --cron; fi", "check"),
+            ("command -v debian-sa1 > /dev/null && debian-sa1 1 1", "debian-sa1"),
+            ("a.sh && curl -fsS https://example.com/ping", "a.sh"),
+            ("sleep 30; bash -o pipefail -c 'pg_dump x | gzip > y'", "pg_dump"),
+            ("bash -lc 'cd /srv && bundle exec rake nightly'", "bundle"),
+            ("python3 -m reports.daily", "reports.daily"),
+            ("python3 -c 'print(1)'", "python3"),
+            ("java -Xmx1g -cp a:b com.acme.Main", "com.acme.main"),
+            ("java -jar /opt/close.jar", "close.jar"),
+            ("tar czf /b/$(date +%F).tgz /srv", "tar"),
+            ("DIR=$(mktemp -d) /opt/x", "x"),
+            ("echo done | mail -s x ops", "mail"),
+            ("echo done", "echo"),
+            ("sudo", "sudo"),
+            ("&>/dev/null /opt/quiet", "quiet"),
+            ("\"/opt/with blank/run\" 1", "run"),
+            ("'", "'"),
+            ("%", "%"),
+        ] {
+            assert_eq!(subject(line).to_lowercase(), name, "{line}");
+        }
+    }
+}

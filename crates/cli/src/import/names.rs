@@ -1,0 +1,153 @@
+//! The names of imported jobs.
+
+use std::collections::BTreeSet;
+
+use rondel_core::name::NAME_LEN_MAX;
+
+/// Maximum length of the part of a name that is made of a text, with the prefix; a hash or a number may follow.
+const STEM_LEN_MAX: usize = NAME_LEN_MAX - 10;
+/// Maximum length of a prefix: the texts need room behind it.
+const PREFIX_LEN_MAX: usize = 40;
+
+/// The names that are taken, and what all of them begin with.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    prefix: String,
+    taken: BTreeSet<String>,
+    /// The first identities of the jobs that have a name.
+    known: BTreeSet<String>,
+}
+
+/// Checks that names can begin with a text.
+///
+/// # Errors
+/// A sentence with what is allowed.
+pub(super) fn check_prefix(prefix: &str) -> Result<(), String> {
+    let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
+    let starts_well = prefix.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit());
+    if starts_well && prefix.len() <= PREFIX_LEN_MAX && prefix.chars().all(is_plain) {
+        return Ok(());
+    }
+    Err(format!(
+        "no name begins with {prefix:?}: 1 to {PREFIX_LEN_MAX} of a-z, 0-9, '.', '_' and '-', beginning with a letter or digit, \
+         such as web1-"
+    ))
+}
+
+impl Names {
+    pub(super) fn new(prefix: &str) -> Self {
+        Self { prefix: prefix.to_owned(), ..Self::default() }
+    }
+
+    /// A name that no other job has: the prefix, and the letters, digits and dashes of the text. If it is taken or cut, a
+    /// hash of the first identity follows, or of the next one if another job has the same first identity, so that the name
+    /// does not depend on other jobs; a number only follows if all of these are taken.
+    pub(super) fn make(&mut self, text: &str, identities: &[&str]) -> String {
+        let room = self.room();
+        let stem = format!("{}{}", self.prefix, cut(&slug(text), room));
+        let hashed: Vec<String> = identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
+        let is_known = identities.first().is_some_and(|identity| !self.known.insert((*identity).to_owned()));
+        let skipped = usize::from(is_known && identities.len() > 1);
+        let last = hashed.last().unwrap_or(&stem).clone();
+        let is_whole = text.trim().chars().count() <= room;
+        let plain = is_whole.then_some(stem);
+        let numbered = (2_u32..).map(|number| format!("{last}-{number}"));
+        let mut candidates = plain.into_iter().chain(hashed.into_iter().skip(skipped)).chain(numbered);
+        candidates.find(|name| self.taken.insert(name.clone())).unwrap_or_default()
+    }
+
+    /// The name of a job that has its own id: the text, cut if it is long, and the id.
+    pub(super) fn make_with_id(&mut self, text: &str, id: &str) -> String {
+        let room = self.room().saturating_sub(id.len() + 1);
+        self.make(&format!("{}-{id}", cut(&slug(text), room)), &[id])
+    }
+
+    const fn room(&self) -> usize {
+        STEM_LEN_MAX.saturating_sub(self.prefix.len())
+    }
+}
+
+/// Turns any text into a name; never empty.
+pub(super) fn slug(text: &str) -> String {
+    let mut slug = String::new();
+    for c in text.chars().flat_map(char::to_lowercase) {
+        match c {
+            'a'..='z' | '0'..='9' | '.' | '_' => slug.push(c),
+            _ if slug.ends_with('-') => {}
+            _ => slug.push('-'),
+        }
+    }
+    let slug = cut(slug.trim_matches(['-', '.', '_']), STEM_LEN_MAX);
+    if slug.is_empty() { "job".to_owned() } else { slug }
+}
+
+fn cut(slug: &str, len: usize) -> String {
+    let part: String = slug.chars().take(len).collect();
+    part.trim_end_matches(['-', '.', '_']).to_owned()
+}
+
+/// FNV-1a: a text has the same hash in each import.
+pub(super) fn hash(text: &str) -> u32 {
+    text.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_made_of_any_text_and_each_once() {
+        let mut names = Names::default();
+        for (text, name) in [
+            ("Backup.SH", "backup.sh"),
+            ("backup.sh", "backup.sh-HASH"),
+            ("每晚结算", "job"),
+            ("  --x__", "x"),
+            ("new", "new"),
+            ("", "job-HASH"),
+            (&"a".repeat(300), &format!("{}-HASH", "a".repeat(90))),
+        ] {
+            let expected = name.replace("HASH", &format!("{:08x}", hash(text)));
+            let given = names.make(text, &[text]);
+            assert_eq!(given, expected, "{text:?}");
+            assert!(given.len() <= NAME_LEN_MAX, "{given}");
+        }
+    }
+
+    #[test]
+    fn a_second_identity_counts_only_where_the_first_is_equal() {
+        let mut names = Names::default();
+        let given = [["a", "1"], ["a", "1"], ["b", "1"], ["a", "2"], ["a", "2"]].map(|both| names.make("x", &both));
+        let hashed = |text: &str| format!("x-{:08x}", hash(text));
+        assert_eq!(given, ["x".to_owned(), hashed("1"), hashed("b"), hashed("2"), format!("{}-2", hashed("2"))]);
+    }
+
+    #[test]
+    fn a_prefix_is_before_each_name_and_leaves_room_for_it() {
+        let mut names = Names::new("web1-");
+        assert_eq!([names.make("x", &["x"]), names.make_with_id("y", "7")], ["web1-x", "web1-y-7"]);
+        let long = "a".repeat(300);
+        let mut names = Names::new(&"p".repeat(PREFIX_LEN_MAX));
+        for name in [names.make(&long, &["1"]), names.make(&long, &["2"]), names.make_with_id(&long, "2147483647")] {
+            rondel_core::name::check(&name).unwrap();
+        }
+        check_prefix("web1-").unwrap();
+        for prefix in ["", "-a", "Web", "a b", "ä", &"a".repeat(PREFIX_LEN_MAX + 1)] {
+            let error = check_prefix(prefix).unwrap_err();
+            assert!(error.contains(&format!("{prefix:?}")) && error.contains("such as web1-"), "{error}");
+        }
+    }
+
+    #[test]
+    fn long_names_keep_the_id_whatever_else_is_there() {
+        let long = "a".repeat(95);
+        let mut both = Names::default();
+        let names = [both.make_with_id(&long, "1"), both.make_with_id(&long, "2147483647")];
+        assert_eq!(Names::default().make_with_id(&long, "2147483647"), names[1], "without the first one, too");
+        assert!(names[0].ends_with("a-1") && names[1].ends_with("a-2147483647"), "{names:?}");
+        for name in names {
+            rondel_core::name::check(&name).unwrap();
+        }
+        assert_eq!(Names::default().make_with_id("数据", "7"), "job-7");
+    }
+}

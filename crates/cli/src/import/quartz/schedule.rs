@@ -1,0 +1,189 @@
+//! The schedule of a trigger, and whether it fires.
+
+use rondel_core::Timestamp;
+use serde_json::{Map, Value};
+
+use super::fields::Draft;
+use super::zone;
+use crate::import::dump::Row;
+use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+
+/// When a trigger fires.
+#[derive(Clone, Copy)]
+enum Timing<'a> {
+    /// By the expression of this row.
+    Cron(&'a Row),
+    Once,
+    /// Each `ms` milliseconds, and `count` times after the first one; without end if that is negative.
+    Every {
+        ms: i64,
+        count: i64,
+    },
+}
+
+impl<'a> Draft<'a> {
+    /// Sets the schedule, or returns why there is none.
+    pub(super) fn schedule(&mut self) -> Result<(), String> {
+        if self.source.trigger.is_none() {
+            return Ok(());
+        }
+        let timing = self.timing()?;
+        let (start, end) = (self.instant("start_time"), self.end(timing));
+        self.check_not_over(timing, end)?;
+        let mut schedule = match timing {
+            Timing::Cron(row) => self.cron(row),
+            Timing::Once | Timing::Every { .. } => self.simple(timing, start),
+        };
+        self.of_trigger("trigger_type", Kept, if matches!(timing, Timing::Once) { "schedule.at" } else { "schedule" });
+        self.state();
+        if let Timing::Once = timing {
+            self.once(start);
+        } else {
+            self.bounds([("start_time", "start_at", start), ("end_time", "end_at", end)], &mut schedule);
+        }
+        self.set("schedule", schedule);
+        Ok(())
+    }
+
+    fn instant(&self, column: &str) -> Option<Timestamp> {
+        Some(Self::number(self.source.trigger, column)).filter(|ms| *ms > 0).map(Timestamp::from_millis)
+    }
+
+    fn timing(&mut self) -> Result<Timing<'a>, String> {
+        let row = self.source.timing;
+        match (self.trigger_text("trigger_type").as_str(), row) {
+            ("CRON", Some(row)) => Ok(Timing::Cron(row)),
+            ("SIMPLE", Some(_)) => {
+                let (count, ms) = (Self::number(row, "repeat_count"), Self::number(row, "repeat_interval"));
+                if count == 0 {
+                    return Ok(Timing::Once);
+                }
+                if ms < 1000 || ms % 1000 != 0 {
+                    self.account(row, "repeat_interval", NotSupported, "whole seconds are the shortest");
+                    return Err(format!("it fires each {ms} ms: an interval has whole seconds here"));
+                }
+                Ok(Timing::Every { ms, count })
+            }
+            (kind @ ("CRON" | "SIMPLE"), None) => Err(format!("its row in {kind}_TRIGGERS is not there")),
+            (other, _) => {
+                self.of_trigger("trigger_type", NotSupported, "has no counterpart");
+                Err(format!("triggers of the kind {other:?} have no counterpart: write it as a cron expression"))
+            }
+        }
+    }
+
+    /// The end of the trigger, or the last of a number of fires.
+    fn end(&self, timing: Timing<'_>) -> Option<Timestamp> {
+        let end = self.instant("end_time");
+        let Timing::Every { ms, count: count @ 1.. } = timing else { return end };
+        let Some(start) = self.instant("start_time") else { return end };
+        let last = Timestamp::from_millis(start.as_millis().saturating_add(count.saturating_mul(ms)));
+        Some(end.map_or(last, |end| end.min(last)))
+    }
+
+    /// A trigger that fires no more is no job here: the server would refuse the whole file for it.
+    fn check_not_over(&self, timing: Timing<'_>, end: Option<Timestamp>) -> Result<(), String> {
+        if self.trigger_text("trigger_state") == "COMPLETE" {
+            return Err("is complete in Quartz: it has fired for the last time".to_owned());
+        }
+        if let Timing::Once = timing {
+            let is_over = Self::number(self.source.trigger, "next_fire_time") <= 0;
+            return if is_over { Err("fires once, and has fired".to_owned()) } else { Ok(()) };
+        }
+        match end {
+            Some(end) if end <= self.source.options.now => Err(format!("fires no more: its end was {end}")),
+            _ => Ok(()),
+        }
+    }
+
+    fn cron(&mut self, row: &Row) -> Map<String, Value> {
+        let own = row.get("time_zone_id");
+        let zone = own.map_or_else(|| self.source.options.zone.to_owned(), |zone| zone::of_java(zone));
+        let (outcome, here) = match own.and_then(|own| zone::of_short_id(own)) {
+            Some(meant) => (Changed, format!("schedule.time_zone {meant}, which this short id of Java means")),
+            None => (Kept, format!("schedule.time_zone {zone}")),
+        };
+        self.account(Some(row), "cron_expression", Kept, "schedule.cron");
+        self.account(Some(row), "time_zone_id", outcome, here);
+        let cron = row.get("cron_expression").cloned().unwrap_or_default();
+        Map::from_iter([("cron".to_owned(), cron.into()), ("time_zone".to_owned(), zone.into())])
+    }
+
+    fn simple(&mut self, timing: Timing<'_>, start: Option<Timestamp>) -> Map<String, Value> {
+        let row = self.source.timing;
+        let (count, schedule) = match timing {
+            Timing::Every { ms, count } => {
+                (count, Map::from_iter([("every".to_owned(), format!("{}s", ms / 1000).into())]))
+            }
+            Timing::Cron(_) | Timing::Once => {
+                let at = start.map_or_else(String::new, |at| at.to_string());
+                (0, Map::from_iter([("at".to_owned(), at.into()), ("if_past".to_owned(), "run".into())]))
+            }
+        };
+        let here = match count {
+            0 => "schedule.at: once",
+            1.. => "schedule.end_at: the instant of the last one",
+            _ => "no end",
+        };
+        self.account(row, "repeat_interval", Kept, "schedule.every, from start_at on");
+        self.account(row, "repeat_count", Kept, here);
+        self.account(row, "times_triggered", NotNeeded, "follows from the instants");
+        schedule
+    }
+
+    fn bounds(&mut self, bounds: [(&str, &str, Option<Timestamp>); 2], schedule: &mut Map<String, Value>) {
+        for (column, field, at) in bounds {
+            let here = at.map_or_else(|| "no bound".to_owned(), |at| format!("schedule.{field} {at}"));
+            self.of_trigger(column, Kept, here);
+            if let Some(at) = at {
+                schedule.insert(field.to_owned(), at.to_string().into());
+            }
+        }
+    }
+
+    /// Accounts for the instant of a trigger that fires once, and has not fired.
+    fn once(&mut self, at: Option<Timestamp>) {
+        self.of_trigger("end_time", NotNeeded, "it fires once");
+        let is_over = at.is_some_and(|at| at <= self.source.options.now);
+        match (is_over, self.is_enabled) {
+            (false, _) => self.of_trigger("start_time", Kept, "schedule.at"),
+            (true, true) => self.of_trigger(
+                "start_time",
+                Changed,
+                "is over, and it has not fired: it runs at once when the definition is saved enabled",
+            ),
+            (true, false) => self.of_trigger(
+                "start_time",
+                Changed,
+                "is over, and it has not fired: give it another schedule.at before you enable it",
+            ),
+        }
+    }
+
+    fn state(&mut self) {
+        for column in ["next_fire_time", "prev_fire_time"] {
+            self.of_trigger(column, NotNeeded, "follows from the schedule; the past stays there");
+        }
+        let (outcome, here) = match self.trigger_text("trigger_state").as_str() {
+            "PAUSED" | "PAUSED_BLOCKED" => {
+                self.is_enabled = false;
+                (Kept, "not enabled")
+            }
+            "ERROR" => {
+                self.is_enabled = false;
+                (Changed, "not enabled: Quartz could not make its job, and fired it no more")
+            }
+            _ => (Kept, "not paused"),
+        };
+        self.of_trigger("trigger_state", outcome, here);
+        if !self.trigger_text("calendar_name").is_empty() {
+            self.is_enabled = false;
+            self.of_trigger(
+                "calendar_name",
+                NotSupported,
+                "is a serialized object of Java, which is not read. The job is not enabled, for it would fire at times that the calendar excludes: \
+                 make a calendar by rondel calendar apply, name it in the definition, and enable it",
+            );
+        }
+    }
+}

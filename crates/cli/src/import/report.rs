@@ -1,0 +1,122 @@
+//! The report of an import as text and as JSON.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use rondel_core::words::counted;
+
+use super::found::{Entry, Found, Subject};
+use crate::terminal::harmless;
+
+/// Equal notes on more jobs than this are one line.
+const EQUAL_MAX: usize = 3;
+/// How many of these jobs that line names.
+const NAMED_MAX: usize = 3;
+
+/// The jobs with a note, by its word and its text.
+type Notes<'a> = BTreeMap<(&'static str, &'a str), Vec<&'a str>>;
+
+impl Found {
+    /// The whole report as JSON.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    }
+
+    /// Counts the entries of each kind.
+    pub(super) fn sums(&self) -> String {
+        let jobs = || self.entries.iter().filter(|entry| entry.is_job());
+        let left_out = jobs().filter(|entry| entry.is_left_out()).count();
+        let noted = jobs().filter(|entry| !entry.is_left_out() && !entry.notes.is_empty()).count();
+        let plain = jobs().count() - left_out - noted;
+        let mut sums = format!(
+            "{}: {plain} as they were, {noted} with notes, {left_out} left out",
+            counted(jobs().count(), "job")
+        );
+        for (subject, word) in [(Subject::Group, "group"), (Subject::User, "user")] {
+            let count = self.entries.iter().filter(|entry| entry.subject == subject).count();
+            if count > 0 {
+                write!(sums, "; {}", counted(count, word)).ok();
+            }
+        }
+        sums
+    }
+
+    /// The report as text: the sums, the remarks, and a line for each note; one line at the end for a note that many jobs
+    /// have.
+    pub(super) fn text(&self, from: &str) -> String {
+        let mut text = self.sums().replacen(':', &format!(" from {}:", harmless(from)), 1) + "\n";
+        for remark in &self.remarks {
+            writeln!(text, "  {}", harmless(remark)).ok();
+        }
+        let shared = self.shared_notes();
+        for entry in &self.entries {
+            for note in &entry.notes {
+                let (_, word) = entry.word(note);
+                if !shared.contains_key(&(word, &note.text)) {
+                    let (name, from) = (harmless(entry.name()), harmless(&entry.from));
+                    writeln!(text, "  {name} ({from}): {word}: {}", harmless(&note.text)).ok();
+                }
+            }
+        }
+        for ((word, note), jobs) in shared {
+            writeln!(text, "  {} ({}): {word}: {}", counted(jobs.len(), "job"), some(&jobs), harmless(note)).ok();
+        }
+        text.push_str(
+            "compare the definitions with a server by rondel job plan -f FILE, save them by rondel job apply -f FILE",
+        );
+        text
+    }
+
+    /// The notes that many jobs have. A job that is left out keeps a line of its own.
+    fn shared_notes(&self) -> Notes<'_> {
+        let mut notes = Notes::new();
+        let is_taken = |entry: &&Entry| entry.is_job() && !entry.is_left_out();
+        for entry in self.entries.iter().filter(is_taken) {
+            for note in &entry.notes {
+                let (_, word) = entry.word(note);
+                let jobs = notes.entry((word, &note.text)).or_default();
+                if jobs.last() != Some(&entry.name()) {
+                    jobs.push(entry.name());
+                }
+            }
+        }
+        notes.retain(|_, jobs| jobs.len() > EQUAL_MAX);
+        notes
+    }
+}
+
+/// The first names of a list.
+fn some(names: &[&str]) -> String {
+    let more = if names.len() > NAMED_MAX { ", …" } else { "" };
+    let first: Vec<_> = names.iter().take(NAMED_MAX).map(|name| harmless(name)).collect();
+    first.join(", ") + more
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_note_that_many_jobs_have_is_one_line_of_the_text_and_whole_in_the_json() {
+        let mut found = Found::default();
+        for name in ["a", "b", "c", "d"] {
+            let mut entry = Entry::new(format!("line {name}"), name);
+            entry.changed("its zone");
+            if name != "d" {
+                entry.changed("its user");
+            }
+            let job = json!({"name": name, "app": "x", "handler": "h"});
+            found.add(entry, job.as_object().cloned().unwrap());
+        }
+        for line in 0..5 {
+            found.leave_out(Entry::new(format!("line {line}"), "gone"), "has no command");
+        }
+        let text = found.text("x");
+        assert!(text.contains("  4 jobs (a, b, c, …): changed: its zone\n"), "{text}");
+        assert_eq!((text.matches("its zone").count(), text.matches("its user").count()), (1, 3), "{text}");
+        assert_eq!(text.matches("left out: has no command").count(), 5, "each has its line: {text}");
+        assert_eq!(found.json().matches("its zone").count(), 4);
+    }
+}
