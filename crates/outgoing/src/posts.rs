@@ -143,7 +143,7 @@ impl Posts {
         headers.insert(USER_AGENT, self.user_agent.clone());
         headers.insert(header, value);
         let answer = async {
-            let (head, body) = self.client.request(request).await.map_err(failure)?.into_parts();
+            let (head, body) = self.client.request(request).await.map_err(|error| failure(&error))?.into_parts();
             let body = Limited::new(body, limits.len_max).collect().await;
             let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
                 Some(_) => PostError::TooLong(limits.len_max),
@@ -165,8 +165,8 @@ pub struct Limits {
     pub len_max: usize,
 }
 
-fn failure(error: ClientError) -> PostError {
-    let words = root(&error);
+fn failure(error: &ClientError) -> PostError {
+    let words = root(error);
     if error.is_connect() { PostError::NotSent(format!("no connection: {words}")) } else { PostError::Unclear(words) }
 }
 

@@ -52,7 +52,7 @@ fn message(code: i32, text: &str) -> String {
     let first = lines.next().unwrap_or_default();
     let mut causes = lines.filter_map(|line| line.strip_prefix(CAUSED_BY));
     let first = if first == WRAPPER { causes.next().unwrap_or(first) } else { first };
-    let line = match causes.last() {
+    let line = match causes.next_back() {
         Some(root) => format!("{first}; caused by {root}"),
         None => first.to_owned(),
     };
