@@ -128,11 +128,16 @@ pub fn failure(error: RequestError) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();
     }
-    let mut first: &dyn Error = &error;
-    while let Some(cause) = first.source() {
-        first = cause;
+    if error.is_connect() { format!("no connection: {}", root_cause(&error)) } else { chain(&error) }
+}
+
+/// The root cause, which the errors above it repeat in other words.
+fn root_cause(error: &(dyn Error + 'static)) -> String {
+    let mut cause = error;
+    while let Some(next) = cause.source() {
+        cause = next;
     }
-    if error.is_connect() { format!("no connection: {first}") } else { chain(&error) }
+    cause.to_string()
 }
 
 fn redirects(count_max: usize, allowed: AllowedAddresses) -> Policy {

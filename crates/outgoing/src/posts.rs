@@ -22,18 +22,31 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use reqwest::dns::{Addrs, Name, Resolve};
 use rondel_core::outgoing::AllowedAddresses;
 use tower::Service;
+use tower::util::MapFuture;
 
 use crate::resolve::{Guarded, SystemResolver};
-use crate::{BuildError, CONNECT_TIMEOUT, Url, check_host, tls};
+use crate::{BuildError, CONNECT_TIMEOUT, Url, check_host, root_cause, tls};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json;charset=UTF-8");
 
 /// The client. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Posts {
-    client: Client<HttpsConnector<HttpConnector<Names>>, Full<Bytes>>,
+    client: Client<Connector, Full<Bytes>>,
     allowed: AllowedAddresses,
     user_agent: HeaderValue,
+}
+
+/// Makes connections, TLS included, within [`CONNECT_TIMEOUT`]: until then, nothing was sent.
+type Connector = MapFuture<Https, fn(Connecting) -> Connecting>;
+type Https = HttpsConnector<HttpConnector<Names>>;
+type Connecting = <Https as Service<Uri>>::Future;
+
+fn in_time(connecting: Connecting) -> Connecting {
+    Box::pin(async {
+        let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "not established in time").into());
+        tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(late)
+    })
 }
 
 /// A URL to which requests may be sent: if its host is an address, it is an allowed one.
@@ -95,12 +108,11 @@ impl Posts {
         // The connector for TLS makes the connections for both schemes.
         http.enforce_http(false);
         http.set_nodelay(true);
-        http.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let https = HttpsConnectorBuilder::new().with_tls_config(tls::client_config()?).https_or_http().enable_http1();
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(idle_timeout)
             .pool_timer(TokioTimer::new())
-            .build(https.wrap_connector(http));
+            .build(MapFuture::new(https.wrap_connector(http), in_time as fn(Connecting) -> Connecting));
         Ok(Self { client, allowed, user_agent: HeaderValue::from_static(user_agent) })
     }
 
@@ -147,7 +159,7 @@ impl Posts {
             let body = Limited::new(body, limits.len_max).collect().await;
             let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
                 Some(_) => PostError::TooLong(limits.len_max),
-                None => PostError::Unclear(root(&*error)),
+                None => PostError::Unclear(root_cause(&*error)),
             })?;
             Ok(Answer { status: head.status, body: body.to_bytes() })
         };
@@ -166,17 +178,8 @@ pub struct Limits {
 }
 
 fn failure(error: &ClientError) -> PostError {
-    let words = root(error);
+    let words = root_cause(error);
     if error.is_connect() { PostError::NotSent(format!("no connection: {words}")) } else { PostError::Unclear(words) }
-}
-
-/// The root cause: the errors above it repeat it in other words.
-fn root(error: &(dyn Error + 'static)) -> String {
-    let mut cause = error;
-    while let Some(next) = cause.source() {
-        cause = next;
-    }
-    cause.to_string()
 }
 
 /// Resolves names for the connector.

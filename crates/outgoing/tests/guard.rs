@@ -258,6 +258,16 @@ async fn posts_without_an_answer_were_not_sent_or_are_unclear() {
     assert_eq!(error, PostError::TooLong(1_000));
 }
 
+/// TLS is a part of the connection: an executor that does not finish it has no part of the request.
+#[tokio::test(start_paused = true)]
+async fn a_post_whose_connection_is_not_established_was_not_sent() {
+    let silent = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
+    let client = posts(&[HERE], Scripted::new(vec![vec![HERE]]));
+    let patient = Limits { timeout: Duration::from_secs(15), ..LIMITS };
+    let error = post(&client, &format!("https://{}/", silent.local_addr().unwrap()), patient).await.unwrap_err();
+    assert_eq!(error, PostError::NotSent("no connection: not established in time".to_owned()));
+}
+
 /// Ways to write an IPv4 address that parsers have taken for something else.
 fn spellings(address: u32) -> Vec<String> {
     let [a, b, c, d] = address.to_be_bytes();
