@@ -120,9 +120,9 @@ pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
 
 fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>) {
     let EditContext { anchor, now, checked_at, rows, .. } = standing;
-    let fire_at = |at: Timestamp| job.and_then(|job| job.timetable.fire_at(anchor, at));
     for row in rows {
-        let moved = fire_at(row.fire_at).map(|fire| Moved { id: row.id, due_at: fire.due_at(standing.job) });
+        let moved =
+            due_by(job, row, standing).map(|due_at| Moved { id: row.id, due_at: due_at.max(put_off(row, standing)) });
         match (row.status.is_terminal(), moved) {
             (false, Some(moved)) => plan.keep.push(moved),
             (false, None) if is_on_its_way(row, standing) => {}
@@ -148,6 +148,19 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
     }
     // A run that is settled here ends without the runs that would have followed it.
     plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
+}
+
+/// When a row may start by a definition; `None` if that definition does not fire at the row's instant.
+fn due_by(job: Option<&Job>, row: &FutureRow, standing: EditContext<'_>) -> Option<Timestamp> {
+    let fire = job?.timetable.fire_at(standing.anchor, row.fire_at)?;
+    Some(fire.due_at(standing.job))
+}
+
+/// The instant before which a row does not start by any definition: its fire is inside of a maintenance window that holds fires, so that it
+/// starts later than the jitter of the definition before explains. An edit does not move it into the window.
+fn put_off(row: &FutureRow, standing: EditContext<'_>) -> Timestamp {
+    let is_explained = due_by(standing.before, row, standing) == Some(row.due_at);
+    if is_explained { row.fire_at } else { row.due_at }
 }
 
 fn is_on_its_way(row: &FutureRow, standing: EditContext<'_>) -> bool {
@@ -363,16 +376,35 @@ mod tests {
             fire.due_at(JobId::new(1))
         };
         // By the new jitter too, the open row starts later than planned; the other one starts as it is planned.
-        let open = FutureRow { due_at: Timestamp::from_secs(150), ..row(1, 90, RunStatus::Waiting) };
-        let settled = FutureRow { due_at: Timestamp::from_secs(140), ..row(2, 80, RunStatus::Skipped) };
-        let plan = plan_edit(Some(&after), standing(&[open, settled]));
+        let open = FutureRow { due_at: due_at(&before, 90), ..row(1, 90, RunStatus::Waiting) };
+        let settled = FutureRow { due_at: due_at(&before, 80), ..row(2, 80, RunStatus::Skipped) };
+        let rows = [open, settled];
+        let standing = |rows| EditContext { before: Some(&before), ..standing(rows) };
+        let plan = plan_edit(Some(&after), standing(&rows));
         assert_eq!(plan.keep, [Moved { id: open.id, due_at: due_at(&after, 90) }]);
         assert_eq!(plan.reopen.len(), usize::from(due_at(&after, 80) > Timestamp::from_secs(100)));
-        let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), standing(&[open, settled]));
+        let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), standing(&rows));
         assert_eq!(plan.keep, [Moved { id: open.id, due_at: open.fire_at }]);
         assert_eq!(plan.reopen, [], "its start is over");
-        let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), standing(&[open, settled]));
+        let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), standing(&rows));
         assert_eq!((ids(&plan.settle), plan.reopen.len()), (vec![1], 0));
+    }
+
+    #[test]
+    fn a_row_that_a_window_holds_does_not_move_into_the_window() {
+        let [every_second, every_two] = [job(&json!({"every": "1s"}), true), job(&json!({"every": "2s"}), true)];
+        let paused = job(&json!({"every": "1s"}), false);
+        let end = Timestamp::from_millis(105_300);
+        let held = |id, status| FutureRow { due_at: end, ..row(id, 104, status) };
+        // An edit of something else, of the schedule, a pause and a resumption, and a change after a change.
+        for before in [Some(&every_second), Some(&every_two), Some(&paused), None] {
+            for after in [&every_second, &every_two] {
+                let rows = [held(1, RunStatus::Pending), held(2, RunStatus::Skipped)];
+                let plan = plan_edit(Some(after), EditContext { before, ..standing(&rows) });
+                let moved = |id| vec![Moved { id: RunId::new(id), due_at: end }];
+                assert_eq!((plan.keep, plan.reopen), (moved(1), moved(2)), "{before:?}");
+            }
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use rondel_sim::{Mutant, Options, simulate};
 const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_fence_on_executor", 620, "I5 fencing"),
     ("no_dedupe_on_executor", 10, "I3 no duplicate"),
-    ("no_silence_rule", 968, "I5 token"),
+    ("no_silence_rule", 968, "I4 no overlap"),
     ("forget_result_when_sent", 3, "I1 verdicts"),
     ("no_fence_row", 54, "I4 no overlap"),
     ("no_unique_key", 4, "I4 no overlap"),
