@@ -11,6 +11,7 @@ mod methods;
 mod reasons;
 mod security;
 mod sources;
+mod statements;
 mod words;
 
 use std::path::{Path, PathBuf};

@@ -66,8 +66,10 @@ pub struct EngineConfig {
     pub take_up_looks: usize,
     pub take_up_jobs: usize,
     pub take_up_page: u32,
-    /// Approximate number of open runs of ended leases that one transaction adopts.
+    /// Maximum number of open runs of ended leases that one transaction adopts, unless one job has more.
     pub adopt_page: u32,
+    /// Maximum number of jobs with such runs that are looked up at once.
+    pub adopt_jobs_max: u32,
     /// Keys of this node's open runs read per statement, to find runs that are not in memory …
     pub sweep_page: u32,
     /// … and the number of such statements per look.
@@ -185,6 +187,7 @@ impl Default for EngineConfig {
             take_up_jobs: 100,
             take_up_page: 500,
             adopt_page: 1_000,
+            adopt_jobs_max: 100_000,
             sweep_page: 1_000,
             sweep_pages: 10,
             sweep_recent: Duration::from_secs(5),

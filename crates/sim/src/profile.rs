@@ -227,6 +227,7 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         // A simulated database answers within milliseconds; this is as if it took half a second.
         whole_backlog_share: 200,
         adopt_page: page,
+        adopt_jobs_max: page,
         sweep_page: page,
         sweep_pages: 2,
         ..EngineConfig::default()

@@ -206,7 +206,7 @@ macro_rules! delegate_store {
                 fn expand(token: LeaseToken, run: RunId, shards: &[Run]) -> bool;
             } also { $($own_dispatch)* });
             $crate::delegate_store!(@$wrapper, Adopt {
-                fn orphaned_jobs(token: LeaseToken, dead: &[NodeId], after: JobId, enough: u32) -> OrphanedJobs;
+                fn orphaned_jobs(token: LeaseToken, dead: &[NodeId], limit: u32) -> OrphanedJobs;
                 fn left_open(token: LeaseToken, jobs: &[JobId]) -> Vec<JobId>;
                 fn adopt(token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Adoption;
             } also {});

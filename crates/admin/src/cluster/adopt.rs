@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Node, Session};
-use rondel_store::ledger::{Adopted, Adoption, OrphanedJobs};
+use rondel_store::ledger::{Adopted, Adoption, OrphanedJob, OrphanedJobs};
 use rondel_store::{LeaseToken, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -162,19 +162,19 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Adopts the open runs of ended leases, whole jobs at a time, page by page along the index by job. The dead leases are fenced first;
-    /// from then on jobs without such runs may be claimed and fire. A run starts only once all earlier runs of its job that may have been
-    /// sent are known, because it waits for them; the retry of an earlier run goes before it, even if that is due later. Returns `None` if
-    /// the lease has ended by the database's clock, which may have stepped ahead: the open runs are then unknown, and the next round tries
-    /// again.
+    /// Adopts the open runs of ended leases, whole jobs at a time, those with the fewest runs first: a job that fires each second does not
+    /// wait for the backlog of another one. The dead leases are fenced first; from then on jobs without such runs may be claimed and fire. A
+    /// run starts only once all earlier runs of its job that may have been sent are known, because it waits for them; the retry of an
+    /// earlier run goes before it, even if that is due later. Returns `None` if the lease has ended by the database's clock, which may have
+    /// stepped ahead: the open runs are then unknown, and the next round tries again.
     async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
-        let (mut after, mut is_first, mut taken_over) = (JobId::new(0), true, 0);
+        let limit = self.shared.config.adopt_jobs_max.max(1);
+        let (mut is_first, mut taken_over) = (true, 0);
         loop {
-            let page = self.shared.config.adopt_page;
-            let orphaned = self.shared.store.orphaned_jobs(held.token, &dead, after, page).await?;
+            let orphaned = self.shared.store.orphaned_jobs(held.token, &dead, limit).await?;
             let OrphanedJobs { jobs, fenced, is_refused } = orphaned;
             if is_refused {
                 return Ok(None);
@@ -182,7 +182,8 @@ impl AdoptLoop {
             if !jobs.is_empty() {
                 self.is_announced = true;
                 self.shared.note_adopting();
-                drop(self.shared.events.send(Event::Adopting(jobs.clone())).await);
+                let ids = jobs.iter().map(|job| job.id).collect();
+                drop(self.shared.events.send(Event::Adopting(ids)).await);
             }
             if std::mem::take(&mut is_first) {
                 // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
@@ -190,17 +191,23 @@ impl AdoptLoop {
                 self.shared.membership.adopted(&over);
                 self.begin(held).await;
             }
-            let Some(last) = jobs.last() else { break };
-            after = *last;
-            let Some(count) = self.adopt_jobs(held, (&dead, &jobs)).await? else { return Ok(None) };
+            let mut count = 0;
+            for batch in batches(&jobs, self.shared.config.adopt_page) {
+                let Some(adopted) = self.adopt_jobs(held, (&dead, &batch)).await? else { return Ok(None) };
+                count += adopted;
+            }
             taken_over += count;
+            let may_have_more = u32::try_from(jobs.len()).is_ok_and(|found| found >= limit);
+            if !may_have_more || count == 0 {
+                break;
+            }
         }
         self.free_jobs(held, &dead).await?;
         Ok(Some(taken_over))
     }
 
-    /// Lets runs start. The first jobs with runs under ended leases have been announced; the tick holds back the runs of the other such
-    /// jobs until they are announced too.
+    /// Lets runs start. The first jobs with runs under ended leases, nearly always all of them, have been announced; the tick holds back the
+    /// runs of the other such jobs until they are announced too.
     async fn begin(&mut self, held: &Held) {
         self.shared.note_adopted();
         if self.adopted != Some(held.token) {
@@ -405,6 +412,22 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));
     nodes.retain(|node| node.lease_until >= due_at || has_stream(node));
     leases_over(&nodes)
+}
+
+/// Divides jobs into batches that one transaction each takes over, with `page` runs at most; a job with more is a batch by itself.
+fn batches(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
+    let (mut batches, mut room) = (Vec::<Vec<JobId>>::new(), 0);
+    for job in jobs {
+        match batches.last_mut().filter(|_| job.run_count <= room) {
+            Some(batch) => batch.push(job.id),
+            None => {
+                batches.push(vec![job.id]);
+                room = u64::from(page);
+            }
+        }
+        room = room.saturating_sub(job.run_count);
+    }
+    batches
 }
 
 /// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,

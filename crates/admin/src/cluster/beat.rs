@@ -328,7 +328,7 @@ mod tests {
         tokio::pin!(starts);
         assert!(tokio::time::timeout(Duration::from_millis(300), &mut starts).await.is_err(), "its lease holds");
         clock_ms.fetch_add(6_000, Ordering::Relaxed);
-        store.orphaned_jobs(other, &[dead.node], rondel_core::JobId::new(0), 10).await.unwrap();
+        store.orphaned_jobs(other, &[dead.node], 10).await.unwrap();
         clock_ms.fetch_sub(4_000, Ordering::Relaxed);
         assert!(tokio::time::timeout(Duration::from_millis(300), &mut starts).await.is_err(), "it holds again");
         clock_ms.fetch_add(4_000, Ordering::Relaxed);

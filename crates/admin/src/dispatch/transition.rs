@@ -134,7 +134,9 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
             state.recovery.adopting.extend(jobs);
         }
         Event::AdoptedJobs(jobs) => {
-            state.recovery.adopting.retain(|job| !jobs.contains(job));
+            for job in &jobs {
+                state.recovery.adopting.remove(job);
+            }
             state.runs.stop_holding_back();
         }
         Event::Adopted(token) => {

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{AppId, JobId, Run, RunStatus, Timestamp};
+use rondel_core::{AppId, Run, RunStatus, Timestamp};
 
 use super::hands::open_keys;
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{Adoption, InHand, NotedWait, OrphanedJobs, WaitPlace};
+use crate::ledger::{Adoption, InHand, NotedWait, OrphanedJob, OrphanedJobs, WaitPlace};
 use crate::{LeaseToken, Store};
 
 /// One node gets a dead node's open runs, and with them their jobs; a living node's runs stay.
@@ -27,7 +27,7 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     super::hear(store, dead).await;
 
     let nodes = [dead.node, living.node];
-    let orphaned = async |token| store.orphaned_jobs(token, &nodes, JobId::new(0), 10).await.unwrap();
+    let orphaned = async |token| store.orphaned_jobs(token, &nodes, 10).await.unwrap();
     assert_eq!(orphaned(a).await, OrphanedJobs::default(), "no node is dead");
     assert_eq!(store.adopt(a, &nodes, &[job.id]).await.unwrap(), Adoption::default(), "no node is dead");
     store.release(dead, Timestamp::EPOCH).await.unwrap();
@@ -36,7 +36,11 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let refused = Adoption { is_refused: true, ..Adoption::default() };
     assert_eq!(store.adopt(none, &nodes, &[job.id]).await.unwrap(), refused, "no lease of its own");
     assert!(orphaned(none).await.is_refused);
-    let expected = OrphanedJobs { jobs: vec![job.id], fenced: vec![dead.node], is_refused: false };
+    let expected = OrphanedJobs {
+        jobs: vec![OrphanedJob { id: job.id, run_count: 3 }],
+        fenced: vec![dead.node],
+        is_refused: false,
+    };
     assert_eq!(orphaned(a).await, expected);
     let jobs = [job.id];
     let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, &jobs), store.adopt(b, &nodes, &jobs));
@@ -147,8 +151,8 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     }
 }
 
-/// Whatever the bound on the number of runs, a job is adopted with all of its runs, so that it has one home if the dead node comes back
-/// before the other jobs are taken over.
+/// A job is adopted with all of its runs, so that it has one home if the dead node comes back before the other jobs are taken over. The job
+/// with the fewest runs comes first.
 pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
@@ -158,21 +162,28 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     for offset in [0, 1] {
         let job = job(store, Some(at)).await;
         jobs.push(job.id);
-        let of_job = [0, 2, 4].map(|later| run(&job, dead, at + Duration::from_secs(offset + later)));
-        claim(store, dead, &job, of_job.to_vec()).await;
-        rows.push(of_job.map(|run| run.id));
+        let of_job: Vec<Run> =
+            (offset..4).map(|later| run(&job, dead, at + Duration::from_secs(offset + 2 * later))).collect();
+        claim(store, dead, &job, of_job.clone()).await;
+        rows.push(of_job.iter().map(|run| run.id).collect::<Vec<_>>());
     }
+    // The later job has fewer runs.
+    jobs.reverse();
+    rows.reverse();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let ids = |adoption: Adoption| adoption.runs.iter().map(|adopted| adopted.run.id).collect::<Vec<_>>();
-    let page = async |token, after| store.orphaned_jobs(token, &[dead.node], after, 2).await.unwrap().jobs;
-    assert_eq!(page(other, JobId::new(0)).await, jobs[..1]);
-    assert_eq!((page(other, jobs[0]).await, page(other, jobs[1]).await), (vec![jobs[1]], vec![]));
+    let found = async |token, limit| {
+        let found = store.orphaned_jobs(token, &[dead.node], limit).await.unwrap().jobs;
+        found.into_iter().map(|job| (job.id, job.run_count)).collect::<Vec<_>>()
+    };
+    let counts = [(jobs[0], 3), (jobs[1], 4)];
+    assert_eq!((found(other, 1).await, found(other, 2).await), (counts[..1].to_vec(), counts.to_vec()));
     assert_eq!(ids(store.adopt(other, &[dead.node], &jobs[..1]).await.unwrap()), rows[0]);
     let Join::Joined { token: back, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     assert_eq!(ids(store.adopt(other, &[dead.node], &jobs).await.unwrap()), []);
     assert_eq!(store.left_open(back, &jobs).await.unwrap(), jobs[1..]);
     assert_eq!(store.left_open(back, &jobs[..1]).await.unwrap(), []);
-    assert_eq!(page(back, JobId::new(0)).await, jobs[1..]);
+    assert_eq!(found(back, 2).await, counts[1..]);
     assert_eq!(ids(store.adopt(back, &[], &jobs).await.unwrap()), rows[1]);
     assert_eq!(store.left_open(back, &jobs).await.unwrap(), []);
 }

@@ -132,7 +132,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
     store.release(winner, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
-    let fenced = store.orphaned_jobs(other, &[winner.node], JobId::new(0), 0).await.unwrap();
+    let fenced = store.orphaned_jobs(other, &[winner.node], 0).await.unwrap();
     assert_eq!((fenced.jobs, fenced.fenced), (vec![], vec![winner.node]), "its epoch is over now");
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its runs are not taken over yet");
     finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;

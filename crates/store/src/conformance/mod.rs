@@ -396,8 +396,9 @@ fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
 
 /// Takes over all open runs under leases that have ended.
 async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
-    let orphaned = store.orphaned_jobs(token, dead, JobId::new(0), 100_000).await.unwrap();
-    (orphaned.clone(), store.adopt(token, dead, &orphaned.jobs).await.unwrap().runs)
+    let orphaned = store.orphaned_jobs(token, dead, 100_000).await.unwrap();
+    let jobs: Vec<JobId> = orphaned.jobs.iter().map(|job| job.id).collect();
+    (orphaned, store.adopt(token, dead, &jobs).await.unwrap().runs)
 }
 
 /// Gives an executor of the jobs' app a stream to this node: due runs may be sent.

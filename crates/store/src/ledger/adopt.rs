@@ -1,5 +1,7 @@
 //! Adoption of the open runs of dead nodes.
 
+use std::collections::HashMap;
+
 use async_trait::async_trait;
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
@@ -19,11 +21,20 @@ pub struct Adopted {
     pub from_ended_at: Timestamp,
 }
 
+/// A job with open runs under leases that have ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OrphanedJob {
+    /// The job.
+    pub id: JobId,
+    /// How many such runs it has.
+    pub run_count: u64,
+}
+
 /// The answer to [`orphaned_jobs`](Adopt::orphaned_jobs).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OrphanedJobs {
-    /// Jobs with open runs under leases that have ended, by id.
-    pub jobs: Vec<JobId>,
+    /// Jobs with open runs under leases that have ended, those with the fewest such runs first.
+    pub jobs: Vec<OrphanedJob>,
     /// The dead nodes whose leases have ended and are fenced. Nothing new is stored under these leases, except runs that another node
     /// inserts in the name of a job's home.
     pub fenced: Vec<NodeId>,
@@ -59,27 +70,25 @@ pub(crate) fn adopted(run: Run, ended_at: Timestamp, streams: &LastStreams) -> R
     Run { status: RunStatus::Running, detail: Some(Box::new(before.waiting(roll_call))), ..run }
 }
 
-/// The jobs of the first `enough` of these open runs, in the order of the jobs.
-pub(crate) fn first_jobs(mut jobs_of_runs: Vec<JobId>, enough: u32) -> Vec<JobId> {
-    jobs_of_runs.sort_unstable();
-    jobs_of_runs.truncate(usize::try_from(enough).unwrap_or(usize::MAX));
-    jobs_of_runs.dedup();
-    jobs_of_runs
+/// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.
+pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit: u32) -> Vec<OrphanedJob> {
+    let mut by_job: HashMap<JobId, u64> = HashMap::new();
+    for (job, count) in counts {
+        *by_job.entry(job).or_default() += count;
+    }
+    let mut jobs: Vec<OrphanedJob> = by_job.into_iter().map(|(id, run_count)| OrphanedJob { id, run_count }).collect();
+    jobs.sort_unstable_by_key(|job| (job.run_count, job.id));
+    jobs.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+    jobs
 }
 
 /// Takes over the open runs of dead nodes.
 #[async_trait]
 pub trait Adopt {
-    /// Fences those leases of `dead` nodes that have ended by the database's clock. Returns the next jobs with open runs whose (node,
-    /// epoch) is no living lease: runs of earlier epochs of this node, and runs of `dead` nodes. Jobs are taken in order, from the first
-    /// one after `after`, until they have `enough` runs.
-    async fn orphaned_jobs(
-        &self,
-        token: LeaseToken,
-        dead: &[NodeId],
-        after: JobId,
-        enough: u32,
-    ) -> Result<OrphanedJobs>;
+    /// Fences those leases of `dead` nodes that have ended by the database's clock. Returns at most `limit` jobs with open runs whose
+    /// (node, epoch) is no living lease: runs of earlier epochs of this node, and runs of `dead` nodes. Jobs with few such runs come
+    /// first: a job that fires each second does not wait for the backlog of another one.
+    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
     /// Those of these jobs that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;

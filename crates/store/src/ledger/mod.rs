@@ -11,7 +11,7 @@ mod read;
 mod relay;
 mod search;
 
-pub use self::adopt::{Adopt, Adopted, Adoption, OrphanedJobs};
+pub use self::adopt::{Adopt, Adopted, Adoption, OrphanedJob, OrphanedJobs};
 pub use self::cancel::{Cancel, CancelAsked, CancelElsewhere};
 pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace};
 pub use self::dispatch::{Dispatch, InHand, NotedWait, WaitPlace};
@@ -22,6 +22,6 @@ pub use self::read::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery,
 pub use self::relay::{FenceRequest, Relay, RelayedAnswer};
 pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns};
 
-pub(crate) use self::adopt::{adopted, first_jobs};
+pub(crate) use self::adopt::{adopted, fewest_first};
 pub(crate) use self::claim::{by_instant, lease_of_home};
 pub(crate) use self::search::millis_of;

@@ -49,7 +49,7 @@ const READ_REPORTED: Statement = Statement {
            JOIN namespace ON namespace.id = run.namespace_id JOIN job ON job.id = run.job_id \
            JOIN app ON app.id = run.app_id LEFT JOIN job_version ON job_version.job_id = run.job_id \
            AND job_version.version = run.job_version \
-           WHERE run.id {in_list} AND run.status IN ('failed', 'timed_out', 'unknown', 'skipped') \
+           WHERE run.id {in_list} AND {check}run.status IN ('failed', 'timed_out', 'unknown', 'skipped'){end} \
            AND NOT EXISTS (SELECT 1 FROM run whole WHERE whole.job_id = run.job_id \
            AND whole.fire_at_ms = run.fire_at_ms AND whole.cause = run.cause AND whole.shard_index = -1 \
            AND run.shard_index >= 0) ORDER BY run.id",

@@ -34,7 +34,6 @@ async fn what_runs_often_is_answered_by_an_index() {
     let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
     for (statement, index) in [
         (&run::claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
-        (&run::claim::READ_JOBS_LEFT_BY_HOME, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::dispatch::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch=?)"),
         (&run::dispatch::READ_OWN_PENDING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>?)"),
@@ -49,12 +48,9 @@ async fn what_runs_often_is_answered_by_an_index() {
             "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>? AND due_at_ms<?)",
         ),
         (&run::adopt::FIND_ORPHAN, "run_open (node_id=? AND node_epoch<?)"),
-        (&run::adopt::READ_ORPHANED_JOBS, "run_open_job (node_id=? AND status=? AND job_id>?)"),
-        (&run::adopt::READ_ORPHANS_OF_JOBS, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
-        (
-            &run::adopt::READ_JOBS_LEFT_BY_OWN_LEASES,
-            "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)",
-        ),
+        (&run::adopt::COUNT_ORPHANS, "run_open_job (node_id=? AND status=?)"),
+        (&run::open::READ_OPEN_OF_JOBS, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
+        (&run::open::READ_JOBS_WITH_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&run::finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&run::relay::READ_REQUESTS, "fence_request_asked (asked_at_ms>?)"),

@@ -117,7 +117,7 @@ fn shards(whole: &Run, total: i32) -> Vec<Run> {
     (0..total).map(shard).collect()
 }
 
-fn succeeded(run: &Run, result: String) -> AttemptEnd {
+pub(super) fn succeeded(run: &Run, result: String) -> AttemptEnd {
     AttemptEnd {
         run: run.id,
         job: run.job,

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
+use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::mem::{MemStore, State};
 use crate::streams::LastStreams;
 use crate::{Adopt, LeaseToken, Result};
@@ -14,27 +14,24 @@ type Ended = (NodeId, i64, Timestamp);
 
 #[async_trait]
 impl Adopt for MemStore {
-    async fn orphaned_jobs(
-        &self,
-        token: LeaseToken,
-        dead: &[NodeId],
-        after: JobId,
-        enough: u32,
-    ) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
         let now = self.now();
         let mut state = self.state();
         if !state.holds(token, now) {
             return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
         }
         let ended = state.fence(token, dead, now);
-        let jobs_of_runs = state.orphans(&ended, |run| run.job > after).iter().map(|run| run.job).collect();
+        let jobs = fewest_first(state.orphans(&ended, |_| true).iter().map(|run| (run.job, 1)), limit);
         let fenced = ended.into_iter().map(|(node, ..)| node).filter(|node| *node != token.node).collect();
-        Ok(OrphanedJobs { jobs: first_jobs(jobs_of_runs, enough), fenced, is_refused: false })
+        Ok(OrphanedJobs { jobs, fenced, is_refused: false })
     }
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let of_earlier = |run: &Run| run.node == token.node && run.node_epoch < token.epoch && jobs.contains(&run.job);
-        Ok(first_jobs(self.state().open_of(of_earlier).iter().map(|run| run.job).collect(), u32::MAX))
+        let mut jobs: Vec<JobId> = self.state().open_of(of_earlier).iter().map(|run| run.job).collect();
+        jobs.sort_unstable();
+        jobs.dedup();
+        Ok(jobs)
     }
 
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {

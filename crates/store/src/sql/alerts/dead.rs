@@ -12,8 +12,8 @@ const INSERT_DEAD: Statement = Statement {
     name: "insert_dead_letters",
     text: "INSERT {ignore} INTO dead_letter (run_id, namespace_id, app_id, job_id, fire_at_ms) \
            SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.fire_at_ms FROM run WHERE run.id {in_list} \
-           AND run.status IN ('failed', 'timed_out', 'unknown') \
-           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) {or_ignore}",
+           AND {check}run.status IN ('failed', 'timed_out', 'unknown') \
+           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1){end} {or_ignore}",
 };
 const DELETE_DEAD: Statement =
     Statement { name: "delete_dead_letters", text: "DELETE FROM dead_letter WHERE run_id {in_list}" };

@@ -53,8 +53,8 @@ const READ_NEW_EVENTS: Statement = Statement {
     name: "read_new_alert_events",
     text: "SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.status, run.reason, run.fire_at_ms FROM run \
            JOIN alert_space ON alert_space.namespace_id = run.namespace_id AND alert_space.watches_runs = 1 \
-           WHERE run.id {in_list} AND run.status IN ('failed', 'timed_out', 'unknown', 'skipped') \
-           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.id",
+           WHERE run.id {in_list} AND {check}run.status IN ('failed', 'timed_out', 'unknown', 'skipped') \
+           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1){end} ORDER BY run.id",
 };
 const INSERT_EVENTS: Statement = Statement {
     name: "insert_alert_events",

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use async_trait::async_trait;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, first_jobs};
+use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
+use crate::sql::run::open::{OPEN, OpenAt};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastStreams;
 use crate::{Adopt, LeaseToken, Result};
@@ -29,22 +30,11 @@ pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
     name: "find_orphan",
     text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
 };
-/// One statement for each status: the index has the status before the job.
-pub(in crate::sql) const READ_ORPHANED_JOBS: Statement = Statement {
-    name: "read_orphaned_jobs",
-    text: "SELECT job_id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND status = ? \
-           AND job_id > ? AND node_epoch < ? ORDER BY job_id LIMIT ?",
-};
-/// All orphans of a few jobs.
-pub(in crate::sql) const READ_ORPHANS_OF_JOBS: Statement = Statement {
-    name: "read_orphans_of_jobs",
-    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
-           AND status IN ('pending', 'waiting', 'running') AND {check}job_id {in_list}{end}",
-};
-pub(in crate::sql) const READ_JOBS_LEFT_BY_OWN_LEASES: Statement = Statement {
-    name: "read_left_open_of_lease",
-    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < ? \
-           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
+/// One statement for each status: the index has the status before the job. It is a walk of that index.
+pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
+    name: "count_orphans",
+    text: "SELECT job_id, COUNT(*) AS run_count FROM run WHERE node_id = ? \
+           AND status IN ('pending', 'waiting', 'running') AND status = ? AND node_epoch < ? GROUP BY job_id",
 };
 const LOCK_HOMES: Statement = Statement {
     name: "lock_homes",
@@ -80,37 +70,29 @@ struct EndedLease {
     ended_at: Timestamp,
 }
 
-const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
-
 #[async_trait]
 impl Adopt for SqlStore {
-    async fn orphaned_jobs(
-        &self,
-        token: LeaseToken,
-        dead: &[NodeId],
-        after: JobId,
-        enough: u32,
-    ) -> Result<OrphanedJobs> {
+    async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs> {
         transact!(self, "fence", |tx| {
             if !tx.is_lease_valid(token).await? {
                 return Ok(OrphanedJobs { is_refused: true, ..OrphanedJobs::default() });
             }
             let ended = tx.fence(token, dead).await?;
             tx.move_limits(token, ended.keys().copied()).await?;
-            let jobs = tx.orphaned_jobs(&ended, after, enough).await?;
+            let jobs = fewest_first(tx.count_orphans(&ended).await?, limit);
             let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
             Ok(OrphanedJobs { jobs, fenced, is_refused: false })
         })
     }
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
-        let mut open = Vec::new();
-        for chunk in jobs.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_JOBS_LEFT_BY_OWN_LEASES).int(token.node.get()).int(token.epoch);
-            let rows = self.rows(query.list(chunk.iter().map(|job| job.get()))).await?;
-            open.extend(read_ids(&rows, "run", "job_id")?.into_iter().map(JobId::new));
+        let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
+        let earlier = OpenAt { node: token.node, below_epoch: token.epoch };
+        let mut open = BTreeSet::new();
+        for query in earlier.have_jobs(self.texts.dialect(), &jobs) {
+            open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
         }
-        Ok(open)
+        Ok(open.into_iter().collect())
     }
 
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption> {
@@ -182,25 +164,23 @@ impl Tx<'_> {
         Ok(ended)
     }
 
-    /// The jobs of the first `enough` orphans after the job `after`, in the order of the jobs.
-    async fn orphaned_jobs(
-        &mut self,
-        ended: &BTreeMap<NodeId, EndedLease>,
-        after: JobId,
-        enough: u32,
-    ) -> Result<Vec<JobId>> {
-        let mut jobs = Vec::new();
+    /// How many orphans each job has, by node and status.
+    async fn count_orphans(&mut self, ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<(JobId, u64)>> {
+        let mut counts = Vec::new();
         for (node, lease) in ended {
             if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_none() {
                 continue;
             }
             for status in OPEN {
-                let query = Query::new(&READ_ORPHANED_JOBS).int(node.get()).text(status.as_str());
-                let query = query.int(after.get()).int(lease.epoch).int(enough.into());
-                jobs.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
+                let query = Query::new(&COUNT_ORPHANS).int(node.get()).text(status.as_str()).int(lease.epoch);
+                for row in self.rows(query).await? {
+                    let mut columns = Reader::new(&row, "run");
+                    let job = JobId::new(columns.int("job_id")?);
+                    counts.push((job, u64::try_from(columns.int("run_count")?).unwrap_or(0)));
+                }
             }
         }
-        Ok(first_jobs(jobs, enough))
+        Ok(counts)
     }
 
     /// All open runs of these jobs under leases that have ended, the oldest first. The jobs' rows are locked: they get no further runs
@@ -208,9 +188,9 @@ impl Tx<'_> {
     async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
         for (node, lease) in ended {
-            for chunk in jobs.chunks(CHUNK_MAX) {
-                let query = Query::new(&READ_ORPHANS_OF_JOBS).int(node.get()).int(lease.epoch);
-                self.read_orphans(query.list(chunk.iter().copied()), &mut orphans).await?;
+            let ended = OpenAt { node: *node, below_epoch: lease.epoch };
+            for query in ended.of_jobs(self.store.texts.dialect(), jobs) {
+                self.read_orphans(query, &mut orphans).await?;
             }
         }
         orphans.sort_unstable();

@@ -13,8 +13,9 @@ use sqlx::any::AnyRow;
 
 use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant, lease_of_home};
 use crate::sql::failure::{self, Failure};
-use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
+use crate::sql::run::open::OpenAt;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
@@ -36,12 +37,7 @@ const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
 };
-/// Finds jobs with open runs of a fenced home, which are not claimed: these runs are adopted first, with their job.
-pub(in crate::sql) const READ_JOBS_LEFT_BY_HOME: Statement = Statement {
-    name: "read_left_open",
-    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < (SELECT epoch FROM node WHERE id = ?) \
-           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
-};
+const READ_EPOCH: Statement = Statement { name: "read_epoch", text: "SELECT epoch FROM node WHERE id = ?" };
 const LOCK_DUE: Statement = Statement {
     name: "lock_due",
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
@@ -262,7 +258,7 @@ impl Tx<'_> {
         Ok(unfenced)
     }
 
-    /// Jobs with open runs of another node that is fenced: the adoption of these runs also moves the job.
+    /// Jobs with open runs of another node that is fenced, which are not claimed: the adoption of these runs also moves the job.
     async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
@@ -270,11 +266,10 @@ impl Tx<'_> {
         }
         let mut open = HashSet::new();
         for (home, jobs) in by_home {
-            for chunk in jobs.chunks(CHUNK_MAX) {
-                let query = Query::new(&READ_JOBS_LEFT_BY_HOME).int(home).int(home).list(chunk.iter().copied());
-                for row in self.rows(query).await? {
-                    open.insert(JobId::new(Reader::new(&row, "run").int("job_id")?));
-                }
+            let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { continue };
+            let fenced = OpenAt { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
+            for query in fenced.have_jobs(self.store.texts.dialect(), &jobs) {
+                open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
             }
         }
         Ok(open)

@@ -11,6 +11,7 @@ pub(super) mod finish;
 pub(super) mod follow;
 pub(super) mod limits;
 pub(super) mod r#move;
+pub(super) mod open;
 pub(super) mod read;
 pub(super) mod relay;
 pub(super) mod search;

@@ -11,6 +11,7 @@ use super::claim::recent_fires;
 use crate::cluster::HomeMove;
 use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use crate::sql::run::open::OpenAt;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{LeaseToken, Move, Result};
 
@@ -41,12 +42,6 @@ const LOCK_TAKER: Statement = Statement {
 const LOCK_MOVING: Statement = Statement {
     name: "lock_moving",
     text: "SELECT job_id FROM job_due WHERE job_id {in_list} AND {check}home = ?{end} ORDER BY job_id {skip_locked}",
-};
-/// Only runs of this node: there is no index of open runs by job.
-const READ_OPEN_OF_JOBS: Statement = Statement {
-    name: "read_open_of_jobs",
-    text: "SELECT id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') AND job_id {in_list} \
-           ORDER BY id",
 };
 const LOCK_OPEN_RUNS: Statement = Statement {
     name: "lock_open_runs",
@@ -270,14 +265,14 @@ impl Tx<'_> {
 
     /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked: they get no further runs meanwhile.
     async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
-        let mut open = Vec::new();
-        for chunk in jobs.chunks(CHUNK_MAX) {
-            let read = Query::new(&READ_OPEN_OF_JOBS).int(node.get()).list(chunk.iter().copied());
-            let ids = read_ids(&self.rows(read).await?, "run", "id")?;
-            for chunk in ids.chunks(CHUNK_MAX) {
-                for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await? {
-                    open.push(open_run(&row)?);
-                }
+        let mut ids = BTreeSet::new();
+        for query in (OpenAt { node, below_epoch: i64::MAX }).of_jobs(self.store.texts.dialect(), jobs) {
+            ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
+        }
+        let (ids, mut open) = (Vec::from_iter(ids), Vec::new());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&LOCK_OPEN_RUNS).list(chunk.iter().copied())).await? {
+                open.push(open_run(&row)?);
             }
         }
         Ok(open)

@@ -1,0 +1,76 @@
+//! The open runs of some jobs at a node.
+//!
+//! The index by job is the way, and PostgreSQL takes it only if it is asked for each job by itself, in the order of that index. Otherwise,
+//! with statistics from a time when few runs were open, all open runs of the node look like one row, and each statement reads all of them.
+
+use rondel_core::{NodeId, RunStatus};
+
+use crate::sql::dialect::Dialect;
+use crate::sql::query::{CHUNK_MAX, Query, Statement};
+
+pub(in crate::sql) const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
+
+pub(in crate::sql) const READ_OPEN_OF_JOBS: Statement = Statement {
+    name: "read_open_of_jobs",
+    text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch < ? \
+           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
+};
+const READ_OPEN_OF_EACH_JOB: Statement = Statement {
+    name: "read_open_of_each_job",
+    text: "SELECT found.id, found.job_id, found.due_at_ms FROM {rows:i} CROSS JOIN {lateral} \
+           (SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
+           AND status = ? AND job_id >= v.column1 AND job_id <= v.column1 AND node_epoch < ? ORDER BY job_id) AS found",
+};
+pub(in crate::sql) const READ_JOBS_WITH_OPEN: Statement = Statement {
+    name: "read_jobs_with_open",
+    text: "SELECT DISTINCT job_id FROM run WHERE node_id = ? AND node_epoch < ? \
+           AND status IN ('pending', 'waiting', 'running') AND job_id {in_list}",
+};
+const READ_EACH_JOB_WITH_OPEN: Statement = Statement {
+    name: "read_each_job_with_open",
+    text: "SELECT found.job_id FROM {rows:i} CROSS JOIN {lateral} \
+           (SELECT job_id FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
+           AND status = ? AND job_id >= v.column1 AND job_id <= v.column1 AND node_epoch < ? \
+           ORDER BY job_id LIMIT 1) AS found",
+};
+
+/// Open runs of a node under the epochs below one.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::sql) struct OpenAt {
+    pub(in crate::sql) node: NodeId,
+    pub(in crate::sql) below_epoch: i64,
+}
+
+impl OpenAt {
+    /// Queries that find `id`, `job_id` and `due_at_ms` of those of some jobs.
+    pub(in crate::sql) fn of_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
+        self.queries((&READ_OPEN_OF_JOBS, &READ_OPEN_OF_EACH_JOB), dialect, jobs)
+    }
+
+    /// Queries that find the `job_id` of those of some jobs that have any; a job may be found more than once.
+    pub(in crate::sql) fn have_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
+        self.queries((&READ_JOBS_WITH_OPEN, &READ_EACH_JOB_WITH_OPEN), dialect, jobs)
+    }
+
+    fn queries(
+        self,
+        (of_all, of_each): (&'static Statement, &'static Statement),
+        dialect: Dialect,
+        jobs: &[i64],
+    ) -> Vec<Query> {
+        let Self { node, below_epoch } = self;
+        let of_all = |chunk: &[i64]| Query::new(of_all).int(node.get()).int(below_epoch).list(chunk.iter().copied());
+        let of_each = |chunk: &[i64], status: RunStatus| {
+            let rows = Query::new(of_each).rows(chunk, |query, job| query.int(*job));
+            rows.int(node.get()).text(status.as_str()).int(below_epoch)
+        };
+        let queries = jobs.chunks(CHUNK_MAX).flat_map(|chunk| {
+            if dialect.has_lateral() {
+                OPEN.iter().map(|status| of_each(chunk, *status)).collect::<Vec<Query>>()
+            } else {
+                vec![of_all(chunk)]
+            }
+        });
+        queries.collect()
+    }
+}

@@ -1,0 +1,83 @@
+//! What PostgreSQL reads while its statistics are from a time when few runs were open and few had failed, as after an outage.
+
+use std::time::Duration;
+
+use rondel_core::outcome::Outcome;
+use rondel_core::{IdGen, JobId, Timestamp};
+use rondel_store::cluster::{Join, JoinRequest};
+use rondel_store::ledger::{AttemptEnd, Finisher};
+use rondel_store::{Adopt as _, Cluster as _, Finish as _, SqlStore};
+
+use super::packets::succeeded;
+use super::{Place, pending};
+
+/// Copies of the one run, for as many jobs as there are copies divided by a hundred.
+const COPY_COUNT: i64 = 20_000;
+
+async fn copy_runs(place: &Place, ids_after: i64, status: &str) {
+    let copy = format!(
+        "INSERT INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, trigger_kind, \
+         status, attempt, due_at_ms, node_id, node_epoch, span_count) \
+         SELECT {ids_after} + number, namespace_id, 2 + number / 100, job_version, app_id, fire_at_ms, {ids_after} + number, \
+         shard_index, trigger_kind, '{status}', attempt, due_at_ms, node_id, node_epoch, span_count \
+         FROM run, generate_series(1, {COPY_COUNT}) AS number WHERE id = 100"
+    );
+    place.execute(&copy).await;
+}
+
+/// How many entries of an index have been read, by sessions that are over.
+async fn entries_read(place: &Place, index: &str) -> i64 {
+    place.number(&format!("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = '{index}'")).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
+    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (dead, runs) = pending(&store, 1).await;
+        place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
+        copy_runs(&place, 1_000, "succeeded").await;
+        place.execute("ANALYZE run").await;
+        copy_runs(&place, 100_000, "pending").await;
+
+        store.release(dead, Timestamp::EPOCH).await.unwrap();
+        let request = JoinRequest {
+            name: "other".to_owned(),
+            lease: Duration::from_secs(60),
+            advertise_url: None,
+            server_version: "0.1.0".to_owned(),
+            take_over: false,
+            held: None,
+        };
+        let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+        let orphaned = store.orphaned_jobs(token, &[dead.node], 1).await.unwrap();
+        assert_eq!(orphaned.jobs[0].run_count, 1, "the job with the fewest runs comes first");
+        // Most of a page have few runs; here they have none.
+        let jobs: Vec<JobId> =
+            [orphaned.jobs[0].id, JobId::new(7)].into_iter().chain((1_001..1_400).map(JobId::new)).collect();
+        let adopted = store.adopt(token, &[dead.node], &jobs).await.unwrap();
+        assert_eq!(adopted.runs.len(), 101);
+        assert_eq!(store.left_open(token, &[JobId::new(8)]).await.unwrap(), []);
+
+        // A verdict beside as many that the statistics do not show.
+        place.execute("INSERT INTO alert_space (namespace_id, version, watches_runs) VALUES (1, 1, 1)").await;
+        place.execute("UPDATE run SET status = 'skipped', reason = 'misfire' WHERE status = 'succeeded'").await;
+        let own = adopted.runs.iter().find(|adopted| adopted.run.id == runs[0].id).unwrap();
+        let (outcome, ids) = (Outcome::Failed { retryable: false }, IdGen::new(1023));
+        let end = AttemptEnd { outcome, ..succeeded(&own.run, String::new()) };
+        store.finish(Finisher { token, ids: &ids }, &[end]).await.unwrap();
+        // A session counts what it has read when it ends.
+        store.close().await;
+        let limit = tokio::time::Instant::now() + Duration::from_secs(60);
+        while entries_read(&place, "run_open_job").await < COPY_COUNT {
+            assert!(tokio::time::Instant::now() < limit, "what was read is not counted");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // The orphans were counted once.
+        let open = entries_read(&place, "run_open").await + entries_read(&place, "run_open_job").await;
+        assert!(open < COPY_COUNT * 3 / 2, "{open} entries of open runs were read");
+        let troubled = entries_read(&place, "run_trouble").await;
+        assert!(troubled < COPY_COUNT / 2, "{troubled} entries of runs in trouble were read");
+        place.end().await;
+    }
+}

@@ -1,0 +1,37 @@
+//! Statements that read runs by their ids check further conditions on those rows alone, and look no row up by them.
+
+use super::{files, root};
+
+/// The conditions on a run's state that stand unchecked beside a list of its ids.
+fn unchecked(source: &str) -> Vec<String> {
+    let joined = source.split("\\\n").map(str::trim_start).collect::<Vec<_>>().join("");
+    let by_id = [" id {in_list} AND ", " run.id {in_list} AND ", "{of_rows:run.id} AND "];
+    let after = by_id.iter().flat_map(|list| joined.match_indices(list).map(|(at, _)| &joined[at + list.len()..]));
+    let is_state = |condition: &&str| {
+        let column = condition.strip_prefix("run.").unwrap_or(condition);
+        ["status ", "reason ", "marked_at_ms ", "node_id "].iter().any(|state| column.starts_with(state))
+    };
+    after.filter(is_state).map(|condition| condition.chars().take(60).collect()).collect()
+}
+
+/// The statistics of a planner are from a time when few runs were open, or few had failed: by them, the small index of such runs is the
+/// better way, and each statement walks all of them after an outage.
+#[test]
+fn the_state_of_runs_is_checked_on_the_rows_that_a_list_names() {
+    let sources = files().into_iter().filter(|file| file.starts_with("crates/store/src/sql"));
+    let (mut found, mut count) = (Vec::new(), 0);
+    for file in sources.filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+        let source = std::fs::read_to_string(root().join(&file)).expect("a source");
+        count += source.matches("{check}").count();
+        found.extend(unchecked(&source).into_iter().map(|condition| format!("{}: {condition}", file.display())));
+    }
+    assert!(count > 10, "{count} checks were found");
+    assert!(found.is_empty(), "write {{check}}…{{end}} around the condition: {found:#?}");
+}
+
+#[test]
+fn a_condition_beside_a_list_is_found() {
+    assert_eq!(unchecked("WHERE run.id {in_list} \\\n  AND run.status = 'failed'"), ["run.status = 'failed'"]);
+    assert_eq!(unchecked("WHERE id {in_list} AND {check}status = 'failed'{end}"), Vec::<String>::new());
+    assert_eq!(unchecked("WHERE job_id {in_list} AND status = 'failed'"), Vec::<String>::new());
+}
