@@ -14,6 +14,8 @@ mod packet_limit;
 mod packets;
 #[path = "database/read_only.rs"]
 mod read_only;
+#[path = "database/silent.rs"]
+mod silent;
 #[path = "database/stale_statistics.rs"]
 mod stale_statistics;
 mod support;

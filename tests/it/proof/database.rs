@@ -38,16 +38,24 @@ impl Postgres {
             "--no-sync",
             "--encoding=UTF8",
         ]));
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a port")
-            .port();
-        let mut postgres = Self { bin, folder, port, process: None };
+        let mut postgres = Self { bin, folder, port: free_port(), process: None };
         postgres.up().await;
         postgres.sql("CREATE ROLE app LOGIN");
         postgres.sql("ALTER DATABASE postgres OWNER TO app");
         postgres.sql("GRANT ALL ON SCHEMA public TO app");
         Some(postgres)
+    }
+
+    /// A copy of it that follows its changes, and takes no writes until it is promoted.
+    pub(super) async fn standby(&self) -> Self {
+        let folder = tempfile::Builder::new().prefix("rondel-standby-").tempdir().expect("make a folder");
+        run(Command::new("chown").arg("postgres").arg(folder.path()));
+        let mut copy = as_postgres(&self.bin.join("pg_basebackup"), folder.path());
+        copy.args(["--checkpoint=fast", "--no-sync", "--write-recovery-conf", "--wal-method=stream", "--pgdata"]);
+        run(copy.arg(folder.path().join("data")).arg("--dbname").arg(self.owner_url()));
+        let mut standby = Self { bin: self.bin.clone(), folder, port: free_port(), process: None };
+        standby.up().await;
+        standby
     }
 
     /// For the servers, and for those who eat connections.
@@ -78,18 +86,37 @@ impl Postgres {
         .await;
     }
 
-    fn process(&mut self) -> &mut Process {
+    pub(super) fn process(&mut self) -> &mut Process {
         self.process.as_mut().expect("it was started")
     }
 
-    /// Runs a statement, whatever the database's default for transactions is.
-    pub(super) fn sql(&self, statement: &str) {
+    /// Stops it and the processes that serve its connections: statements get no answer.
+    pub(super) fn freeze(&mut self) {
+        self.process().signal(Signal::STOP);
+        let postmaster = self.process().id().to_string();
+        run(Command::new("sh").args(["-c", "kill -STOP $(cat /proc/$0/task/$0/children)", &postmaster]));
+    }
+
+    /// Runs a statement, whatever the database's default for transactions is. Returns what it prints.
+    pub(super) fn sql(&self, statement: &str) -> String {
         let mut psql = Command::new("psql");
         psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
-        run(psql
-            .args(["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--command", statement])
-            .arg(self.owner_url()));
+        psql.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--tuples-only",
+            "--no-align",
+            "--set=ON_ERROR_STOP=1",
+            "--command",
+            statement,
+        ]);
+        run(psql.arg(self.owner_url())).trim().to_owned()
     }
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0");
+    listener.and_then(|listener| listener.local_addr()).expect("a port").port()
 }
 
 fn newest_bin() -> Option<PathBuf> {
@@ -113,9 +140,10 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-pub(super) fn run(command: &mut Command) {
+pub(super) fn run(command: &mut Command) -> String {
     let output = command.output().expect("run a program of PostgreSQL");
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// A system on it, with a client that triggers runs all the time.
@@ -212,7 +240,7 @@ async fn nothing_is_lost_when_postgres_is_in_trouble() {
 }
 
 /// A client that triggers five runs a second: acknowledged runs must exist at the end.
-fn triggers(api: Api) -> tokio::task::JoinHandle<()> {
+pub(super) fn triggers(api: Api) -> tokio::task::JoinHandle<()> {
     #[expect(clippy::disallowed_methods, reason = "the test ends it")]
     tokio::spawn(async move {
         loop {

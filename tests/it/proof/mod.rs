@@ -3,6 +3,7 @@
 
 mod database;
 mod executors;
+mod failover;
 mod mariadb;
 mod matrix;
 mod matrix_upkeep;

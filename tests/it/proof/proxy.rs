@@ -1,6 +1,5 @@
 //! A TCP proxy that can be cut, in both directions or one: like a network that silently loses packets.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -19,11 +18,12 @@ pub(super) enum Cut {
     ToExecutor,
 }
 
-/// Between executors and one server.
+/// Between executors and one server, or servers and their database.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) url: String,
     cut: watch::Sender<Cut>,
+    target: watch::Sender<String>,
     accepts: JoinHandle<()>,
 }
 
@@ -31,16 +31,21 @@ impl Proxy {
     pub(super) async fn start(server_url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let target: Arc<str> = server_url.trim_start_matches("http://").into();
+        let (target, targets) = watch::channel(server_url.trim_start_matches("http://").to_owned());
         let (cut, watched) = watch::channel(Cut::Nothing);
         #[expect(clippy::disallowed_methods, reason = "the proxy's drop ends it")]
         let accepts = tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let (target, watched) = (Arc::clone(&target), watched.clone());
+                let (target, watched) = (targets.borrow().clone(), watched.clone());
                 drop(tokio::spawn(async move { join(near, &target, watched).await }));
             }
         });
-        Self { url, cut, accepts }
+        Self { url, cut, target, accepts }
+    }
+
+    /// Where further connections lead. Those that are open stay as they are.
+    pub(super) fn redirect(&self, address: &str) {
+        self.target.send_replace(address.to_owned());
     }
 
     pub(super) fn cut(&self, cut: Cut) {

@@ -109,7 +109,8 @@ impl Cluster for SqlStore {
 
     fn connections(&self) -> Option<Connections> {
         // On SQLite the one writer has its own pool; elsewhere `write` and `read` are the same pool.
-        let pools = if self.is_single_server() { vec![&self.read, &self.write] } else { vec![&self.read] };
+        let current = self.pools.current();
+        let pools = if self.is_single_server() { vec![&current.read, &current.write] } else { vec![&current.read] };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
         let idle: u32 = pools.iter().map(|pool| count(pool.num_idle())).sum();
         let size: u32 = pools.iter().map(|pool| pool.size()).sum();

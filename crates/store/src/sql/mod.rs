@@ -27,6 +27,7 @@ mod outbox;
 mod planner;
 #[cfg(test)]
 mod plans;
+mod pools;
 mod pumps;
 mod query;
 mod reports;
@@ -53,13 +54,14 @@ use std::sync::atomic::{AtomicI64, AtomicUsize};
 use std::time::Duration;
 
 use sqlx::any::{AnyArguments, AnyConnectOptions, AnyRow};
-use sqlx::{Any, AnyPool, AssertSqlSafe, Executor, Transaction};
+use sqlx::{Any, AssertSqlSafe, Executor, SqlSafeStr, Transaction};
 
 pub use self::config::StoreConfig;
 pub use self::url::DatabaseUrl;
 
 use self::dialect::{Dialect, Texts};
 use self::failure::{Failure, store_error};
+use self::pools::{LivePools, Pools};
 use self::query::{Query, StatementSize};
 use self::session::Sessions;
 use self::trials::Trials;
@@ -69,9 +71,7 @@ use crate::{Result, StoreError, Trouble};
 /// The store on a database.
 #[derive(Debug)]
 pub struct SqlStore {
-    /// SQLite: the one writer.
-    write: AnyPool,
-    read: AnyPool,
+    pools: LivePools,
     texts: Texts,
     /// How far healing has come among the runs whose ends jobs wait for: the id of the last run that it checked.
     followed_to: AtomicI64,
@@ -149,14 +149,17 @@ impl Tries {
 impl SqlStore {
     /// Closes every connection, after the calls under way.
     pub async fn close(&self) {
-        self.write.close().await;
-        self.read.close().await;
+        let pools = self.pools.current();
+        pools.write.close().await;
+        pools.read.close().await;
     }
 
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
-        let inner = self.write.begin_with(AssertSqlSafe(Arc::clone(&self.sessions.begin))).await;
+        let (pools, begin) = (self.pools.current(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
+        let session = pools.write.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let inner = self.pools.answer(&pools, Transaction::begin(session, Some(begin.into_sql_str()))).await;
         let inner = inner.map_err(|source| self.failed(operation, source))?;
-        Ok(Tx { inner, store: self, operation, size: self.statement_size() })
+        Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }
 
     /// Turns an error of the driver into one of the store. An error of a session that takes no writes is noted, so that the sessions of
@@ -182,7 +185,9 @@ impl SqlStore {
             let rows = tx.rows(query).await;
             return tx.end(rows).await;
         }
-        let rows = self.driver_query(query).fetch_all(&self.read).await;
+        let pools = self.pools.current();
+        let mut session = pools.read.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let rows = self.pools.answer(&pools, self.driver_query(query).fetch_all(&mut *session)).await;
         rows.map_err(|source| self.failed(operation, source))
     }
 
@@ -194,7 +199,9 @@ impl SqlStore {
             let row = tx.row(query).await;
             return tx.end(row).await;
         }
-        let row = self.driver_query(query).fetch_optional(&self.read).await;
+        let pools = self.pools.current();
+        let mut session = pools.read.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let row = self.pools.answer(&pools, self.driver_query(query).fetch_optional(&mut *session)).await;
         row.map_err(|source| self.failed(operation, source))
     }
 
@@ -206,7 +213,9 @@ impl SqlStore {
             let done = tx.execute(query).await;
             return tx.end(done).await;
         }
-        let done = self.driver_query(query).execute(&self.write).await;
+        let pools = self.pools.current();
+        let mut session = pools.write.acquire().await.map_err(|source| self.failed(operation, source))?;
+        let done = self.pools.answer(&pools, self.driver_query(query).execute(&mut *session)).await;
         Ok(done.map_err(|source| self.failed(operation, source))?.rows_affected())
     }
 }
@@ -217,6 +226,7 @@ type DriverQuery = sqlx::query::Query<'static, Any, AnyArguments>;
 struct Tx<'s> {
     inner: Transaction<'static, Any>,
     store: &'s SqlStore,
+    pools: Arc<Pools>,
     operation: &'static str,
     /// The size of one statement.
     size: StatementSize,
@@ -225,19 +235,22 @@ struct Tx<'s> {
 impl Tx<'_> {
     async fn rows(&mut self, query: Query) -> Result<Vec<AnyRow>> {
         let operation = query.statement.name;
-        let rows = self.inner.fetch_all(self.store.driver_query(query)).await;
+        let work = self.inner.fetch_all(self.store.driver_query(query));
+        let rows = self.store.pools.answer(&self.pools, work).await;
         rows.map_err(|source| self.store.failed(operation, source))
     }
 
     async fn row(&mut self, query: Query) -> Result<Option<AnyRow>> {
         let operation = query.statement.name;
-        let row = self.inner.fetch_optional(self.store.driver_query(query)).await;
+        let work = self.inner.fetch_optional(self.store.driver_query(query));
+        let row = self.store.pools.answer(&self.pools, work).await;
         row.map_err(|source| self.store.failed(operation, source))
     }
 
     async fn execute(&mut self, query: Query) -> Result<u64> {
         let operation = query.statement.name;
-        let done = self.inner.execute(self.store.driver_query(query)).await;
+        let work = self.inner.execute(self.store.driver_query(query));
+        let done = self.store.pools.answer(&self.pools, work).await;
         Ok(done.map_err(|source| self.store.failed(operation, source))?.rows_affected())
     }
 
@@ -253,16 +266,17 @@ impl Tx<'_> {
 
     /// Commits the transaction, or rolls it back.
     async fn end<T>(self, done: Result<T>) -> Result<T> {
-        let operation = self.operation;
+        let Self { inner, store, pools, operation, .. } = self;
         match done {
             Ok(value) => {
                 rondel_failpoint::try_pass(operation, "written").map_err(|injected| gone(operation, injected))?;
-                self.inner.commit().await.map_err(|source| self.store.failed(operation, source))?;
+                let committed = store.pools.commit(&pools, inner.commit()).await;
+                committed.map_err(|source| store.failed(operation, source))?;
                 rondel_failpoint::try_pass(operation, "committed").map_err(|injected| gone(operation, injected))?;
                 Ok(value)
             }
             Err(error) => {
-                if let Err(error) = self.inner.rollback().await {
+                if let Err(error) = store.pools.answer(&pools, inner.rollback()).await {
                     // The connection broke, and the transaction ended with it.
                     tracing::debug!(operation, %error, "a transaction could not be rolled back");
                 }

@@ -10,6 +10,7 @@ use sqlx::{AnyConnection, ConnectOptions, Connection, Executor, Row};
 
 use super::config::StoreConfig;
 use super::dialect::{Dialect, Texts};
+use super::pools::LivePools;
 use super::query::StatementSize;
 use super::session::{Sessions, are_sessions_shared};
 use super::trials::Trials;
@@ -51,18 +52,13 @@ impl SqlStore {
 
         let probe_options = options.clone();
         let sessions = Sessions::new(dialect, (are_shared, lists_connections), config);
-        let (write_size, read_size) = match dialect {
+        let sizes = match dialect {
             Dialect::Sqlite => (1, config.pool_size.saturating_sub(1).clamp(1, SQLITE_READERS_MAX)),
             Dialect::Postgres | Dialect::MySql => (config.pool_size.max(1), 0),
         };
-        let write = sessions.pool(write_size).connect_lazy_with(options.clone());
-        let read = match read_size {
-            0 => write.clone(),
-            size => sessions.pool(size).connect_lazy_with(options),
-        };
+        let limit = Some(config.statement_timeout).filter(|_| dialect != Dialect::Sqlite);
         let store = Self {
-            write,
-            read,
+            pools: LivePools::open((sessions.clone(), options), sizes, limit),
             texts: Texts::new(dialect),
             followed_to: AtomicI64::new(0),
             options: probe_options,

@@ -19,6 +19,8 @@ use super::dialect::Dialect;
 
 /// Idle time after which a connection is checked before use.
 const PING_AFTER: Duration = Duration::from_secs(1);
+/// How long that check may take.
+const PING_TIMEOUT: Duration = Duration::from_secs(1);
 /// Number of checks whether two connections share a session: several, because other clients may use the pooler at the same time.
 const POOLER_TRIES: u32 = 3;
 
@@ -122,10 +124,14 @@ impl Sessions {
                     if is_stale {
                         return Ok(false);
                     }
-                    if meta.idle_for > PING_AFTER {
-                        connection.ping().await?;
+                    if meta.idle_for <= PING_AFTER {
+                        return Ok(true);
                     }
-                    Ok(true)
+                    match timeout(PING_TIMEOUT, connection.ping()).await {
+                        Ok(answered) => answered.map(|()| true),
+                        // Another session is tried.
+                        Err(_) => Ok(false),
+                    }
                 })
             })
             .after_connect(move |connection, _| {

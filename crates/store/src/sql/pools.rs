@@ -1,0 +1,127 @@
+//! The sessions of a store with its database, which are replaced as a whole where no answer comes in them.
+//!
+//! The database ends each statement within the statement's timeout. Where no answer has come some time after that, the other end of the
+//! connection is gone without a word: its machine lost power, a network lost the packets, or the address leads to another server by now.
+//! TCP finds that out after a quarter of an hour or never. A commit may take any time, for instance until a standby has it; it ends with
+//! the sessions.
+
+use std::fmt;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use sqlx::AnyPool;
+use sqlx::any::AnyConnectOptions;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::session::Sessions;
+
+/// How long after the end of its timeout the answer to a statement may come.
+const ANSWER_MARGIN: Duration = Duration::from_secs(1);
+
+/// The sessions in use.
+pub(super) struct Pools {
+    /// SQLite: the one writer.
+    pub(super) write: AnyPool,
+    pub(super) read: AnyPool,
+    is_replaced: watch::Sender<bool>,
+}
+
+impl Pools {
+    /// Awaits work in these sessions. It ends with an error if they are replaced.
+    async fn until_replaced<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
+        let mut replaced = self.is_replaced.subscribe();
+        tokio::select! {
+            done = work => done,
+            _ = replaced.wait_for(|is_replaced| *is_replaced) => Err(no_answer()),
+        }
+    }
+}
+
+/// The sessions of a store, in pools that are opened again where a database does not answer.
+pub(super) struct LivePools {
+    current: RwLock<Arc<Pools>>,
+    sessions: Sessions,
+    options: AnyConnectOptions,
+    /// How many sessions write and how many others read; none for the same ones.
+    sizes: (u32, u32),
+    /// The longest time until a statement has its answer; `None` where the database is a file.
+    answer_within: Option<Duration>,
+}
+
+impl fmt::Debug for LivePools {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("LivePools").field("sizes", &self.sizes).finish_non_exhaustive()
+    }
+}
+
+impl LivePools {
+    /// Opens the pools. Sessions are made as they are needed.
+    pub(super) fn open(
+        (sessions, options): (Sessions, AnyConnectOptions),
+        sizes: (u32, u32),
+        statement_timeout: Option<Duration>,
+    ) -> Self {
+        let current = RwLock::new(Arc::new(pools(&sessions, &options, sizes)));
+        let answer_within = statement_timeout.map(|timeout| timeout + ANSWER_MARGIN);
+        Self { current, sessions, options, sizes, answer_within }
+    }
+
+    pub(super) fn current(&self) -> Arc<Pools> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Awaits the answer to a statement.
+    pub(super) async fn answer<T>(
+        &self,
+        pools: &Arc<Pools>,
+        work: impl Future<Output = sqlx::Result<T>>,
+    ) -> sqlx::Result<T> {
+        let Some(limit) = self.answer_within else { return work.await };
+        match timeout(limit, pools.until_replaced(work)).await {
+            Ok(done) => done,
+            Err(_) => {
+                self.replace(pools, limit);
+                Err(no_answer())
+            }
+        }
+    }
+
+    /// Awaits the answer to a commit, which may take any time.
+    pub(super) async fn commit(
+        &self,
+        pools: &Arc<Pools>,
+        work: impl Future<Output = sqlx::Result<()>>,
+    ) -> sqlx::Result<()> {
+        if self.answer_within.is_none() { work.await } else { pools.until_replaced(work).await }
+    }
+
+    /// Opens new pools in the place of these, if they are still in use.
+    fn replace(&self, silent: &Arc<Pools>, limit: Duration) {
+        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        if !Arc::ptr_eq(&current, silent) {
+            return;
+        }
+        tracing::warn!(?limit, "the database did not answer a statement; opening new connections in the place of all");
+        *current = Arc::new(pools(&self.sessions, &self.options, self.sizes));
+        drop(current);
+        silent.is_replaced.send_replace(true);
+        // From this call on a pool gives out no session, and keeps none that is returned; nothing has to be awaited for that.
+        drop(silent.write.close());
+        drop(silent.read.close());
+    }
+}
+
+fn pools(sessions: &Sessions, options: &AnyConnectOptions, (write_size, read_size): (u32, u32)) -> Pools {
+    let write = sessions.pool(write_size).connect_lazy_with(options.clone());
+    let read = match read_size {
+        0 => write.clone(),
+        size => sessions.pool(size).connect_lazy_with(options.clone()),
+    };
+    Pools { write, read, is_replaced: watch::Sender::new(false) }
+}
+
+/// The error of a statement in sessions that are given up, as if its connection had broken.
+fn no_answer() -> sqlx::Error {
+    sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the database does not answer"))
+}
