@@ -14,7 +14,7 @@ use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
 const LIMIT: Duration = Duration::from_secs(60);
 /// How soon after the new primary takes writes scheduling goes on, and what a busy machine adds.
 const GOES_ON_MS: i64 = 5_000;
-const MACHINE_MS: i64 = 1_500;
+const MACHINE_MS: i64 = 3_000;
 
 /// What happens to a primary.
 #[derive(Debug, Clone, Copy)]

@@ -57,11 +57,9 @@ async fn sessions_without_an_answer_are_replaced_and_a_transaction_in_them_ends(
         silent.send_replace(true);
         let began = Instant::now();
         // A read, and a transaction: each in a session that was just used.
-        let (read, renewed) =
-            timeout(Duration::from_secs(30), async { tokio::join!(store.now(), store.renew(token, lease)) })
-                .await
-                .unwrap();
-        assert!(read.is_err() || renewed.is_err(), "one of them at least was in a silent session");
+        let both = async { tokio::join!(store.now(), store.renew(token, lease)) };
+        let ended = timeout(Duration::from_secs(30), both).await;
+        assert!(ended.is_ok(), "{}: no end within 30 s", place.url);
         let limit = began + Duration::from_secs(30);
         while store.renew(token, lease).await.is_err() {
             assert!(Instant::now() < limit, "{}: no new session within 30 s", place.url);
