@@ -237,15 +237,7 @@ async fn sessions_have_their_limits() {
             assert_eq!(mode, "wal");
         } else {
             // Another transaction holds a node's row: the store gives up instead of waiting for ever.
-            let request = JoinRequest {
-                name: "held".to_owned(),
-                lease: Duration::from_secs(60),
-                advertise_url: None,
-                server_version: "0.1.0".to_owned(),
-                take_over: false,
-                held: None,
-            };
-            let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+            let token = join(&store, "held", Duration::from_secs(60)).await;
             let mut holder = AnyConnection::connect(&place.url).await.unwrap();
             let mut transaction = holder.begin().await.unwrap();
             transaction.execute("UPDATE node SET state = 'draining'").await.unwrap();
@@ -315,16 +307,22 @@ async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
     }
 }
 
-async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
+/// Takes a lease, also from a node of this name that seems to live.
+async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
     let request = JoinRequest {
-        name: "node".to_owned(),
-        lease: Duration::from_secs(60),
+        name: name.to_owned(),
+        lease,
         advertise_url: None,
         server_version: "0.1.0".to_owned(),
         take_over: true,
         held: None,
     };
     let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    token
+}
+
+async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
+    let token = join(store, "node", Duration::from_secs(60)).await;
     let now = store.now().await.unwrap();
     let namespace = NamespaceId::new(1);
     let app = store.ensure_app(AppId::new(1), namespace, "app", now).await.unwrap().id;

@@ -414,7 +414,7 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
     leases_over(&nodes)
 }
 
-/// Divides jobs into batches that one transaction each takes over, with `page` runs at most; a job with more is a batch by itself.
+/// Divides jobs into batches of at most `page` runs; a job with more runs is a batch by itself. Each batch is taken over in one transaction.
 fn batches(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
     let (mut batches, mut room) = (Vec::<Vec<JobId>>::new(), 0);
     for job in jobs {

@@ -2,24 +2,11 @@
 
 use std::time::Duration;
 
-use rondel_store::cluster::{Join, JoinRequest, NodeReport};
-use rondel_store::{Cluster, LeaseToken, SqlStore, StoreConfig, Upkeep};
+use rondel_store::cluster::NodeReport;
+use rondel_store::{Cluster, SqlStore, StoreConfig, Upkeep};
 use sqlx::{AnyConnection, Connection, Executor, Row};
 
-use crate::Place;
-
-async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
-    let request = JoinRequest {
-        name: name.to_owned(),
-        lease,
-        advertise_url: None,
-        server_version: "0.1.0".to_owned(),
-        take_over: true,
-        held: None,
-    };
-    let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
-    token
-}
+use crate::{Place, join};
 
 /// MariaDB stands in for MySQL, which has no limit for an idle transaction: the locks would last as long as the connection.
 #[tokio::test(flavor = "multi_thread")]

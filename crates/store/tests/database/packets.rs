@@ -8,10 +8,10 @@ use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 use rondel_store::catalog::{Created, NewJob};
-use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher};
 use rondel_store::{Claim, Cluster, CreateJobs, Dispatch, Finish, LeaseToken, Namespaces, Runs, SqlStore, StoreConfig};
 
+use crate::join;
 use crate::packet_limit::PacketLimit;
 use crate::support::{Scratch, Server};
 
@@ -34,15 +34,7 @@ impl Place {
             let way = PacketLimit::start(server, &scratch.url, UNLIMITED).await;
             let config = StoreConfig { url: way.url.parse().unwrap(), ..config.clone() };
             let store = SqlStore::open(&config).await.unwrap();
-            let request = JoinRequest {
-                name: "node".to_owned(),
-                lease: Duration::from_secs(600),
-                advertise_url: None,
-                server_version: "0.1.0".to_owned(),
-                take_over: true,
-                held: None,
-            };
-            let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+            let token = join(&store, "node", Duration::from_secs(600)).await;
             places.push(Self { scratch, way, store, token });
         }
         places

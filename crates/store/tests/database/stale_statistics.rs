@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{IdGen, JobId, Timestamp};
-use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, Finisher};
 use rondel_store::{Adopt as _, Cluster as _, Finish as _, SqlStore};
 
 use super::packets::succeeded;
-use super::{Place, pending};
+use super::{Place, join, pending};
 
 /// Copies of the one run, for as many jobs as there are copies divided by a hundred.
 const COPY_COUNT: i64 = 20_000;
@@ -41,15 +40,7 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         copy_runs(&place, 100_000, "pending").await;
 
         store.release(dead, Timestamp::EPOCH).await.unwrap();
-        let request = JoinRequest {
-            name: "other".to_owned(),
-            lease: Duration::from_secs(60),
-            advertise_url: None,
-            server_version: "0.1.0".to_owned(),
-            take_over: false,
-            held: None,
-        };
-        let Join::Joined { token, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+        let token = join(&store, "other", Duration::from_secs(60)).await;
         let orphaned = store.orphaned_jobs(token, &[dead.node], 1).await.unwrap();
         assert_eq!(orphaned.jobs[0].run_count, 1, "the job with the fewest runs comes first");
         // Most of a page have few runs; here they have none.

@@ -1,7 +1,7 @@
 //! The open runs of some jobs at a node.
 //!
-//! The index by job is the way, and PostgreSQL takes it only if it is asked for each job by itself, in the order of that index. Otherwise,
-//! with statistics from a time when few runs were open, all open runs of the node look like one row, and each statement reads all of them.
+//! PostgreSQL reads the index by job only if the statement asks for one job at a time, in the order of that index. Its statistics may be from
+//! a time when few runs were open: by them, all open runs of the node are one row, and a statement with a list of jobs reads all of them.
 
 use rondel_core::{NodeId, RunStatus};
 
