@@ -212,11 +212,10 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let at = now.ceil_second() - Duration::from_secs(30);
-    let hour = |jitter: &str| {
-        let cron = serde_json::json!({"schedule": {"cron": "* * * * * ?", "jitter": {"max": jitter}}});
-        spec(&name("jitter"), cron)
-    };
-    let job = super::job_with(store, hour("60s"), Some(at)).await;
+    // Drawn for each fire, so that one of thirty is put off far enough whatever the job's id.
+    let schedule = serde_json::json!({"cron": "* * * * * ?", "jitter": {"max": "60s", "by": "fire"}});
+    let spec = spec(&name("jitter"), serde_json::json!({"schedule": schedule}));
+    let job = super::job_with(store, spec, Some(at)).await;
     let timetable = super::compile(&job.spec).timetable;
     let planned = |fire_at| timetable.fire_at(job.anchor, fire_at).unwrap().due_at(job.id);
     let row = |offset: u64, wait: Option<u64>| {
