@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::{IdGen, JobId, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finisher};
-use rondel_store::{Adopt as _, Cluster as _, Finish as _, SqlStore};
+use rondel_store::{Adopt as _, Cancel as _, Cluster as _, Finish as _, SqlStore};
 
 use super::packets::succeeded;
 use super::{Place, join, pending};
@@ -38,6 +38,9 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         copy_runs(&place, 1_000, "succeeded").await;
         place.execute("ANALYZE run").await;
         copy_runs(&place, 100_000, "pending").await;
+        let open = store.open_runs(JobId::new(8), None, None, 10).await.unwrap();
+        let ids: Vec<i64> = open.iter().map(|run| run.id.get()).collect();
+        assert_eq!(ids, (100_600..100_610).collect::<Vec<i64>>());
 
         store.release(dead, Timestamp::EPOCH).await.unwrap();
         let token = join(&store, "other", Duration::from_secs(60)).await;
