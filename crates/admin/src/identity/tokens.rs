@@ -5,6 +5,7 @@ use std::time::Duration;
 use rand::RngExt as _;
 pub use rondel_core::access::TOKEN_PREFIX;
 use rondel_core::access::{Grant, Rights, Role, token_beginning};
+use rondel_core::error_chain::chain;
 use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::{Store, StoreError};
@@ -127,9 +128,17 @@ pub(super) async fn admit(
     let Some(principal) = principal_of(store, record, now).await? else { return Ok(None) };
     let token = &principal.token;
     if token.last_used_at.is_none_or(|used| used + USE_PERIOD <= now) {
-        store.touch_token(token.id, now).await?;
+        record_use(store.touch_token(token.id, now)).await;
     }
     Ok(Some(principal))
+}
+
+/// Records that a credential was used, if the database takes writes. It is valid either way: while the database takes none, callers can
+/// still read.
+pub(super) async fn record_use(touch: impl Future<Output = Result<(), StoreError>>) {
+    if let Err(error) = touch.await {
+        tracing::debug!(error = %chain(&error), "the use of a credential was not recorded");
+    }
 }
 
 /// Whether an `Authorization` header has this secret. The time of the comparison does not depend on the secret.

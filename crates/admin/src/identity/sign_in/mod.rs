@@ -13,7 +13,7 @@ use rondel_store::{Store, StoreError};
 
 pub(crate) use self::buckets::{Buckets, network};
 use crate::identity::passwords::{PasswordError, Passwords};
-use crate::identity::tokens::{Principal, Token, principal_of, signature};
+use crate::identity::tokens::{Principal, Token, principal_of, record_use, signature};
 
 /// How long a link for signing in is valid.
 pub const LINK_LIFETIME: Duration = Duration::from_secs(15 * 60);
@@ -254,7 +254,7 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
         (None, None) => None,
     };
     if let Some(signed_in) = signed_in.as_ref().filter(|one| one.session.last_seen_at + USE_PERIOD <= now) {
-        store.touch_sign_in(signed_in.session.id, now).await?;
+        record_use(store.touch_sign_in(signed_in.session.id, now)).await;
     }
     Ok(signed_in)
 }
