@@ -119,7 +119,7 @@ impl Postgres {
     }
 }
 
-fn free_port() -> u16 {
+pub(super) fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0");
     listener.and_then(|listener| listener.local_addr()).expect("a port").port()
 }

@@ -1,5 +1,6 @@
-//! PostgreSQL with a synchronous standby, which takes the place of a primary that dies or hangs. What was acknowledged is there, since the
-//! database acknowledges no commit that its standby does not have, and the servers go on by themselves.
+//! Databases of several servers, one of which takes the writes until it dies or hangs and another one takes its place: PostgreSQL with a
+//! synchronous standby, and MariaDB with Galera. What was acknowledged is there, since the database acknowledges no commit that the others
+//! do not have, and Rondel's servers go on by themselves.
 
 use std::time::Duration;
 
@@ -8,72 +9,91 @@ use rondel_tests::{Backend, ScratchDb, Signal, variable, wait_until, wall_clock_
 use serde_json::json;
 
 use super::database::{Postgres, triggers};
+use super::galera::Galera;
 use super::proxy::Proxy;
 use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon after the new primary takes writes scheduling goes on, and what a busy machine adds.
+/// How soon after the next database takes writes scheduling goes on, and what a busy machine adds.
 const GOES_ON_MS: i64 = 5_000;
 const MACHINE_MS: i64 = 3_000;
 
-/// What happens to a primary.
+/// What happens to the database that takes the writes.
 #[derive(Debug, Clone, Copy)]
-enum End {
+pub(super) enum End {
     Killed,
     /// As where a network is cut: connections to it get no answer.
     Frozen,
 }
 
-/// A primary that acknowledges what its standby has, and the address that leads to it.
-struct Pair {
-    primary: Postgres,
-    standby: Postgres,
-    address: Proxy,
-    journal: Journal,
-    job_count: usize,
+/// A database of several servers. Rondel's servers write to one of them, by an address that another one may get.
+pub(super) trait Cluster {
+    /// The URL of the one that takes the writes, for Rondel's servers.
+    fn url(&self) -> String;
+    /// The port of the one that takes the writes.
+    fn port(&self) -> u16;
+    /// Ends that one; the next is now the one that is to take the writes.
+    async fn fail(&mut self, end: End);
+    /// Waits until it takes them.
+    async fn takes_writes(&self);
+    /// Adds what the cluster needs for the next failure.
+    async fn mend(&mut self);
 }
 
-/// A standby of this primary, without which the primary acknowledges nothing from now on.
-async fn synchronous_standby(primary: &Postgres) -> Postgres {
-    let standby = primary.standby().await;
-    for statement in ["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"] {
-        primary.sql(statement);
-    }
-    wait_until(LIMIT, "the standby is synchronous", async || {
-        let state = primary.sql("SELECT sync_state FROM pg_stat_replication");
-        if state == "sync" { Ok(()) } else { Err(state) }
-    })
-    .await;
-    standby
+/// A primary that acknowledges what its standby has.
+struct Pair {
+    primary: Postgres,
+    standby: Option<Postgres>,
+    failed: Option<Postgres>,
 }
 
 impl Pair {
-    /// Promotes the standby and leads new connections there. A new standby takes its place.
-    async fn fail_over(mut self, end: End) -> Self {
+    async fn start() -> Option<Self> {
+        let mut pair = Self { primary: Postgres::start().await?, standby: None, failed: None };
+        pair.mend().await;
+        Some(pair)
+    }
+}
+
+impl Cluster for Pair {
+    fn url(&self) -> String {
+        self.primary.url()
+    }
+
+    fn port(&self) -> u16 {
+        self.primary.port
+    }
+
+    async fn fail(&mut self, end: End) {
         match end {
             End::Killed => self.primary.process().signal(Signal::KILL),
             End::Frozen => self.primary.freeze(),
         }
-        self.address.redirect(&format!("127.0.0.1:{}", self.standby.port));
-        self.standby.sql("SELECT pg_promote()");
+        let standby = self.standby.take().expect("the pair was mended");
+        self.failed = Some(std::mem::replace(&mut self.primary, standby));
+        self.primary.sql("SELECT pg_promote()");
+    }
+
+    async fn takes_writes(&self) {
         wait_until(LIMIT, "the new primary takes writes", async || {
-            let is_standby = self.standby.sql("SELECT pg_is_in_recovery()");
+            let is_standby = self.primary.sql("SELECT pg_is_in_recovery()");
             if is_standby == "f" { Ok(()) } else { Err(is_standby) }
         })
         .await;
-        let back_ms = wall_clock_ms();
-        let first_ms = wait_until(LIMIT, "handlers begin again", async || {
-            let starts = self.journal.starts();
-            starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms).ok_or(starts.len())
+    }
+
+    /// A new standby, without which the primary acknowledges nothing from now on.
+    async fn mend(&mut self) {
+        self.failed = None;
+        self.standby = Some(self.primary.standby().await);
+        for statement in ["ALTER SYSTEM SET synchronous_standby_names = '*'", "SELECT pg_reload_conf()"] {
+            self.primary.sql(statement);
+        }
+        wait_until(LIMIT, "the standby is synchronous", async || {
+            let state = self.primary.sql("SELECT sync_state FROM pg_stat_replication");
+            if state == "sync" { Ok(()) } else { Err(state) }
         })
         .await;
-        let late_ms = first_ms - back_ms;
-        print(&format!("primary {end:?}: handlers began again {late_ms} ms after its standby took writes"));
-        assert!(late_ms <= GOES_ON_MS + MACHINE_MS, "{end:?}: after {late_ms} ms");
-        self.journal.grows(2 * self.job_count).await;
-        let standby = synchronous_standby(&self.standby).await;
-        self.journal.grows(2 * self.job_count).await;
-        Self { primary: self.standby, standby, ..self }
     }
 }
 
@@ -81,13 +101,11 @@ fn number(name: &str, otherwise: usize) -> usize {
     variable(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-#[tokio::test]
-async fn a_standby_goes_on_with_all_that_was_acknowledged() {
-    let Some(primary) = Postgres::start().await else { return };
-    let standby = synchronous_standby(&primary).await;
-    let address = Proxy::start(&format!("127.0.0.1:{}", primary.port)).await;
-    let url = primary.url().replace(&primary.port.to_string(), address.url.rsplit(':').next().expect("a port"));
-    let db = ScratchDb::given(Backend::Postgres, &url);
+/// Fails over again and again while jobs fire, judges what has become of their runs.
+async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
+    let address = Proxy::start(&format!("127.0.0.1:{}", cluster.port())).await;
+    let url = cluster.url().replace(&cluster.port().to_string(), address.url.rsplit(':').next().expect("a port"));
+    let db = ScratchDb::given(backend, &url);
     let journal = Journal::new();
     let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
     let api = first.api().recording(journal.folder());
@@ -101,12 +119,38 @@ async fn a_standby_goes_on_with_all_that_was_acknowledged() {
     ];
     journal.grows(2 * job_count).await;
     let clicks = triggers(api.clone());
-    let mut pair = Pair { primary, standby, address, journal, job_count };
     for round in 0..rounds {
-        pair = pair.fail_over(if round % 2 == 0 { End::Killed } else { End::Frozen }).await;
+        let end = if round % 2 == 0 { End::Killed } else { End::Frozen };
+        cluster.fail(end).await;
+        address.redirect(&format!("127.0.0.1:{}", cluster.port()));
+        cluster.takes_writes().await;
+        let back_ms = wall_clock_ms();
+        let first_ms = wait_until(LIMIT, "handlers begin again", async || {
+            let starts = journal.starts();
+            starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms).ok_or(starts.len())
+        })
+        .await;
+        let late_ms = first_ms - back_ms;
+        print(&format!("{backend}, {end:?}: handlers began again {late_ms} ms after the next one took writes"));
+        assert!(late_ms <= GOES_ON_MS + MACHINE_MS, "{end:?}: after {late_ms} ms");
+        journal.grows(2 * job_count).await;
+        cluster.mend().await;
+        journal.grows(2 * job_count).await;
     }
     clicks.abort();
-    let report = judged(&api, &pair.journal, Rules::default()).await;
-    print(&format!("{rounds} failovers of PostgreSQL: {report}"));
+    let report = judged(&api, &journal, Rules::default()).await;
+    print(&format!("{rounds} failovers of {backend}: {report}"));
     report.assert_clean();
+}
+
+#[tokio::test]
+async fn a_standby_of_postgres_goes_on_with_all_that_was_acknowledged() {
+    let Some(pair) = Pair::start().await else { return };
+    fails_over(Backend::Postgres, pair).await;
+}
+
+#[tokio::test]
+async fn a_node_of_galera_goes_on_with_all_that_was_acknowledged() {
+    let Some(galera) = Galera::start().await else { return };
+    fails_over(Backend::Mysql, galera).await;
 }

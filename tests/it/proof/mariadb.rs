@@ -5,8 +5,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use rondel_tests::check::Rules;
-use rondel_tests::{Backend, Process, ScratchDb, wait_until, wall_clock_ms};
+use rondel_tests::{Backend, Process, ScratchDb, left_out_without, wait_until, wall_clock_ms};
 
+use super::database::free_port;
 use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 30;
@@ -14,68 +15,101 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How soon scheduling goes on, with what a busy machine adds.
 const GOES_ON_MS: i64 = 3_500;
 
-struct MariaDb {
+pub(super) struct MariaDb {
     folder: tempfile::TempDir,
-    port: u16,
-    _process: Process,
+    pub(super) port: u16,
+    process: Option<Process>,
 }
 
 impl MariaDb {
-    /// Makes one; none where there is no MariaDB to make it of.
+    /// Makes one that takes writes; none where there is no MariaDB to make it of.
     async fn start() -> Option<Self> {
-        Command::new("mariadb-install-db").arg("--help").output().ok()?;
+        let mut database = Self::installed()?;
+        database.up(&[]).await;
+        database.set_up();
+        Some(database)
+    }
+
+    /// A data folder that no process has opened yet.
+    pub(super) fn installed() -> Option<Self> {
+        if Command::new("mariadb-install-db").arg("--help").output().is_err() {
+            left_out_without("mysql", "there is no MariaDB to start");
+            return None;
+        }
         let folder = tempfile::Builder::new().prefix("rondel-mariadb-").tempdir().expect("make a folder");
-        let data = folder.path().join("data");
         if is_root() {
             run(Command::new("chown").arg("mysql").arg(folder.path()));
         }
-        run(as_mysql("mariadb-install-db", folder.path())
+        let database = Self { folder, port: free_port(), process: None };
+        run(as_mysql("mariadb-install-db", database.folder.path())
             .args(["--no-defaults", "--skip-test-db", "--auth-root-authentication-method=normal"])
-            .arg(format!("--datadir={}", data.display())));
-        let port = std::net::TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .expect("a port")
-            .port();
-        let mut command = as_mysql("mariadbd", folder.path());
-        command.args([
-            "--no-defaults",
-            "--bind-address=127.0.0.1",
-            "--skip-name-resolve",
-            "--character-set-server=utf8mb4",
-        ]);
-        let path = |name: &str| folder.path().join(name).display().to_string();
-        command.arg(format!("--port={port}")).arg(format!("--datadir={}", data.display()));
+            .arg(database.data()));
+        Some(database)
+    }
+
+    /// Starts its process with these settings too, and waits until it answers.
+    pub(super) async fn up(&mut self, settings: &[String]) {
+        let mut command = self.program(settings);
+        let path = |name: &str| self.folder.path().join(name).display().to_string();
+        command.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]);
+        command.arg(format!("--port={}", self.port));
         command.arg(format!("--socket={}", path("socket"))).arg(format!("--pid-file={}", path("pid")));
-        let database = Self { folder, port, _process: Process::start("MariaDB", command) };
-        wait_until(LIMIT, "MariaDB answers", async || database.try_sql("SELECT 1")).await;
-        // A user with all rights on everything may write to a database that takes no writes.
+        self.process = Some(Process::start("MariaDB", command));
+        wait_until(LIMIT, "MariaDB answers", async || {
+            let words = || self.process.as_ref().map(Process::last_words);
+            self.try_sql("SELECT 1").map_err(|error| (error, words()))
+        })
+        .await;
+    }
+
+    /// The database of the servers, and their user: one with all rights on everything may write to a database that takes no writes.
+    pub(super) fn set_up(&self) {
         for statement in [
             "CREATE DATABASE rondel",
             "CREATE USER 'app'@'127.0.0.1' IDENTIFIED BY 'app'",
             "GRANT ALL ON rondel.* TO 'app'@'127.0.0.1'",
         ] {
-            database.sql(statement);
+            self.sql(statement);
         }
-        Some(database)
     }
 
-    fn url(&self) -> String {
+    /// The server's program on its data folder.
+    pub(super) fn program(&self, settings: &[String]) -> Command {
+        let mut command = as_mysql("mariadbd", self.folder.path());
+        command.args(["--no-defaults", "--character-set-server=utf8mb4"]).arg(self.data()).args(settings);
+        command
+    }
+
+    fn data(&self) -> String {
+        format!("--datadir={}", self.folder.path().join("data").display())
+    }
+
+    pub(super) fn process(&mut self) -> &mut Process {
+        self.process.as_mut().expect("it was started")
+    }
+
+    pub(super) fn url(&self) -> String {
         format!("mysql://app:app@127.0.0.1:{}/rondel", self.port)
     }
 
-    fn try_sql(&self, statement: &str) -> Result<(), String> {
+    /// The client's program with a statement for it. Its rows have no heads.
+    pub(super) fn client(&self, statement: &str) -> Command {
         let mut client = Command::new("mariadb");
-        client.args(["--no-defaults", "--user=root", "--execute", statement]);
-        let output = client
-            .arg(format!("--socket={}", self.folder.path().join("socket").display()))
-            .output()
-            .expect("run mariadb");
-        if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+        client.args(["--no-defaults", "--skip-column-names", "--user=root", "--execute", statement]);
+        client.arg(format!("--socket={}", self.folder.path().join("socket").display()));
+        client
     }
 
-    fn sql(&self, statement: &str) {
+    pub(super) fn try_sql(&self, statement: &str) -> Result<String, String> {
+        let output = self.client(statement).output().expect("run mariadb");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
+    }
+
+    pub(super) fn sql(&self, statement: &str) -> String {
         let ran = self.try_sql(statement);
         assert!(ran.is_ok(), "{statement}: {ran:?}");
+        ran.unwrap_or_default()
     }
 }
 
@@ -120,6 +154,9 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
         if is_reported { Ok(()) } else { Err(answer.body.to_string()) }
     })
     .await;
+    // The next use of the token is one to record.
+    database.sql("UPDATE rondel.api_token SET last_used_at_ms = NULL");
+    api.get("/api/v1/jobs").await.expect(200);
     tokio::time::sleep(Duration::from_secs(3)).await;
     database.sql("SET GLOBAL read_only = OFF");
     let back_ms = wall_clock_ms();

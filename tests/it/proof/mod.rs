@@ -4,6 +4,7 @@
 mod database;
 mod executors;
 mod failover;
+mod galera;
 mod mariadb;
 mod matrix;
 mod matrix_upkeep;

@@ -151,7 +151,8 @@ fn trouble_of_postgres(code: &str) -> Trouble {
 
 fn trouble_of_mysql(number: u16) -> Trouble {
     match number {
-        1290 | 1836 | 1792 => Trouble::ReadOnly,
+        // 1047: a node of Galera that is no part of its cluster
+        1290 | 1836 | 1792 | 1047 => Trouble::ReadOnly,
         1021 | 1114 => Trouble::Full,
         1040 | 1129 | 1130 | 1203 | 1226 => Trouble::Connections,
         1205 | 1213 | 1020 | 1317 | 1969 | 3024 => Trouble::Slow,
@@ -191,10 +192,9 @@ fn of_mysql(number: u16) -> Failure {
         // lock wait timeout, deadlock, record has changed since last read
         1205 | 1213 | 1020 => Failure::Contention,
         1062 | 1586 => Failure::Duplicate,
-        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only
-        1040 | 1053 | 1021 | 1114 | 1203 | 1226 | 1317 | 1927 | 1969 | 3024 | 1290 | 1792 | 1836 | 2006 | 2013 => {
-            Failure::Unavailable
-        }
+        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only, no part of a cluster
+        1040 | 1053 | 1021 | 1114 | 1203 | 1226 | 1317 | 1927 | 1969 | 3024 | 1290 | 1792 | 1836 | 1047 | 2006
+        | 2013 => Failure::Unavailable,
         // connections that are refused: access denied, unknown database, blocked or unknown host, locked account, expired
         // password, TLS required
         1044 | 1045 | 1049 | 1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 3159 | 4151 => Failure::Unavailable,

@@ -140,6 +140,9 @@ impl Sessions {
                     for statement in sessions.settings.iter() {
                         connection.execute(AssertSqlSafe(statement.as_str())).await?;
                     }
+                    if sessions.dialect == Dialect::MySql {
+                        catch_up(connection).await?;
+                    }
                     if is_read_only(connection, sessions.dialect).await? {
                         sessions.read_only.note();
                     }
@@ -166,6 +169,16 @@ pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialec
             Ok(row.try_get::<i64, _>(0)? != 0)
         }
     }
+}
+
+/// Waits until a node of Galera has applied what its cluster has committed so far. After a failover the session may lead to a node that
+/// still has changes to apply, which an earlier session has read or written.
+async fn catch_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
+    let variable = connection.fetch_optional("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").await?;
+    if variable.is_some_and(|row| row.try_get::<String, _>(1).is_ok_and(|value| value == "ON")) {
+        connection.execute("SET STATEMENT wsrep_sync_wait = 1 FOR SELECT 1").await?;
+    }
+    Ok(())
 }
 
 /// Whether a pooler between here and PostgreSQL gives each transaction another session: if it does, a second connection gets the session
