@@ -38,6 +38,26 @@ fn migrations_have_numbers_without_gaps() {
     assert!(numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).expect("few migrations")), "{numbers:?}");
 }
 
+/// An index of PostgreSQL that may exist is built beside running servers, before its migration; another one stops all writes to its table.
+#[test]
+fn migrations_make_indexes_that_may_exist() {
+    // The migrations before this rule.
+    const LAST_BEFORE: u32 = 44;
+    for path in files().into_iter().filter(|path| path.starts_with("migrations/postgres")) {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
+        let number: u32 = name.split('_').next().and_then(|number| number.parse().ok()).expect("a number");
+        let text = read(&path);
+        let made_here = |statement: &str| {
+            let table = statement.split(" ON ").nth(1).and_then(|rest| rest.split_whitespace().next());
+            table.is_some_and(|table| text.contains(&format!("CREATE TABLE {table} ")))
+        };
+        for statement in text.split(';').map(str::trim_start).filter(|statement| statement.contains("CREATE INDEX ")) {
+            let may_exist = statement.contains("CREATE INDEX IF NOT EXISTS ");
+            assert!(number <= LAST_BEFORE || may_exist || made_here(statement), "{name}: IF NOT EXISTS: {statement}");
+        }
+    }
+}
+
 #[test]
 fn every_crate_takes_part_in_what_the_workspace_sets() {
     for package in WORKSPACE.workspace_packages() {

@@ -13,6 +13,7 @@ use sqlx::{AnyConnection, Connection, Executor, Row};
 use super::config::StoreConfig;
 use super::dialect::Dialect;
 use super::failure::{self, Failure};
+use super::online_index;
 use crate::OpenError;
 
 static SQLITE: Migrator = sqlx::migrate!("../../migrations/sqlite");
@@ -83,13 +84,13 @@ async fn try_once(
 ) -> Result<(), OpenError> {
     if !are_sessions_shared {
         let (settings, lock_statement) = match dialect {
-            Dialect::Sqlite => return migrate(connection, dialect, &config.server_version).await,
+            Dialect::Sqlite => return migrate(connection, (dialect, false), &config.server_version).await,
             Dialect::Postgres => (SETTINGS_POSTGRES, LOCK_POSTGRES),
             Dialect::MySql => (SETTINGS_MYSQL, LOCK_MYSQL),
         };
         connection.execute(settings).await.map_err(OpenError::Migrate)?;
         lock(connection, lock_statement, config.migration_wait).await?;
-        let migrated = migrate(connection, dialect, &config.server_version).await;
+        let migrated = migrate(connection, (dialect, dialect == Dialect::Postgres), &config.server_version).await;
         // PostgreSQL releases the lock with the session, which ends with the migration.
         if dialect == Dialect::MySql {
             connection.execute(UNLOCK_MYSQL).await.map_err(OpenError::Migrate)?;
@@ -101,7 +102,7 @@ async fn try_once(
         tx.execute(statement).await.map_err(OpenError::Migrate)?;
     }
     lock(&mut tx, LOCK_TRANSACTION_POSTGRES, config.migration_wait).await?;
-    migrate(&mut tx, dialect, &config.server_version).await?;
+    migrate(&mut tx, (dialect, false), &config.server_version).await?;
     tx.execute(DEALLOCATE_POSTGRES).await.map_err(OpenError::Migrate)?;
     tx.commit().await.map_err(OpenError::Migrate)
 }
@@ -123,7 +124,11 @@ async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Dur
     Err(OpenError::Migrating { waited: wait })
 }
 
-async fn migrate(connection: &mut AnyConnection, dialect: Dialect, server_version: &str) -> Result<(), OpenError> {
+async fn migrate(
+    connection: &mut AnyConnection,
+    (dialect, builds_indexes_first): (Dialect, bool),
+    server_version: &str,
+) -> Result<(), OpenError> {
     let known = match dialect {
         Dialect::Sqlite => &SQLITE,
         Dialect::Postgres => &POSTGRES,
@@ -161,6 +166,9 @@ async fn migrate(connection: &mut AnyConnection, dialect: Dialect, server_versio
         is_first = false;
         if !applied.is_empty() {
             tracing::info!(migration = migration.version, description = %migration.description, "migrating the database");
+            if builds_indexes_first {
+                online_index::build(connection, migration.sql.as_str()).await?;
+            }
         }
         connection.apply(MIGRATIONS_TABLE, migration).await.map_err(migrate_error)?;
     }

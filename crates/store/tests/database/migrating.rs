@@ -84,6 +84,49 @@ async fn a_migration_that_waits_for_a_table_holds_up_no_running_server_for_long(
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_index_is_built_beside_running_servers() {
+    const BUILDS: &str = "FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' \
+                          AND pid <> pg_backend_pid() AND query LIKE '% INDEX CONCURRENTLY %run_open_list%'";
+    for place in shared_places().await.filter(is_postgres) {
+        SqlStore::open(&place.config).await.unwrap().close().await;
+        place.execute("DROP INDEX run_open_list").await;
+        place.execute("DELETE FROM _sqlx_migrations WHERE version = 24").await;
+        let mut holder = AnyConnection::connect(&place.url).await.unwrap();
+        let mut held = holder.begin().await.unwrap();
+        held.execute("LOCK TABLE run IN ROW EXCLUSIVE MODE").await.unwrap();
+        let is_being_built = async || {
+            let limit = Instant::now() + LIMIT;
+            while place.number(&format!("SELECT COUNT(*) {BUILDS}")).await == 0 {
+                assert!(Instant::now() < limit, "nothing is built concurrently");
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        // A server that dies in the midst of it leaves an index that is not used.
+        let dies = async {
+            is_being_built().await;
+            place.execute(&format!("SELECT CAST(pg_terminate_backend(pid) AS VARCHAR) {BUILDS}")).await;
+        };
+        let (store, ()) = timeout(LIMIT, async { tokio::join!(SqlStore::open(&place.config), dies) }).await.unwrap();
+        store.unwrap_err();
+        assert_eq!(place.number("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid").await, 1);
+        // Dropping that one waits for the same transaction, and holds up no one either.
+        let others = async {
+            is_being_built().await;
+            timeout(LIMIT, place.execute("UPDATE run SET attempt = attempt")).await.unwrap();
+            held.rollback().await.unwrap();
+        };
+        let (store, ()) = timeout(LIMIT, async { tokio::join!(SqlStore::open(&place.config), others) }).await.unwrap();
+        store.unwrap().close().await;
+        holder.close().await.unwrap();
+        assert_eq!(place.number("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid").await, 0);
+        let index = "SELECT COUNT(*) FROM pg_indexes WHERE indexname = 'run_open_list'";
+        assert_eq!(place.number(index).await, 1);
+        assert_eq!(place.number("SELECT COUNT(*) FROM _sqlx_migrations WHERE version = 24").await, 1);
+        place.end().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_database_of_another_build_is_refused_by_the_number_of_its_migration() {
     for place in Place::all().await {
         SqlStore::open(&place.config).await.unwrap().close().await;

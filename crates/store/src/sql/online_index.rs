@@ -1,0 +1,96 @@
+//! Indexes of missing migrations, built beside running servers.
+//!
+//! A migration of PostgreSQL is one transaction, in which building an index of a large table would stop all writes to it. So the indexes
+//! that a migration makes unless they exist are built before it, concurrently; the migration then finds them. MySQL and MariaDB build
+//! indexes beside other writes anyway, and SQLite has one server, which waits.
+
+use sqlx::{AnyConnection, AssertSqlSafe, Executor, Row};
+
+use super::failure::{self, Failure};
+use crate::OpenError;
+
+/// How a statement begins that builds an index unless it exists.
+const BEGINNING: &str = "CREATE INDEX IF NOT EXISTS ";
+/// A concurrent build waits for all transactions that began before it, and nothing waits behind it.
+const WAIT_FOR_TRANSACTIONS: &str = "SET lock_timeout = '60s'";
+const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
+
+/// An index that a migration makes.
+#[derive(Debug, PartialEq, Eq)]
+struct Index<'a> {
+    name: &'a str,
+    /// The statement after the name.
+    rest: &'a str,
+}
+
+/// Builds the indexes that a migration makes unless they exist.
+///
+/// # Errors
+/// [`OpenError::TableInUse`] if another client has had a transaction open for too long.
+pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Result<(), OpenError> {
+    let text = without_comments(migration);
+    for index in indexes(&text) {
+        tracing::info!(index = index.name, "building an index beside running servers");
+        connection.execute(WAIT_FOR_TRANSACTIONS).await.map_err(OpenError::Migrate)?;
+        drop_half_built(connection, index.name).await?;
+        let statement = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS {} {}", index.name, index.rest);
+        let built = connection.execute(AssertSqlSafe(statement)).await;
+        connection.execute(WAIT_FOR_TABLES).await.map_err(OpenError::Migrate)?;
+        match built {
+            Ok(_) => {}
+            Err(source) if failure::classify(&source) == Failure::Contention => {
+                return Err(OpenError::TableInUse { source });
+            }
+            // The migration makes the table or the column itself, and then the index.
+            Err(error) if failure::classify(&error) == Failure::Statement => {
+                tracing::debug!(%error, index = index.name, "the migration builds this index");
+            }
+            Err(error) => return Err(OpenError::Migrate(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Drops what is left of a build that was interrupted: an index that no statement uses.
+async fn drop_half_built(connection: &mut AnyConnection, name: &str) -> Result<(), OpenError> {
+    let is_half_built = format!(
+        "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_index WHERE indexrelid = to_regclass('{name}') AND NOT indisvalid"
+    );
+    let row = connection.fetch_one(AssertSqlSafe(is_half_built)).await.map_err(OpenError::Migrate)?;
+    if row.try_get::<i64, _>(0).map_err(OpenError::Migrate)? > 0 {
+        let drop = format!("DROP INDEX CONCURRENTLY {name}");
+        connection.execute(AssertSqlSafe(drop)).await.map_err(OpenError::Migrate)?;
+    }
+    Ok(())
+}
+
+fn without_comments(migration: &str) -> String {
+    let lines = migration.lines().map(|line| line.split("--").next().unwrap_or_default().trim());
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+fn indexes(text: &str) -> impl Iterator<Item = Index<'_>> {
+    let statements = text.split(';').filter_map(|statement| statement.trim().strip_prefix(BEGINNING));
+    statements.filter_map(|statement| {
+        let (name, rest) = statement.trim().split_once(' ')?;
+        Some(Index { name, rest: rest.trim() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indexes_that_may_exist_are_found() {
+        let text = without_comments(
+            "-- CREATE INDEX IF NOT EXISTS no ON a (b);\nCREATE TABLE a (b INT); -- ;\n\
+             CREATE INDEX plain ON a (b);\nCREATE INDEX IF NOT EXISTS one ON a (b)\n    WHERE b = 'x';\n\
+             CREATE INDEX IF NOT EXISTS two ON a (b, c);\n",
+        );
+        let found: Vec<Index<'_>> = indexes(&text).collect();
+        let (one, two) =
+            (Index { name: "one", rest: "ON a (b) WHERE b = 'x'" }, Index { name: "two", rest: "ON a (b, c)" });
+        assert_eq!(found, [one, two]);
+    }
+}
