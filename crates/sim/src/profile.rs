@@ -226,6 +226,8 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         continue_max: Duration::from_secs(10),
         // A simulated database answers within milliseconds; this is as if it took half a second.
         whole_backlog_share: 200,
+        // Within what the checker grants a chain of runs.
+        whole_backlog_within: Duration::from_secs(1),
         adopt_page: page,
         adopt_jobs_max: page,
         sweep_page: page,

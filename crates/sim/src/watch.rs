@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rondel_core::outcome::is_provisional;
-use rondel_core::{NamespaceId, NodeId, RunId, Timestamp};
+use rondel_core::{NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::catalog::JobQuery;
@@ -95,6 +95,11 @@ pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::S
     }
 }
 
+/// Whether an edit may open a run again: one that a pause has skipped, and whose fire is still ahead when the job is resumed.
+fn may_be_reopened(status: RunStatus, reason: Option<Reason>) -> bool {
+    status == RunStatus::Skipped && reason == Some(Reason::Paused)
+}
+
 /// Checks that a verdict is final, unless it was given without a report of the executor, which may come late.
 pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
     let ids: Vec<RunId> = batch.iter().map(|finish| finish.run).collect();
@@ -105,6 +110,7 @@ pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
         if let Some((status, reason, attempt)) = known
             && (status, attempt) != (run.status, run.attempt)
             && !(is_provisional(status, reason) && attempt == run.attempt)
+            && !may_be_reopened(status, reason)
         {
             let what =
                 format!("run {}: {status} of attempt {attempt} became {} of {}", run.id, run.status, run.attempt);
