@@ -237,7 +237,7 @@ mod tests {
         for code in ["08006", "28000", "28P01", "3D000", "53300", "55000", "57P01", "57P03"] {
             assert_eq!(of_postgres(code), Failure::Unavailable, "{code}");
         }
-        for number in [1040, 1044, 1045, 1049, 1129, 1130, 1698, 4151] {
+        for number in [1040, 1044, 1045, 1047, 1049, 1129, 1130, 1698, 4151] {
             assert_eq!(of_mysql(number), Failure::Unavailable, "{number}");
         }
         let closed = Error::Protocol("expected to read 5 bytes, got 0 bytes at EOF".to_owned());
