@@ -2,9 +2,8 @@
 
 use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
-use rondel_core::{AppId, ExecutorId, JobId, NodeId, Reason, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, Timestamp};
 
-use super::open::OwnLease;
 use crate::ledger::{CancelAsked, CancelElsewhere};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -60,6 +59,16 @@ const INSERT_CANCELS: Statement = Statement {
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) {values:iti} {or_ignore}",
 };
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id, epoch FROM node ORDER BY id" };
+/// There is no index of open runs by job: each run would pay for it. The open runs of a node's lease have an index, and are few.
+pub(in crate::sql) const READ_OPEN: Statement = Statement {
+    name: "read_open",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+         AND job_id = ? AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
+    ),
+};
 pub(in crate::sql) const READ_OPEN_OF_FIRE: Statement = Statement {
     name: "read_open_of_fire",
     text: concat!(
@@ -195,10 +204,8 @@ impl Cancel for SqlStore {
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
             let mut columns = Reader::new(&row, "node");
             let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
-            let lease = OwnLease { node: NodeId::new(node), epoch };
-            for query in lease.of_job(self.texts.dialect(), job, app, limit) {
-                open.append(&mut rows::runs(&self.rows(query).await?)?);
-            }
+            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(app).int(app).int(limit.into());
+            open.append(&mut rows::runs(&self.rows(query).await?)?);
         }
         open.sort_by_key(|run| run.id);
         open.truncate(usize::try_from(limit).unwrap_or(usize::MAX));

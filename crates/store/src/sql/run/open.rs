@@ -1,13 +1,12 @@
-//! The open runs of one or some jobs at a node. Of the indexes of open runs, one is by job.
+//! The open runs of some jobs at a node.
 //!
 //! PostgreSQL reads the index by job only if the statement asks for one job at a time, in the order of that index. Its statistics may be from
 //! a time when few runs were open: by them, all open runs of the node are one row, and a statement with a list of jobs reads all of them.
 
-use rondel_core::{JobId, NodeId, RunStatus};
+use rondel_core::{NodeId, RunStatus};
 
 use crate::sql::dialect::Dialect;
 use crate::sql::query::{CHUNK_MAX, Query, Statement};
-use crate::sql::rows::run_columns;
 
 pub(in crate::sql) const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
@@ -34,53 +33,6 @@ const READ_EACH_JOB_WITH_OPEN: Statement = Statement {
            AND status = ? AND job_id >= v.column1 AND job_id <= v.column1 AND node_epoch < ? \
            ORDER BY job_id LIMIT 1) AS found",
 };
-
-pub(in crate::sql) const READ_OPEN_OF_JOB: Statement = Statement {
-    name: "read_open_of_job",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
-         AND job_id = ? AND node_epoch = ? AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
-    ),
-};
-/// Ordered twice: first as the index is, which PostgreSQL would not read otherwise.
-const READ_OPEN_OF_JOB_BY_INDEX: Statement = Statement {
-    name: "read_open_of_job_by_index",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM (SELECT ",
-        run_columns!(),
-        " FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
-         AND status = ? AND job_id >= ? AND job_id <= ? AND node_epoch = ? AND cancel_by IS NULL AND (? = 0 OR app_id = ?) \
-         ORDER BY job_id) AS run ORDER BY id LIMIT ?"
-    ),
-};
-
-/// Open runs of a node under one epoch.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OwnLease {
-    pub(super) node: NodeId,
-    pub(super) epoch: i64,
-}
-
-impl OwnLease {
-    /// Queries that find those of a job without a request to cancel, each at most `limit` in the order of their ids. With an app other
-    /// than 0, only runs of that app.
-    pub(super) fn of_job(self, dialect: Dialect, job: JobId, app: i64, limit: u32) -> Vec<Query> {
-        let conditions = |query: Query| query.int(self.epoch).int(app).int(app).int(limit.into());
-        let by_index = |status: &RunStatus| {
-            let query = Query::new(&READ_OPEN_OF_JOB_BY_INDEX).int(self.node.get()).text(status.as_str());
-            conditions(query.int(job.get()).int(job.get()))
-        };
-        if dialect.has_lateral() {
-            OPEN.iter().map(by_index).collect()
-        } else {
-            vec![conditions(Query::new(&READ_OPEN_OF_JOB).int(self.node.get()).int(job.get()))]
-        }
-    }
-}
 
 /// Open runs of a node under the epochs below one.
 #[derive(Clone, Copy, Debug)]
