@@ -97,14 +97,25 @@ impl Cluster for Pair {
     }
 }
 
+/// Where the one that takes the writes listens.
+pub(super) fn place_of(cluster: &impl Cluster) -> String {
+    format!("127.0.0.1:{}", cluster.port())
+}
+
+/// An address that leads there, and the URL of the database by it.
+pub(super) async fn address_of(cluster: &impl Cluster) -> (Proxy, String) {
+    let address = Proxy::start(&place_of(cluster)).await;
+    let url = cluster.url().replace(&place_of(cluster), address.url.trim_start_matches("http://"));
+    (address, url)
+}
+
 fn number(name: &str, otherwise: usize) -> usize {
     variable(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Fails over again and again while jobs fire, judges what has become of their runs.
+/// Fails over again and again while jobs fire, and judges what has become of their runs.
 async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
-    let address = Proxy::start(&format!("127.0.0.1:{}", cluster.port())).await;
-    let url = cluster.url().replace(&cluster.port().to_string(), address.url.rsplit(':').next().expect("a port"));
+    let (address, url) = address_of(&cluster).await;
     let db = ScratchDb::given(backend, &url);
     let journal = Journal::new();
     let [first, second] = [server(&db, &[]).await, server(&db, &[]).await];
@@ -122,7 +133,7 @@ async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
     for round in 0..rounds {
         let end = if round % 2 == 0 { End::Killed } else { End::Frozen };
         cluster.fail(end).await;
-        address.redirect(&format!("127.0.0.1:{}", cluster.port()));
+        address.redirect(&place_of(&cluster));
         cluster.takes_writes().await;
         let back_ms = wall_clock_ms();
         let first_ms = wait_until(LIMIT, "handlers begin again", async || {

@@ -7,9 +7,8 @@ use rondel_tests::{Backend, Method, Process, ScratchDb, Signal, left_out_without
 use serde_json::json;
 
 use super::database::free_port;
-use super::failover::{Cluster, End};
+use super::failover::{Cluster, End, address_of, place_of};
 use super::mariadb::MariaDb;
-use super::proxy::Proxy;
 use super::stage::{job, server};
 
 /// Where Debian's package `galera-4` has the library, which MariaDB loads.
@@ -21,7 +20,6 @@ pub(super) struct Galera {
     nodes: Vec<Node>,
     /// Of every node, for each to find the others.
     addresses: String,
-    last_end: Option<End>,
 }
 
 struct Node {
@@ -41,7 +39,7 @@ impl Galera {
             nodes.push(Node { database: MariaDb::installed()?, group_port: free_port() });
         }
         let addresses = nodes.iter().map(|node| format!("127.0.0.1:{}", node.group_port)).collect::<Vec<_>>().join(",");
-        let mut galera = Self { nodes, addresses, last_end: None };
+        let mut galera = Self { nodes, addresses };
         galera.up(0, &["--wsrep-new-cluster".to_owned()]).await;
         let first = &galera.nodes[0].database;
         first.set_up();
@@ -111,7 +109,6 @@ impl Cluster for Galera {
     }
 
     async fn fail(&mut self, end: End) {
-        self.last_end = Some(end);
         self.nodes[0].database.process().signal(match end {
             End::Killed => Signal::KILL,
             End::Frozen => Signal::STOP,
@@ -133,12 +130,11 @@ impl Cluster for Galera {
 
     /// The node that failed comes back.
     async fn mend(&mut self) {
-        match self.last_end {
-            Some(End::Killed) => {
-                let position = self.position(2);
-                self.up(2, &[format!("--wsrep-start-position={position}")]).await;
-            }
-            _ => self.nodes[2].database.process().signal(Signal::CONT),
+        if self.nodes[2].database.process().has_ended().is_some() {
+            let position = self.position(2);
+            self.up(2, &[format!("--wsrep-start-position={position}")]).await;
+        } else {
+            self.nodes[2].database.process().signal(Signal::CONT);
         }
         self.is_whole().await;
     }
@@ -147,8 +143,7 @@ impl Cluster for Galera {
 #[tokio::test]
 async fn a_session_at_another_node_reads_all_that_was_committed() {
     let Some(mut galera) = Galera::start().await else { return };
-    let address = Proxy::start(&format!("127.0.0.1:{}", galera.port())).await;
-    let url = galera.url().replace(&galera.port().to_string(), address.url.rsplit(':').next().expect("a port"));
+    let (address, url) = address_of(&galera).await;
     let db = ScratchDb::given(Backend::Mysql, &url);
     let server = server(&db, &[]).await;
     let api = server.api();
@@ -162,7 +157,7 @@ async fn a_session_at_another_node_reads_all_that_was_committed() {
     .await;
     api.post("/api/v1/jobs", job("late", json!({}), json!({"schedule": null}))).await.expect(201);
     galera.fail(End::Killed).await;
-    address.redirect(&format!("127.0.0.1:{}", galera.port()));
+    address.redirect(&place_of(&galera));
     wait_until(LIMIT, "the job is read at the next node", async || {
         let answer = api.try_answer(api.request(Method::GET, "/api/v1/jobs/late")).await?;
         assert_ne!(answer.status, 404, "{answer:?}");
