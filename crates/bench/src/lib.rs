@@ -2,6 +2,7 @@
 //! that sends the same statements to the same tables without any of them. The command line is `rondel bench`.
 //!
 //! - [`run`] is one measurement: [`Plan`] in, [`Report`] out; `steady`, `burst` and `idle` are the three kinds;
+//! - [`find_max`] repeats `steady` to find the highest rate that keeps within a bound;
 //! - `test_server` assembles a server as the product does, `fleet` the executors (here, or as processes of their own),
 //!   `load` the jobs;
 //! - `metered` wraps the store and records what was claimed, when results became durable, and how long statements took;
@@ -17,6 +18,7 @@ mod error;
 mod fleet;
 mod histogram;
 mod load;
+mod max;
 mod metered;
 mod plan;
 mod probe;
@@ -31,6 +33,7 @@ mod xxl;
 
 pub use error::BenchError;
 pub use fleet::{ExecutorPlan, run_executor};
+pub use max::{Bounds, MaxReport, Round, find_max};
 pub use plan::{Flood, Mode, Plan};
 pub use report::{Counts, Cpu, Durability, Lateness, Memory, Probe, ProbeLane, Report, StoreCall};
 pub use seed::{SeedPlan, Seeded, seed};

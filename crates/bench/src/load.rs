@@ -21,8 +21,8 @@ const CHUNK: u32 = 4_096;
 /// When jobs fire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fires {
-    /// Each second, from this instant on.
-    EachSecond(Timestamp),
+    /// Each second, from this instant on, and not after `last`.
+    EachSecond { from: Timestamp, last: Option<Timestamp> },
     /// Once, at this instant.
     Once(Timestamp),
     /// Once each, one second after the other, from this instant on.
@@ -136,7 +136,8 @@ fn made_all(created: &[Created]) -> Result<(), BenchError> {
 
 fn definition(prefix: &str, number: u32, fires: Fires) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
     let (schedule, at) = match fires {
-        Fires::EachSecond(from) => (json!({"every": "1s"}), Some(from)),
+        Fires::EachSecond { from, last: None } => (json!({"every": "1s"}), Some(from)),
+        Fires::EachSecond { from, last: Some(last) } => (json!({"every": "1s", "end_at": last}), Some(from)),
         Fires::Once(at) => (json!({"at": at}), Some(at)),
         Fires::OneByOne(from) => {
             let at = Timestamp::from_secs(from.second() + i64::from(number));
@@ -158,7 +159,8 @@ mod tests {
     fn definitions_are_right() {
         let at = Timestamp::from_secs(4_000_000_000);
         for (fires, first) in [
-            (Fires::EachSecond(at), Some(at)),
+            (Fires::EachSecond { from: at, last: None }, Some(at)),
+            (Fires::EachSecond { from: at, last: Some(at) }, Some(at)),
             (Fires::Once(at), Some(at)),
             (Fires::OneByOne(at), Some(Timestamp::from_secs(4_000_000_009))),
         ] {

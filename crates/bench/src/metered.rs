@@ -49,6 +49,13 @@ pub(crate) struct Metrics {
     ignored: Option<JobId>,
 }
 
+impl Metrics {
+    /// Whether every claimed run has a verdict.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.open.is_empty()
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Metered {
     inner: Arc<SqlStore>,

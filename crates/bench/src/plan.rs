@@ -55,6 +55,8 @@ pub struct Plan {
     pub database_pid: Option<u32>,
     /// An additional run that prints gibibyte after gibibyte; `None` for none.
     pub flood: Option<Flood>,
+    /// Whether the jobs of [`Mode::Steady`] end soon after the measurement, so that another one may follow on the same database.
+    pub ends: bool,
     /// How long each probe lasts; zero for no probe.
     pub probe: Duration,
 }

@@ -206,6 +206,12 @@ impl Probe {
 }
 
 impl Report {
+    /// Adds what the probes found before and after; nothing if there were none.
+    pub(crate) fn add_probe(&mut self, before: Vec<ProbeLane>, after: Vec<ProbeLane>) {
+        let rate = (self.mode == Mode::Steady).then_some(self.runs_per_second);
+        self.probe = (!before.is_empty() || !after.is_empty()).then(|| Probe::new(before, after, rate));
+    }
+
     /// The report as lines of names and values.
     #[must_use]
     pub fn lines(&self) -> Vec<(String, String)> {

@@ -14,7 +14,7 @@ use crate::metered::{Metered, Metrics};
 use crate::plan::{Mode, Plan};
 use crate::probe::probe;
 use crate::recorder::{Seen, Window};
-use crate::report::{Counts, Cpu, Durability, Lateness, Memory, Probe, Report, StoreCall};
+use crate::report::{Counts, Cpu, Durability, Lateness, Memory, ProbeLane, Report, StoreCall};
 use crate::test_server::{Claims, TestServer};
 use crate::usage::{self, Usage};
 use crate::witness::Witness;
@@ -28,6 +28,12 @@ const CREATED_PER_SECOND: u32 = 2_000;
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
+/// How long the jobs of a measurement that ends go on after the window: the window has the whole cost of claiming ahead.
+const TAIL: Duration = Duration::from_secs(5);
+/// How long no run must be open then.
+const QUIET: Duration = Duration::from_secs(2);
+/// How long the runs of such a measurement may take until all have a verdict.
+const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far ahead idle jobs are due: years.
 const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 
@@ -36,7 +42,17 @@ const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// # Errors
 /// Those of [`BenchError`].
 pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
-    let load_before = usage::load();
+    let store = open(plan).await?;
+    let before = probe_unless_idle(&store, plan).await?;
+    let mut report = measure(&store, plan).await?;
+    let after = probe_unless_idle(&store, plan).await?;
+    store.close().await;
+    report.add_probe(before, after);
+    Ok(report)
+}
+
+/// Opens the database, and refuses one that is in use.
+pub(crate) async fn open(plan: &Plan) -> Result<Arc<SqlStore>, BenchError> {
     let defaults = StoreConfig::default();
     let pool_size = defaults.pool_size * plan.nodes.max(1);
     let config = StoreConfig { url: plan.database.clone(), pool_size, ..defaults };
@@ -44,15 +60,13 @@ pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
     if !plan.reuse {
         load::check_empty(&store).await?;
     }
+    Ok(store)
+}
+
+/// Probes the database, unless the plan is without a probe.
+pub(crate) async fn probe_unless_idle(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<ProbeLane>, BenchError> {
     let probes = plan.mode != Mode::Idle && !plan.probe.is_zero();
-    let before = if probes { probe(&store, plan).await? } else { Vec::new() };
-    let outcome = measure(&store, plan).await?;
-    let after = if probes { probe(&store, plan).await? } else { Vec::new() };
-    store.close().await;
-    let mut report = outcome.report(plan, load_before);
-    let rate = (plan.mode == Mode::Steady).then_some(report.runs_per_second);
-    report.probe = probes.then(|| Probe::new(before, after, rate));
-    Ok(report)
+    if probes { probe(store, plan).await } else { Ok(Vec::new()) }
 }
 
 /// The observations of the window.
@@ -92,7 +106,13 @@ impl Cost {
     }
 }
 
-async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
+/// Measures once on an open database.
+pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Report, BenchError> {
+    let load_before = usage::load();
+    Ok(observe(store, plan).await?.report(plan, load_before))
+}
+
+async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchError> {
     let metered = Arc::new(Metered::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
@@ -127,7 +147,10 @@ async fn drive(
     let (fires, window) = match plan.mode {
         Mode::Idle => (None, window(clock::now().ceil_second(), plan.warm_up, plan.seconds)),
         Mode::Burst => (Some(Fires::Once(first)), window(first, 0, 1)),
-        Mode::Steady => (Some(Fires::EachSecond(first)), window(first, plan.warm_up, plan.seconds)),
+        Mode::Steady => {
+            let window = window(first, plan.warm_up, plan.seconds);
+            (Some(Fires::EachSecond { from: first, last: last_fire(plan, window) }), window)
+        }
     };
     if let Some(flood) = plan.flood {
         let begins_at = first - Duration::from_secs(1);
@@ -140,7 +163,33 @@ async fn drive(
     };
     fleet.measure(window).await?;
     let outcome = watch(plan, metered, &mut fleet, window).await?;
+    if let Some(last) = last_fire(plan, window) {
+        clock::sleep_until(last).await;
+        settled(metered).await?;
+    }
     Ok((Outcome { create, ..outcome }, fleet))
+}
+
+/// The last instant at which the jobs fire; `None` if they go on.
+fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
+    (plan.mode == Mode::Steady && plan.ends).then(|| Timestamp::from_millis(window.to_ms) + TAIL)
+}
+
+/// Waits until every run has a verdict, and none is claimed any more.
+async fn settled(metered: &Metered) -> Result<(), BenchError> {
+    let start = Instant::now();
+    let mut quiet_since = start;
+    while quiet_since.elapsed() < QUIET {
+        if start.elapsed() > SETTLED_TIMEOUT {
+            let message = "the runs of an overloaded round had no verdicts five minutes later: begin with fewer jobs";
+            return Err(BenchError::void(message));
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if !metered.read(Metrics::is_settled) {
+            quiet_since = Instant::now();
+        }
+    }
+    Ok(())
 }
 
 fn window(first: Timestamp, warm_up: u32, seconds: u32) -> Window {

@@ -1,7 +1,9 @@
 //! `rondel bench`: measures the throughput of this machine and a database.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand, ValueEnum};
-use rondel_bench::{BenchError, ExecutorPlan, Plan, SeedPlan, XxlPlan};
+use rondel_bench::{BenchError, Bounds, ExecutorPlan, MaxReport, Plan, SeedPlan, XxlPlan};
 
 use crate::config::{Database, DatabaseParser, Length};
 use crate::exit::{Exit, Failure};
@@ -9,6 +11,11 @@ use crate::format::{Format, FormatArgs};
 use crate::table::Table;
 use crate::telemetry::{LogFormat, TelemetrySettings};
 use crate::{output, runtime, telemetry};
+
+/// How late a start may be with `--mode max`.
+const LATE_MAX: Duration = Duration::from_millis(100);
+/// The highest rate that `--mode max` tries.
+const JOBS_MAX: u32 = 1_000_000;
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
 /// the database alone. Needs an empty database, which is left with what was measured.
@@ -21,10 +28,16 @@ pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(long, value_enum, default_value_t = Mode::Steady)]
     mode: Mode,
-    /// How many jobs: runs per second of steady, runs of burst
+    /// How many jobs: runs per second of steady, runs of burst, runs per second with which max begins
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     jobs: u32,
-    /// How long to measure; burst ignores it, and ends with its last result
+    /// With max, how late a start may be at the 99th percentile [default: 100ms]
+    #[arg(long, value_name = "LENGTH")]
+    late_max: Option<Length>,
+    /// With max, the highest rate that is tried [default: 1000000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    jobs_max: Option<u32>,
+    /// How long to measure; burst ignores it, and ends with its last result. Of max, each round
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
     /// How long to run before measuring
@@ -106,6 +119,41 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
     })
 }
 
+/// Finds the highest rate.
+fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Failure> {
+    runtime::serve(|stop| async move {
+        let measured = tokio::select! {
+            measured = rondel_bench::find_max(plan, bounds, |round| output::talk(&round.sentence())) => measured,
+            () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
+        };
+        let report = measured.map_err(not_measured)?;
+        match format.format {
+            Format::Json | Format::Jsonl | Format::Yaml => {
+                output::document(&serde_json::to_string(&report)?, format.format)
+            }
+            Format::Table | Format::Wide | Format::Name => {
+                let mut rounds = Table::new(&MaxReport::HEADINGS);
+                report.rows().into_iter().for_each(|row| rounds.add(row));
+                output::data(&format!("{}\n\n{}", rounds.render(false), facts(report.lines())))
+            }
+        }
+    })
+}
+
+fn not_measured(error: BenchError) -> Failure {
+    match error {
+        BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
+        error => Failure::of("nothing was measured", &error),
+    }
+}
+
+/// Names and values as lines.
+fn facts(lines: Vec<(String, String)>) -> String {
+    let mut table = Table::new(&["", ""]);
+    lines.into_iter().for_each(|(name, value)| table.add(vec![name, value]));
+    table.render(true)
+}
+
 #[derive(Debug, Args)]
 struct ExecutorArgs {
     /// The servers' URLs
@@ -148,6 +196,8 @@ enum Mode {
     Burst,
     /// Jobs that are not due
     Idle,
+    /// steady again and again, to find the highest rate that starts in time
+    Max,
 }
 
 impl BenchArgs {
@@ -168,27 +218,37 @@ impl BenchArgs {
             Some(BenchCommand::Seed(args)) => return seed(args, format),
             None => {}
         }
+        let bounds = self.bounds()?;
         let plan = self.plan()?;
+        if let Some(bounds) = bounds {
+            return find_max(&plan, bounds, format);
+        }
         runtime::serve(|stop| async move {
             let measured = tokio::select! {
                 measured = rondel_bench::run(&plan) => measured,
                 () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
             };
-            let report = measured.map_err(|error| match error {
-                BenchError::NotEmpty { .. } => Failure::refused(error.to_string()),
-                error => Failure::of("nothing was measured", &error),
-            })?;
+            let report = measured.map_err(not_measured)?;
             match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => {
                     output::document(&serde_json::to_string(&report)?, format.format)
                 }
-                Format::Table | Format::Wide | Format::Name => {
-                    let mut table = Table::new(&["", ""]);
-                    report.lines().into_iter().for_each(|(name, value)| table.add(vec![name, value]));
-                    output::data(&table.render(true))
-                }
+                Format::Table | Format::Wide | Format::Name => output::data(&facts(report.lines())),
             }
         })
+    }
+
+    /// The bounds of `--mode max`; `None` for the other modes.
+    fn bounds(&self) -> Result<Option<Bounds>, Failure> {
+        if self.mode == Mode::Max {
+            let late_max = self.late_max.map_or(LATE_MAX, |length| length.0);
+            return Ok(Some(Bounds { late_max, jobs_max: self.jobs_max.unwrap_or(JOBS_MAX) }));
+        }
+        match (self.late_max, self.jobs_max) {
+            (None, None) => Ok(None),
+            (Some(_), _) => Err(Failure::refused("--late-max is for --mode max")),
+            (None, Some(_)) => Err(Failure::refused("--jobs-max is for --mode max")),
+        }
     }
 
     fn plan(self) -> Result<Plan, Failure> {
@@ -204,7 +264,7 @@ impl BenchArgs {
         let separate = if self.separate { Some(std::env::current_exe()?) } else { None };
         Ok(Plan {
             mode: match self.mode {
-                Mode::Steady => rondel_bench::Mode::Steady,
+                Mode::Steady | Mode::Max => rondel_bench::Mode::Steady,
                 Mode::Burst => rondel_bench::Mode::Burst,
                 Mode::Idle => rondel_bench::Mode::Idle,
             },
@@ -218,6 +278,7 @@ impl BenchArgs {
             slots: self.slots,
             separate,
             database_pid: self.database_pid,
+            ends: false,
             flood: self.flood.map(|flood| match flood {
                 Flood::Log => rondel_bench::Flood::Log,
                 Flood::Null => rondel_bench::Flood::Null,

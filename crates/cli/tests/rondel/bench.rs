@@ -62,11 +62,34 @@ fn idle_fires_nothing() {
     adds_up(&report, 0);
 }
 
+/// Each round has jobs of its own; those before it have ended.
+#[test]
+fn the_highest_rate_is_that_of_the_best_round() {
+    let folder = tempdir().expect("make a folder");
+    let url = format!("sqlite://{}", folder.path().join("bench.db").display());
+    let search = ["--mode", "max", "--jobs", "2", "--jobs-max", "4", "--late-max", "1m", "--probe", "0s"];
+    let ended =
+        run(&[&["bench", "--database", &url, "--seconds", "3", "--warm-up", "1", "-o", "json"], &search[..]].concat());
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let report: Value = serde_json::from_str(&ended.stdout).expect("a report");
+    let rounds = report["rounds"].as_array().expect("rounds");
+    assert_eq!(ended.stderr.lines().filter(|line| line.contains(" runs per second: ")).count(), rounds.len());
+    for round in rounds {
+        let (jobs, measured) = (round["jobs"].as_u64().expect("a rate"), &round["report"]);
+        adds_up(measured, jobs * 3);
+    }
+    let kept =
+        rounds.iter().filter(|round| round["failure"].is_null()).filter_map(|round| round["jobs"].as_u64()).max();
+    assert_eq!(report["highest"]["jobs"].as_u64(), kept, "{report:#}");
+}
+
 #[test]
 fn nonsense_is_refused() {
     let measure = |more: &[&str]| run(&[&["bench", "--database", "sqlite:///nonexistent/x.db"], more].concat());
     measure(&["--jobs", "0"]).refused(2, &["--jobs"]);
     measure(&["--executors", "0"]).refused(2, &["--executors"]);
+    measure(&["--late-max", "1s"]).refused(2, &["--late-max", "--mode max"]);
+    measure(&["--jobs-max", "9"]).refused(2, &["--jobs-max", "--mode max"]);
     measure(&[]).refused(1, &["/nonexistent/x.db"]);
     assert_eq!(run(&["bench"]).code, Some(2));
 }

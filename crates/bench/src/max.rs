@@ -1,0 +1,200 @@
+//! Finds the highest rate at which runs start in time: one measurement after the other on the same database, with twice as many jobs each
+//! time until one fails, and then between the last that was kept and the first that was not.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::BenchError;
+use crate::plan::Plan;
+use crate::report::Report;
+use crate::steps::{measure, open, probe_unless_idle};
+
+/// The search ends when the step to the next rate is less than this part of the rate.
+const STEP_PART: u32 = 10;
+/// Part of the rate that must become durable within the window, in percent. What is missing is at most in flight at the window's ends.
+const DURABLE_PERCENT: f64 = 95.0;
+
+/// One measurement of the search.
+#[derive(Clone, Debug, Serialize)]
+pub struct Round {
+    /// The jobs, which fired each second.
+    pub jobs: u32,
+    /// What was measured.
+    pub report: Report,
+    /// Why the rate was not kept; `None` if it was.
+    pub failure: Option<String>,
+}
+
+/// The result of a search.
+#[derive(Clone, Debug, Serialize)]
+pub struct MaxReport {
+    /// The bound of the 99th percentile of the start's lateness, in milliseconds.
+    pub late_max_ms: f64,
+    /// All measurements, in the order in which they were made.
+    pub rounds: Vec<Round>,
+    /// The best round that was kept, with the probe of the database before and after the search; `None` if none was.
+    pub highest: Option<Report>,
+}
+
+/// The bounds of a search.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// The bound of the 99th percentile of the start's lateness.
+    pub late_max: Duration,
+    /// The highest rate that is tried.
+    pub jobs_max: u32,
+}
+
+/// Searches for the highest rate within these bounds, from `plan.jobs` on. `on_round` is called after each measurement.
+///
+/// # Errors
+/// Those of [`BenchError`]. A round that is too much for the system is no error.
+pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Round)) -> Result<MaxReport, BenchError> {
+    let store = open(plan).await?;
+    let before = probe_unless_idle(&store, plan).await?;
+    let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
+    let (mut search, mut rounds) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new());
+    while let Some(jobs) = search.next {
+        let report = measure(&store, &Plan { jobs, ends: true, ..plan.clone() }).await?;
+        let round = Round { jobs, failure: failure(&report, late_max_ms), report };
+        on_round(&round);
+        search.tried(jobs, round.failure.is_none());
+        rounds.push(round);
+    }
+    let after = probe_unless_idle(&store, plan).await?;
+    store.close().await;
+    let kept = rounds.iter().filter(|round| round.failure.is_none()).max_by_key(|round| round.jobs);
+    let mut highest = kept.map(|round| round.report.clone());
+    if let Some(highest) = &mut highest {
+        highest.add_probe(before, after);
+    }
+    Ok(MaxReport { late_max_ms, rounds, highest })
+}
+
+/// Which rate is tried next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Search {
+    /// The highest rate that was kept.
+    kept: u32,
+    /// The lowest rate that was not.
+    failed: Option<u32>,
+    /// The highest rate that is tried.
+    max: u32,
+    next: Option<u32>,
+}
+
+impl Search {
+    fn new(jobs: u32, max: u32) -> Self {
+        Self { kept: 0, failed: None, max, next: Some(jobs.min(max)) }
+    }
+
+    fn tried(&mut self, jobs: u32, is_kept: bool) {
+        match is_kept {
+            true => self.kept = self.kept.max(jobs),
+            false => self.failed = Some(self.failed.map_or(jobs, |failed| failed.min(jobs))),
+        }
+        let next = match self.failed {
+            None => self.kept.saturating_mul(2).min(self.max),
+            Some(failed) => self.kept.midpoint(failed),
+        };
+        let step = next.saturating_sub(self.kept);
+        self.next = (step > 0 && step >= self.kept / STEP_PART).then_some(next);
+    }
+}
+
+/// Why a rate was not kept.
+fn failure(report: &Report, late_max_ms: f64) -> Option<String> {
+    let counts = &report.counts;
+    let missing = counts.planned.saturating_sub(counts.durable);
+    if missing > 0 {
+        return Some(format!("{missing} of {} fires had no durable verdict in time", counts.planned));
+    }
+    let odd = counts.repeated + counts.early + counts.other_answers;
+    if odd > 0 || counts.started != counts.planned {
+        return Some(format!("{} of {} fires started, {odd} repeated, early or odd", counts.started, counts.planned));
+    }
+    let p99 = report.start_lateness.p99_ms;
+    if p99 > late_max_ms {
+        return Some(format!("p99 of the start is {p99:.1} ms late"));
+    }
+    let durable = 100.0 * report.runs_per_second / f64::from(report.jobs.max(1));
+    (durable < DURABLE_PERCENT).then(|| format!("{durable:.0} % of the rate became durable"))
+}
+
+impl MaxReport {
+    /// The headings of [`rows`](Self::rows).
+    pub const HEADINGS: [&str; 7] =
+        ["RUNS/S", "P50 LATE", "P99 LATE", "LAST DURABLE", "CPU S/1000", "SERVER", "RESULT"];
+
+    /// A row for each round.
+    #[must_use]
+    pub fn rows(&self) -> Vec<Vec<String>> {
+        self.rounds.iter().map(Round::row).collect()
+    }
+
+    /// What was found, as lines of names and values.
+    #[must_use]
+    pub fn lines(&self) -> Vec<(String, String)> {
+        let bound = format!("p99 of the start at most {} ms late", self.late_max_ms);
+        let Some(highest) = &self.highest else {
+            return vec![("highest rate".to_owned(), format!("none: no round was kept, {bound}"))];
+        };
+        let rate = format!("{} runs per second, {bound}", highest.jobs);
+        let mut lines = vec![("highest rate".to_owned(), rate)];
+        lines.extend(highest.lines());
+        lines
+    }
+}
+
+impl Round {
+    /// The round as a sentence.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        let kept = || format!("kept, p99 of the start is {:.1} ms late", self.report.start_lateness.p99_ms);
+        let result = self.failure.as_deref().map_or_else(kept, |failure| format!("not kept, {failure}"));
+        format!("{} runs per second: {result}", self.jobs)
+    }
+
+    fn row(&self) -> Vec<String> {
+        let Report { start_lateness, durability, cpu, memory, .. } = &self.report;
+        vec![
+            self.jobs.to_string(),
+            format!("{:.1} ms", start_lateness.p50_ms),
+            format!("{:.1} ms", start_lateness.p99_ms),
+            format!("{:.0} ms", durability.max_ms),
+            format!("{:.3}", cpu.per_1000_runs_s),
+            format!("{:.0} MB", memory.server_peak_mb),
+            self.failure.clone().unwrap_or_else(|| "kept".to_owned()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The rates that a search tries on a system that keeps at most `capacity`, and what it finds.
+    fn tried(from: u32, capacity: u32) -> (Vec<u32>, u32) {
+        let (mut search, mut tried) = (Search::new(from, 1_000_000), Vec::new());
+        while let Some(jobs) = search.next {
+            tried.push(jobs);
+            assert!(tried.len() < 40, "{tried:?}");
+            search.tried(jobs, jobs <= capacity);
+        }
+        (tried, search.kept)
+    }
+
+    #[test]
+    fn the_highest_rate_is_found_to_a_tenth() {
+        assert_eq!(tried(1_000, 11_300), (vec![1_000, 2_000, 4_000, 8_000, 16_000, 12_000, 10_000, 11_000], 11_000));
+        assert_eq!(tried(8_000, 900).1, 875);
+        assert_eq!(tried(1_000, 0).1, 0);
+        assert_eq!(tried(1, 3), (vec![1, 2, 4, 3], 3));
+        assert_eq!(tried(1_000, u32::MAX).1, 1_000_000);
+        for capacity in [17, 999, 1_000, 1_001, 31_999, 250_000] {
+            let (_, kept) = tried(1_000, capacity);
+            assert!(kept <= capacity && f64::from(kept) * 1.2 >= f64::from(capacity), "{kept} of {capacity}");
+        }
+    }
+}
