@@ -145,9 +145,9 @@ pub(crate) enum Arrival {
 
 /// A run in the table.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all entries are open")]
 enum Entry {
-    Open(OpenRun),
+    /// In an allocation of its own: a table that has just grown is half empty.
+    Open(Box<OpenRun>),
     /// A decision in progress has taken the run out. It puts the run back, hands it on, or ends it.
     Deciding,
 }
@@ -278,7 +278,7 @@ impl OpenRuns {
     /// Takes a run in. The caller has taken out any earlier entry of it.
     pub(crate) fn put(&mut self, ready: Ready, stage: Stage) {
         let run = ready.run.id;
-        let before = self.runs.insert(run, Entry::Open(OpenRun { ready, stage }));
+        let before = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));
         debug_assert!(!matches!(before, Some(Entry::Open(_))), "run {run} has two owners");
     }
 
@@ -286,7 +286,7 @@ impl OpenRuns {
         let entry = self.runs.get_mut(&run)?;
         let Entry::Open(open) = std::mem::replace(entry, Entry::Deciding) else { return None };
         self.taken.push(run);
-        Some(open)
+        Some(*open)
     }
 
     /// Closes the decisions made since the last call. Returns the runs that they have neither put back nor handed on.
@@ -345,7 +345,7 @@ impl OpenRuns {
         let may_go = |entry: &Entry| matches!(entry, Entry::Open(open) if !matches!(open.stage, Stage::Expanding));
         let drained = self.runs.extract_if(|_, entry| may_go(entry));
         let open = |entry| match entry {
-            Entry::Open(open) => Some(open),
+            Entry::Open(open) => Some(*open),
             Entry::Deciding => None,
         };
         drained.filter_map(|(_, entry)| open(entry)).collect()
