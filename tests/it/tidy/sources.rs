@@ -75,6 +75,19 @@ fn every_crate_takes_part_in_what_the_workspace_sets() {
     }
 }
 
+/// A `select!` without `biased` draws lots, and then a seed of the simulation does not do the same each time.
+#[test]
+fn the_engine_draws_no_lots() {
+    let mut found = Vec::new();
+    for path in files().into_iter().filter(|path| path.starts_with("crates/admin/src")) {
+        let text = read(&path);
+        let lines: Vec<&str> = text.lines().collect();
+        let draws = |pair: &&[&str]| pair[0].contains("select! {") && pair[1].trim() != "biased;";
+        found.extend(lines.windows(2).filter(draws).map(|pair| format!("{}: {}", path.display(), pair[1].trim())));
+    }
+    assert!(found.is_empty(), "write `biased;` first, and its branches in their order: {found:#?}");
+}
+
 #[test]
 fn no_source_is_longer_than_its_bound() {
     let is_written = |path: &&PathBuf| {

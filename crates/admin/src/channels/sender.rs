@@ -137,6 +137,7 @@ impl Sender {
                 sleep(STOP_GRACE).await;
             };
             tokio::select! {
+                biased;
                 done = deliver(&self.client, &self.shared.config, attempt) => done,
                 () = stopping => return None,
             }

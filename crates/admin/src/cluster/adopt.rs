@@ -57,8 +57,9 @@ impl Background for AdoptLoop {
 
     async fn woken(&mut self) {
         tokio::select! {
-            () = self.wait_for_lease_end() => {}
+            biased;
             () = self.shared.adopt_poke.notified() => {}
+            () = self.wait_for_lease_end() => {}
         }
     }
 

@@ -153,6 +153,7 @@ impl Sender {
             sleep(STOP_GRACE).await;
         };
         tokio::select! {
+            biased;
             sent = client::send(&self.client, webhook, &item, self.shared.clock.now()) => match sent {
                 Ok(()) => Sent::Accepted,
                 Err(refusal) => Sent::Refused(refusal),

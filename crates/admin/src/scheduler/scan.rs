@@ -92,8 +92,9 @@ impl Background for ScanLoop {
         let is_unsettled = self.shared.membership.is_unsettled(self.shared.clock.now());
         let has_left = self.shared.in_memory.left_count() > 0;
         tokio::select! {
-            () = self.early(is_unsettled), if is_unsettled || has_left => {}
+            biased;
             () = self.shared.scan_poke.notified() => {}
+            () = self.early(is_unsettled), if is_unsettled || has_left => {}
         }
     }
 

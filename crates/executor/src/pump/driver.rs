@@ -106,6 +106,7 @@ impl<P: Pump> Driver<P> {
                 }
             };
             tokio::select! {
+                biased;
                 Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.returned(returned),
                 () = port.poked() => {}
                 () = self.run.stopped(), if !self.is_stopped => {}
