@@ -66,8 +66,8 @@ impl FireTracer {
         executor: &str,
         now: Timestamp,
     ) -> (Option<TraceParent>, Option<DispatchSpan>) {
-        let Some(tracer) = &self.0 else { return (ready.trace, None) };
-        let context = match ready.trace {
+        let Some(tracer) = &self.0 else { return (ready.trace.as_deref().copied(), None) };
+        let context = match ready.trace.as_deref().copied() {
             Some(parent) => context_of(parent),
             None => {
                 NEXT_TRACE.set(trace_parent::trace_id(&ready.run));
@@ -153,8 +153,8 @@ mod tests {
         let tracer = FireTracer::new(false);
         let mut ready = ready(60, &definition(&json!({})));
         assert!(matches!(tracer.send(&ready, "e", Timestamp::from_secs(61)), (None, None)));
-        ready.trace = PARENT.parse().ok();
+        ready.trace = PARENT.parse().ok().map(Box::new);
         let (parent, span) = tracer.send(&ready, "e", Timestamp::from_secs(61));
-        assert_eq!((parent, span.is_none()), (ready.trace, true));
+        assert_eq!((parent, span.is_none()), (ready.trace.as_deref().copied(), true));
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     }
     let ready = |run| Ready {
         term: root.term,
-        trace: root.trace,
+        trace: root.trace.clone(),
         queued_at: root.queued_at,
         ..Ready::new(run, Arc::clone(&root.definition))
     };

@@ -36,7 +36,7 @@ pub(crate) struct Ready {
     /// Whether its wait is stored in its row, or about to be.
     pub(crate) wait_noted: bool,
     /// The trace parent of its fire, if the request for that was traced.
-    pub(crate) trace: Option<TraceParent>,
+    pub(crate) trace: Option<Box<TraceParent>>,
     /// The term of the job's home, as it was when the run was last looked at.
     pub(crate) term: i64,
 }

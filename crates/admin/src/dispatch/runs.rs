@@ -38,7 +38,7 @@ pub(crate) enum Stage {
     /// For an executor that takes it, since then.
     Parked(Timestamp),
     /// For the answers of executors that are asked about it.
-    Probing(Answers),
+    Probing(Box<Answers>),
     /// A broadcast: for its shards to be stored.
     Expanding,
     /// A broadcast: for the database to confirm whether these shards are stored.

@@ -189,7 +189,7 @@ impl TickLoop {
                 }
                 (Some(check), Some(definition)) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
-                    let trace = traces.get(&RunId::new(run.cause)).copied();
+                    let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
                     let run = Ready::released(run, Arc::clone(definition), taken_up_at);
                     let run = Ready { term: check.term, trace, queued_at, ..run };

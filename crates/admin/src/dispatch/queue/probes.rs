@@ -116,7 +116,7 @@ impl Probes {
     pub(crate) fn wait_on(&mut self, probe: Probe, runs: &mut OpenRuns) {
         let Probe { ready, answers } = probe;
         self.waiting.entry(ready.run.job).or_default().push_back(ready.run.id);
-        runs.put(ready, Stage::Probing(answers));
+        runs.put(ready, Stage::Probing(Box::new(answers)));
     }
 
     /// The questions of this turn, each with its number and at most `jobs_max` jobs.
@@ -171,7 +171,7 @@ impl Probes {
     pub(crate) fn take(&mut self, job: JobId, runs: &mut OpenRuns) -> VecDeque<Probe> {
         let waiting = self.waiting.remove(&job).unwrap_or_default();
         let probe = |run| match runs.take(run)? {
-            OpenRun { ready, stage: Stage::Probing(answers) } => Some(Probe { ready, answers }),
+            OpenRun { ready, stage: Stage::Probing(answers) } => Some(Probe { ready, answers: *answers }),
             _ => None,
         };
         waiting.into_iter().filter_map(probe).collect()

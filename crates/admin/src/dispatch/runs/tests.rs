@@ -201,3 +201,9 @@ fn it_is_known_what_came_into_hand_and_what_left_it() {
     assert_eq!(runs.drain_called().len(), 1);
     assert_eq!(runs.take_moved(), [(RunId::new(1_000), false)]);
 }
+
+/// Hundreds of thousands of runs may wait in memory. What few of them have is in a box.
+#[test]
+fn an_open_run_is_small() {
+    assert!(size_of::<OpenRun>() <= 568, "{} bytes, {} of them the row", size_of::<OpenRun>(), size_of::<Run>());
+}
