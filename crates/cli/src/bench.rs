@@ -31,10 +31,10 @@ pub(crate) struct BenchArgs {
     /// How many jobs: runs per second of steady, runs of burst, runs per second with which max begins
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     jobs: u32,
-    /// With max, how late a start may be at the 99th percentile [default: 100ms]
+    /// With max, how late a start may be at the 99th percentile; 100ms if it is left out
     #[arg(long, value_name = "LENGTH")]
     late_max: Option<Length>,
-    /// With max, the highest rate that is tried [default: 1000000]
+    /// With max, the highest rate that is tried; 1000000 if it is left out
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs_max: Option<u32>,
     /// How long to measure; burst ignores it, and ends with its last result. Of max, each round
