@@ -9,6 +9,7 @@ use crate::BenchError;
 use crate::plan::Plan;
 use crate::report::Report;
 use crate::steps::{measure, open, probe_unless_idle};
+use crate::usage;
 
 /// The search ends when the step to the next rate is less than this part of the rate.
 const STEP_PART: u32 = 10;
@@ -51,12 +52,14 @@ pub struct Bounds {
 /// # Errors
 /// Those of [`BenchError`]. A round that is too much for the system is no error.
 pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Round)) -> Result<MaxReport, BenchError> {
+    let load_before = usage::load();
     let store = open(plan).await?;
     let before = probe_unless_idle(&store, plan).await?;
     let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
     let (mut search, mut rounds) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new());
     while let Some(jobs) = search.next {
-        let report = measure(&store, &Plan { jobs, ends: true, ..plan.clone() }).await?;
+        let plan = Plan { jobs, ends: true, ..plan.clone() };
+        let report = measure(&store, &plan, load_before.clone()).await?;
         let round = Round { jobs, failure: failure(&report, late_max_ms), report };
         on_round(&round);
         search.tried(jobs, round.failure.is_none());

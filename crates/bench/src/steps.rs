@@ -42,9 +42,11 @@ const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// # Errors
 /// Those of [`BenchError`].
 pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
+    // The probe is a load of its own.
+    let load_before = usage::load();
     let store = open(plan).await?;
     let before = probe_unless_idle(&store, plan).await?;
-    let mut report = measure(&store, plan).await?;
+    let mut report = measure(&store, plan, load_before).await?;
     let after = probe_unless_idle(&store, plan).await?;
     store.close().await;
     report.add_probe(before, after);
@@ -107,8 +109,7 @@ impl Cost {
 }
 
 /// Measures once on an open database.
-pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan) -> Result<Report, BenchError> {
-    let load_before = usage::load();
+pub(crate) async fn measure(store: &Arc<SqlStore>, plan: &Plan, load_before: String) -> Result<Report, BenchError> {
     Ok(observe(store, plan).await?.report(plan, load_before))
 }
 
