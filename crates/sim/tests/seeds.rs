@@ -138,6 +138,6 @@ fn a_seed_does_the_same_each_time() {
     let hashes = std::mem::take(&mut *first.lock().unwrap());
     let distinct: std::collections::BTreeSet<u64> = hashes.values().copied().collect();
     assert_eq!((hashes.len(), distinct.len()), (100, 100), "each seed is a world of its own");
-    // Once, a node that had stood still drew lots whether its scan was woken or early.
+    // Once, a node that had stood still chose at random whether its scan was woken or early.
     (0..6).for_each(|_| note(&simulate(200_000_322, Options::default())));
 }

@@ -75,15 +75,15 @@ fn every_crate_takes_part_in_what_the_workspace_sets() {
     }
 }
 
-/// A `select!` without `biased` draws lots, and then a seed of the simulation does not do the same each time.
+/// A `select!` without `biased` chooses at random, and then a seed of the simulation does not do the same each time.
 #[test]
-fn the_engine_draws_no_lots() {
+fn the_engine_does_not_choose_at_random() {
     let mut found = Vec::new();
     for path in files().into_iter().filter(|path| path.starts_with("crates/admin/src")) {
         let text = read(&path);
         let lines: Vec<&str> = text.lines().collect();
-        let draws = |pair: &&[&str]| pair[0].contains("select! {") && pair[1].trim() != "biased;";
-        found.extend(lines.windows(2).filter(draws).map(|pair| format!("{}: {}", path.display(), pair[1].trim())));
+        let is_random = |pair: &&[&str]| pair[0].contains("select! {") && pair[1].trim() != "biased;";
+        found.extend(lines.windows(2).filter(is_random).map(|pair| format!("{}: {}", path.display(), pair[1].trim())));
     }
     assert!(found.is_empty(), "write `biased;` first, and its branches in their order: {found:#?}");
 }

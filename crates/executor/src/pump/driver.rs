@@ -106,11 +106,12 @@ impl<P: Pump> Driver<P> {
                 }
             };
             tokio::select! {
+                // Calls that return without a pause must not hide the end.
                 biased;
-                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.returned(returned),
-                () = port.poked() => {}
                 () = self.run.stopped(), if !self.is_stopped => {}
                 () = port.leaving().cancelled(), if !self.is_leaving => {}
+                () = port.poked() => {}
+                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.returned(returned),
                 () = woken => {}
             }
         }
