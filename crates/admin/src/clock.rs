@@ -157,6 +157,12 @@ impl Clock {
         at > 0 && self.boot_micros().saturating_sub(at) < length
     }
 
+    /// The time until `at` in microseconds; 0 if that has come.
+    #[must_use]
+    pub fn micros_until(&self, at: Timestamp) -> i64 {
+        self.boot_micros_at(at).saturating_sub(self.boot_micros()).max(0)
+    }
+
     /// Waits until `at`. Wakes late by at most the timer's resolution, never early.
     pub async fn sleep_until(&self, at: Timestamp) {
         loop {

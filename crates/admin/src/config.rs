@@ -51,6 +51,9 @@ pub struct EngineConfig {
     pub claim_pace: u32,
     /// When an executor has room, how many kinds of waiting runs that cannot be placed are skipped; the next look continues after them.
     pub look_past: usize,
+    /// How long before its instant a trigger may leave, for an executor that starts the run on time; less than a second, which is what an
+    /// edit leaves as it is. Zero sends each trigger at its instant.
+    pub send_ahead: Duration,
     /// Maximum number of jobs without a suitable executor here for which one look asks other nodes; the next look continues after them.
     pub seek_jobs: usize,
     /// Approximate maximum number of open runs in memory. The less room is left, the fewer runs each job, app and namespace may have there.
@@ -179,6 +182,7 @@ impl Default for EngineConfig {
             dense_period: Duration::from_secs(5),
             claim_pace: 2_000,
             look_past: 200,
+            send_ahead: Duration::from_millis(500),
             seek_jobs: 500,
             open_runs_max: 200_000,
             whole_backlog_share: 20,

@@ -156,6 +156,7 @@ impl Engine {
             claims: ClaimCounts::default(),
             loops: Arc::default(),
             quiet_until_ms: AtomicI64::new(0),
+            sent_until_ms: AtomicI64::new(0),
             draining: AtomicBool::new(false),
             adopted: AtomicBool::new(false),
             all_adopted_epoch: AtomicI64::new(0),

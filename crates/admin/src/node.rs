@@ -10,6 +10,7 @@ use rondel_core::calendar::Rule;
 use rondel_core::homes::Switch;
 use rondel_core::run::BROADCAST;
 use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
+use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::LoopReport;
 use rondel_store::ledger::RunQuery;
 use rondel_store::{LeaseToken, Store, StoreError};
@@ -83,6 +84,8 @@ pub(crate) struct Shared {
     pub(crate) loops: Arc<LoopBoard>,
     /// No job is due before this instant, since the database's clock stepped back; in milliseconds.
     pub(crate) quiet_until_ms: AtomicI64,
+    /// The latest instant for which a trigger has left; in milliseconds.
+    pub(crate) sent_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
     /// Ended leases are fenced, and their open runs are adopted or being adopted.
     pub(crate) adopted: AtomicBool,
@@ -197,6 +200,17 @@ impl Shared {
     /// The latest time that the database's clock has shown: now, unless it stepped back.
     pub(crate) fn reached(&self) -> Timestamp {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
+    }
+
+    /// A trigger for this instant is about to leave.
+    pub(crate) fn note_sent(&self, due_at: Timestamp) {
+        self.sent_until_ms.fetch_max(due_at.as_millis(), Ordering::Relaxed);
+    }
+
+    /// The latest instant of which something may have been sent: [`reached`](Self::reached), or later if it was sent ahead.
+    pub(crate) fn sent_until(&self) -> Timestamp {
+        let sent = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
+        if mutant::on(Mutant::EndBeforeAhead) { self.reached() } else { self.reached().max(sent) }
     }
 
     pub(crate) fn quiet_until(&self) -> Option<Timestamp> {

@@ -32,6 +32,16 @@ mutants! {
     NoDedupeOnExecutor = "no_dedupe_on_executor",
     /// An executor without a server continues runs that must not run twice.
     NoSilenceRule = "no_silence_rule",
+    /// An executor begins a run that was sent ahead as soon as it has it.
+    BeginsOnReceipt = "begins_on_receipt",
+    /// An executor that refuses a lease drops its runs whose instants are still ahead, which it reports as held.
+    FenceDropsAhead = "fence_drops_ahead",
+    /// Reports of an executor leave out its runs whose instants are still ahead.
+    AheadIsNotListed = "ahead_is_not_listed",
+    /// A run is sent ahead although its instant lies beyond the end of the lease.
+    AheadOfTheLease = "ahead_of_the_lease",
+    /// The end of a stream, and of a lease that is given back, does not count what was sent ahead.
+    EndBeforeAhead = "end_before_ahead",
     /// An executor forgets a result when it has sent it, not when the result is acknowledged.
     ForgetResultWhenSent = "forget_result_when_sent",
     /// Adoption does not raise the dead node's epoch.

@@ -1,5 +1,6 @@
 //! One executor: its host with the disk, and the process that is started there repeatedly.
 
+mod ahead;
 mod group;
 mod handler;
 mod reports;
@@ -16,6 +17,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message::Body as Down;
+use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use self::handler::{never_begun, result, stopped};
@@ -28,6 +30,7 @@ use crate::world::{World, lock};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
+const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// No server was heard so far, so there is no silence yet.
 const NEVER: i64 = i64::MIN;
@@ -77,6 +80,8 @@ pub(crate) struct Executor {
     /// count.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
+    /// Notified when a run came ahead of its instant.
+    ahead_wake: Notify,
 }
 
 impl ExecutorHost {
@@ -130,6 +135,7 @@ impl ExecutorHost {
             silence: Mutex::new(Duration::from_secs(15)),
             silences: Mutex::default(),
             next_link: Mutex::new(1),
+            ahead_wake: Notify::new(),
         });
         *running = Some(Arc::clone(&executor));
         drop(running);
@@ -140,6 +146,10 @@ impl ExecutorHost {
         }
         let sweeper = Arc::clone(&executor);
         executor.spawn(async move { sweeper.sweep().await });
+        if self.world.profile.sends_ahead {
+            let starter = Arc::clone(&executor);
+            executor.spawn(async move { starter.begin_on_time().await });
+        }
         let reporter = Arc::clone(&executor);
         executor.spawn(async move { reporter.report().await });
     }
@@ -308,6 +318,7 @@ impl Executor {
             protocol: rondel_proto::PROTOCOL,
             held,
             finished,
+            ahead_max_ms: if self.world().profile.sends_ahead { AHEAD_MAX_MS } else { 0 },
             ..v1::Hello::default()
         }
     }
@@ -389,6 +400,7 @@ impl Executor {
                 });
                 let begun = self.offer(link, triggers);
                 self.begin(begun);
+                self.ahead_wake.notify_one();
             }
             Down::Cancels(cancels) => {
                 for cancel in cancels.cancels {

@@ -40,6 +40,8 @@ pub(crate) struct Profile {
     pub(crate) silences: Option<u64>,
     /// The seed for the jobs in shadow mode; like `silences`, in some seeds.
     pub(crate) shadows: Option<u64>,
+    /// Whether executors take triggers ahead of their instants.
+    pub(crate) sends_ahead: bool,
     /// How many rows a page has when a server looks for open runs.
     pub(crate) page: u32,
     pub(crate) bounds: Bounds,
@@ -47,6 +49,8 @@ pub(crate) struct Profile {
 
 /// Seeds above this one draw small bounds.
 const FIRST_SMALL: u64 = 100_000_000;
+/// Seeds above this one have executors that take triggers ahead of their instants.
+pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
 
 /// Pages, budgets and bounds of the engine: two, three, or their usual values.
 #[derive(Clone, Debug)]
@@ -152,6 +156,7 @@ impl Profile {
             slots: None,
             silences: None,
             shadows: None,
+            sends_ahead: false,
             page: u32::try_from(chance.between(2, 3)).unwrap_or(2),
             bounds: Bounds::usual(),
         }
@@ -184,6 +189,7 @@ impl Profile {
             slots: Some(slots),
             silences: None,
             shadows: None,
+            sends_ahead: false,
             page: 1_000,
             bounds: Bounds::usual(),
         }

@@ -17,7 +17,7 @@ use crate::faults::{Hosts, Plan};
 use crate::jobs::draw;
 use crate::maintenance;
 use crate::node::NodeHost;
-use crate::profile::{Bounds, Profile};
+use crate::profile::{Bounds, FIRST_AHEAD, Profile};
 use crate::requests;
 use crate::switches;
 use crate::world::World;
@@ -96,6 +96,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
         silences: Some(seed),
         shadows: has_shadows(seed).then_some(seed),
         bounds: Bounds::of(seed),
+        sends_ahead: seed > FIRST_AHEAD,
         ..Profile::draw(&mut chance)
     };
     let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile);

@@ -73,9 +73,10 @@ pub(crate) struct Truth {
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// The planned times without any server, by the database's clock.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
-    /// When a server first read the row of a run that another one may have saved, by the database's clock: with pages of two
-    /// rows, its owner finds such a run seconds after its instant.
-    pub(crate) first_read: BTreeMap<RunId, Timestamp>,
+    /// When a server first read the row of an attempt that another one may have saved, by the database's clock: with pages of
+    /// two rows, its owner finds such a run seconds after its instant, and it looks only every few seconds whether another
+    /// server has saved the end of an attempt, after which the next one may begin.
+    pub(crate) first_read: BTreeMap<(RunId, i32), Timestamp>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose verdict was provisional until the true one came late: the consequences of the first one stay.

@@ -18,10 +18,10 @@ impl Session {
         self.ended_at.is_none()
     }
 
-    /// Whether a run that was due at `due_at` may have been sent on the stream. No run is sent before its instant, and the recorded end of
-    /// a session is no earlier than the last send: a node writes it after its dispatcher has dropped the stream, as the latest time that
-    /// its clock has shown; a node that fences a lease writes the end of that lease. Both are the database's time, so the clocks of two
-    /// nodes are never compared.
+    /// Whether a run that was due at `due_at` may have been sent on the stream. The recorded end of a session is no earlier than the instant
+    /// of any run that was sent on it: a node writes it after its dispatcher has dropped the stream, as the latest time that its clock has
+    /// shown, or the last instant of what it had sent ahead; a node that fences a lease writes the end of that lease, and nothing is sent
+    /// ahead for a later instant. All are the database's time, so the clocks of two nodes are never compared.
     #[must_use]
     pub fn may_have_carried(&self, due_at: Timestamp) -> bool {
         if mutant::on(Mutant::StreamsEndWithTheLastBeat) {
@@ -65,7 +65,7 @@ impl LastStreams {
 pub struct StreamEnd {
     /// When its session was opened: an older stream of the executor does not end a newer one.
     pub opened_at: Timestamp,
-    /// The latest time that the node's clock has shown; nothing was sent later. It is ahead of the database's clock if that has stepped
-    /// back since.
+    /// The latest time that the node's clock has shown, or the last instant of what it has sent ahead: no run of a later instant was sent.
+    /// It is ahead of the database's clock if that has stepped back since.
     pub reached: Timestamp,
 }

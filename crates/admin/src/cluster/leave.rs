@@ -42,7 +42,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     shelve(shared).await;
     let token = shared.membership.token();
     shared.membership.give_back();
-    if let Err(error) = shared.store.release(token, shared.reached()).await {
+    if let Err(error) = shared.store.release(token, shared.sent_until()).await {
         tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
     }
     lifecycle.hard.cancel();

@@ -125,6 +125,12 @@ impl Membership {
         self.boot.micros() < self.until.load(Ordering::Acquire)
     }
 
+    /// How long the lease still holds if it is not renewed.
+    pub(crate) fn left(&self) -> Duration {
+        let micros = self.until.load(Ordering::Acquire).saturating_sub(self.boot.micros());
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+
     /// Since when the lease holds without a gap, by the boot-time clock.
     pub(crate) fn held_since(&self) -> i64 {
         self.held_since.load(Ordering::Acquire)

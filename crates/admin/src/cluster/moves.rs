@@ -25,8 +25,10 @@ const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_milli
 const ROUND_MAX: Duration = Duration::from_millis(100);
 /// Only runs that are due at least this far ahead go: the tick may read an earlier one while the transaction is in progress.
 const LEAD: Duration = Duration::from_millis(650);
-/// Only runs that are due at least this long after their transaction begins go: an earlier one may have been started or marked.
-const STARTED_AHEAD: Duration = Duration::from_millis(250);
+/// Only runs that are due at least this long after their transaction begins go: an earlier one may have been marked …
+const MARKED_AHEAD: Duration = Duration::from_millis(250);
+/// … or sent, if it is due within this and `send_ahead`.
+const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE: u32 = 2_000;
 /// How many jobs one round looks at, and how many one transaction moves.
 const ROUND_JOBS: usize = 20_000;
@@ -158,6 +160,10 @@ pub(crate) fn has_heir(shared: &Shared) -> bool {
     shared.membership.seats(shared.clock.now()).iter().any(|seat| seat.node != this)
 }
 
+fn started_ahead(shared: &Shared) -> Duration {
+    MARKED_AHEAD.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
+}
+
 async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) -> Result<Round, StoreError> {
     let now = shared.clock.now();
     let (this, strategy) = (held.token.node, shared.config.claim_strategy);
@@ -218,7 +224,7 @@ async fn give(
     shared.departing.begin(runs.iter().copied());
     // Nothing starts these runs from here on. Those that came due while a slow database was read may have been started before.
     let not_before = match may_go {
-        MayGo::NotYetDue => shared.clock.now() + STARTED_AHEAD,
+        MayGo::NotYetDue => shared.clock.now() + started_ahead(shared),
         MayGo::AllBut(_) => Timestamp::EPOCH,
     };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;

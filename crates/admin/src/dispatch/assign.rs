@@ -6,7 +6,7 @@ use super::active::{Active, Phase};
 use super::decision::Decision;
 use super::queue::turns;
 use super::ready::Ready;
-use super::shadow;
+use super::{ahead, shadow};
 
 pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, executor_name: String) {
     let now = d.now;
@@ -20,8 +20,16 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     let active = Active::new(ready, executor, executor_name, now, phase);
     if marking {
         d.state.outbox.marks.push(active.in_hand(active.sent_at));
-    } else {
+    } else if may_be_sent(d, executor, &active.ready) {
         d.state.outbox.triggers.entry(executor).or_default().push(active.ready.run.id);
+    } else {
+        d.state.outbox.ahead.insert((active.ready.run.due_at, active.ready.run.id));
     }
     d.state.runs.put_active(active);
+}
+
+/// Whether its trigger may leave now: its instant has come, or the executor starts it on time.
+fn may_be_sent(d: &Decision<'_>, executor: ExecutorId, ready: &Ready) -> bool {
+    ready.run.due_at <= d.now
+        || d.state.executors.get(executor).is_some_and(|online| ahead::may_leave(d, online, ready))
 }

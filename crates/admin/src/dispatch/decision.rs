@@ -31,6 +31,8 @@ pub(crate) struct Facts<'a> {
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,
     pub(crate) lease_holds: bool,
+    /// Until when the lease holds if it is not renewed.
+    pub(crate) lease_until: Timestamp,
     /// Which open runs this process has in memory.
     pub(crate) in_memory: &'a InMemory,
     /// Runs that are being handed over to other nodes.
@@ -55,6 +57,8 @@ pub(crate) struct Settings {
     pub(crate) look_past: usize,
     /// Maximum number of jobs with parked runs for which one look seeks executors at other nodes.
     pub(crate) seek_jobs: usize,
+    /// How long before its instant a trigger may leave.
+    pub(crate) send_ahead: Duration,
 }
 
 impl Facts<'_> {

@@ -34,7 +34,10 @@ pub(crate) struct Online {
     handlers: HashSet<String>,
     /// It takes any handler.
     takes_any: bool,
+    slots: usize,
     limit: usize,
+    /// How long before its instant it takes a trigger; zero if it starts each run at once.
+    pub(crate) ahead_max: Duration,
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
     elsewhere: usize,
@@ -130,6 +133,12 @@ impl Online {
         is_full.then_some(Refusal::Full)
     }
 
+    /// Whether it takes a run now, and more than a quarter of its slots are free, and more than one.
+    pub(crate) fn has_spare_slots(&self, now: Timestamp) -> bool {
+        let free = self.slots.saturating_sub(self.in_flight + self.elsewhere);
+        free > (self.slots / 4).max(1) && self.refusal(now).is_none()
+    }
+
     pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
         let active = self.in_flight + self.elsewhere;
         Candidate { hashed_name: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }
@@ -209,6 +218,8 @@ impl Executors {
             takes_any: executor.handlers.iter().any(|handler| handler == ANY_HANDLER),
             // A little more than the slots, so that the next run is there when one ends.
             limit: slots + 4.max(slots / 4),
+            slots,
+            ahead_max: executor.ahead_max,
             in_flight: 0,
             elsewhere: 0,
             heard_at: executor.last_seen_at,
@@ -386,6 +397,11 @@ impl Executors {
 
     pub(crate) fn has_room_in(&self, app: AppId, now: Timestamp) -> bool {
         self.in_app(app).any(|online| online.refusal(now).is_none())
+    }
+
+    /// Whether an executor of the app takes triggers ahead of their instants.
+    pub(crate) fn take_ahead(&self, app: AppId) -> bool {
+        self.in_app(app).any(|online| !online.ahead_max.is_zero())
     }
 
     pub(crate) fn forget_handler(&mut self, id: ExecutorId, handler: &str) {

@@ -2,6 +2,7 @@
 
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::route::question;
+use rondel_core::spec::Delivery;
 use rondel_core::{AppId, ExecutorId, Reason};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -14,7 +15,7 @@ use super::ready::{Ready, waited_ms};
 use super::runs::{Timer, Waiting};
 use super::state::Work;
 use super::step::Step;
-use super::{assign, place, shadow, switches, waits};
+use super::{ahead, assign, place, shadow, switches, waits};
 
 /// Releases every run whose instant has come, once the runs that were open before are known.
 pub(super) fn release(d: &mut Decision<'_>) {
@@ -25,8 +26,8 @@ pub(super) fn release(d: &mut Decision<'_>) {
     while let Some((ready, timer)) = d.state.runs.take_due(now) {
         timer_fired(d, ready, timer);
     }
-    while d.state.outbox.marked_ahead.first().is_some_and(|(at, _)| *at <= now) {
-        let Some((_, run)) = d.state.outbox.marked_ahead.pop_first() else { return };
+    while d.state.outbox.ahead.first().is_some_and(|(at, _)| *at <= now) {
+        let Some((_, run)) = d.state.outbox.ahead.pop_first() else { return };
         if let Some(active) = d.state.runs.active(run) {
             d.state.outbox.triggers.entry(active.executor).or_default().push(run);
         }
@@ -58,13 +59,15 @@ fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
     is_of_job || recovery.is_adopting && shares_limit(ready)
 }
 
-/// Whether nothing holds a run back, so that it can be given to an executor and marked shortly before its instant, and sent when that
-/// comes. A run that must wait for others is looked at when it is due.
+/// Whether nothing holds a run back, so that it can be given to an executor before its instant: to be sent ahead, or to be marked shortly
+/// before its instant and sent when that comes. A run that must wait for others is looked at when it is due.
 fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
     let now = d.now;
+    let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce;
     !shadow::is_shadow(ready)
         && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
+        && (is_marked || ahead::has_room(d, ready) && switches::switched_off(d, ready).is_none())
         && d.state.limits.holding_back(ready, now).is_none()
         && !ready.is_missed(now)
 }

@@ -71,6 +71,8 @@ pub(crate) fn trigger(
         shard_params: shard
             .filter(|shard| !shard.params.is_null())
             .map_or_else(String::new, |shard| shard.params.to_string()),
+        // Measured as it is put on the stream.
+        start_in_us: 0,
     }
 }
 

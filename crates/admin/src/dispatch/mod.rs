@@ -5,6 +5,7 @@
 //! durable before a run continues go through [`persist`], ends of attempts go through [`results`], and both answer with an event.
 
 mod active;
+mod ahead;
 mod answers;
 mod assign;
 mod begin;

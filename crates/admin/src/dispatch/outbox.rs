@@ -96,7 +96,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         }
         active.phase = Phase::Placed;
         if due_at > now {
-            d.state.outbox.marked_ahead.insert((due_at, *run));
+            d.state.outbox.ahead.insert((due_at, *run));
         } else {
             d.state.outbox.triggers.entry(executor).or_default().push(*run);
         }
@@ -147,7 +147,7 @@ fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
 pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.triggers.clear();
     d.state.outbox.marks.clear();
-    d.state.outbox.marked_ahead.clear();
+    d.state.outbox.ahead.clear();
     let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
     let mut unsent: Vec<RunId> = d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
     unsent.sort_unstable();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
+use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::{Finished, RunCheck};
 use tokio::sync::mpsc;
@@ -56,6 +57,7 @@ impl DispatchLoop {
             overdue_timeout: config.overdue_timeout,
             look_past: config.look_past,
             seek_jobs: config.seek_jobs,
+            send_ahead: config.send_ahead,
         };
         let tracer = FireTracer::new(config.traces);
         let state = State::new(settings.is_single_server, now);
@@ -237,7 +239,10 @@ impl DispatchLoop {
             let number = ids.next(now);
             // Noted before the executor can answer: the run's log may come at once.
             self.shared.sent_runs.note(run, active.ready.run.attempt, executor);
-            batch.push(trigger(&active.ready, number, parent, (now, self.settings.silence_max)));
+            let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
+            self.shared.note_sent(active.ready.run.due_at);
+            let trigger = trigger(&active.ready, number, parent, (now, self.settings.silence_max));
+            batch.push(v1::Trigger { start_in_us, ..trigger });
             sent.push((run, number));
         }
         if !batch.is_empty() {
@@ -290,6 +295,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         rows_may_be_old_long: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),
         lease_holds: shared.membership.holds(),
+        lease_until: now + shared.membership.left(),
         in_memory: &shared.in_memory,
         departing: &shared.departing,
         switches: &shared.switches,

@@ -48,17 +48,18 @@ pub(crate) enum Stage {
 /// The timer of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
-    /// The run's instant, or a little before it if the run is marked first.
+    /// The run's instant, or a little before it if the run is marked first or may be sent ahead.
     pub(crate) at: Timestamp,
     /// When the run came here, as the uptime of the process.
     armed_at: Duration,
 }
 
 impl Timer {
-    pub(crate) fn new(ready: &Ready, uptime: Duration) -> Self {
+    /// A run that is not marked is looked at `lead` before its instant.
+    pub(crate) fn new(ready: &Ready, lead: Duration, uptime: Duration) -> Self {
         let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
-        let at = if is_marked { ready.run.due_at - MARK_LEAD } else { ready.run.due_at };
-        Self { at, armed_at: uptime }
+        let lead = if is_marked { MARK_LEAD } else { lead };
+        Self { at: ready.run.due_at - lead, armed_at: uptime }
     }
 
     /// The same timer, set to `at`.

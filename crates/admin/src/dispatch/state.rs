@@ -54,8 +54,8 @@ pub(crate) struct Outbox {
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
     /// At-most-once runs that are marked with the next flush.
     pub(super) marks: Vec<InHand>,
-    /// Marked runs whose instants are still ahead, by instant.
-    pub(super) marked_ahead: BTreeSet<(Timestamp, RunId)>,
+    /// Runs whose instants are still ahead and that are sent then, by instant.
+    pub(super) ahead: BTreeSet<(Timestamp, RunId)>,
 }
 
 /// Requests to the store that it has not answered.
@@ -126,7 +126,7 @@ impl State {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun == lease {
             next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
-            next = self.outbox.marked_ahead.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
+            next = self.outbox.ahead.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }
         next
     }

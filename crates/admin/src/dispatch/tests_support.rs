@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rondel_core::run::RunOf;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp, Trigger};
@@ -59,6 +60,7 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         labels: BTreeMap::new(),
         weight: 1,
         slots: 4,
+        ahead_max: Duration::ZERO,
         running: 0,
         handlers: vec!["h".to_owned()],
         params_schemas: Arc::default(),

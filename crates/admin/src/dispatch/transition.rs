@@ -206,6 +206,8 @@ fn drop_unsent(d: &mut Decision<'_>) {
 }
 
 #[cfg(test)]
+mod ahead_tests;
+#[cfg(test)]
 mod asking_tests;
 #[cfg(test)]
 mod begins;

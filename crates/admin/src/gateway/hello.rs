@@ -144,6 +144,7 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
         labels,
         weight: hello.weight,
         slots: hello.slots,
+        ahead_max: Duration::from_millis(hello.ahead_max_ms.into()),
         running: 0,
         handlers: hello.handlers,
         params_schemas,

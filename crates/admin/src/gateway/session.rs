@@ -218,7 +218,7 @@ impl Session {
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before that is stored.
         let is_dropped = is_dropped.await.is_ok();
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
-            let end = StreamEnd { opened_at, reached: shared.reached() };
+            let end = StreamEnd { opened_at, reached: shared.sent_until() };
             if let Err(error) = shared.store.close_session(shared.membership.token(), id, end).await {
                 tracing::debug!(error = %chain(&error), "cannot note the end of a session");
             }

@@ -6,6 +6,7 @@ mod schemas;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use rondel_core::name::takes_handler;
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
@@ -34,6 +35,8 @@ pub struct OnlineExecutor {
     pub weight: u32,
     /// How many runs it takes at the same time.
     pub slots: u32,
+    /// How long before its instant it takes a trigger; zero if it starts each run at once.
+    pub(crate) ahead_max: Duration,
     /// How many runs it has, by its last heartbeat.
     pub running: u32,
     /// The handlers that it has.

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod ahead;
 mod answers;
 mod bounds;
 mod claims;

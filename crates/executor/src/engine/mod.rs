@@ -1,5 +1,6 @@
 //! The running executor: triggers become tasks, tasks become results, and loops do the periodic work.
 
+mod ahead;
 mod drain;
 mod intake;
 mod link;
@@ -64,6 +65,8 @@ pub(crate) struct Engine {
     journal_wake: Notify,
     /// Notified when something ended that a drain may be waiting for.
     settled: Notify,
+    /// Notified when a run came ahead of its instant.
+    ahead_wake: Notify,
     next_link: AtomicU64,
     /// The runtime that handlers run on: the one that the executor was started on.
     handlers_on: OnceLock<Handle>,
@@ -94,6 +97,7 @@ impl Engine {
             journal,
             journal_wake: Notify::new(),
             settled: Notify::new(),
+            ahead_wake: Notify::new(),
             next_link: AtomicU64::new(1),
             handlers_on: OnceLock::new(),
             problems: Mutex::default(),
@@ -249,6 +253,7 @@ impl Engine {
             handler_infos: self.catalog.handler_infos(),
             protocol: rondel_proto::PROTOCOL,
             process: if self.journal.is_none() { host::process() } else { None },
+            ahead_max_ms: ahead::AHEAD_MAX_MS,
         })
     }
 
@@ -300,9 +305,13 @@ impl Engine {
     }
 
     pub(crate) fn offer(self: &Arc<Self>, link: &Link, triggers: Triggers) {
+        let is_ahead = triggers.triggers.iter().any(|trigger| trigger.start_in_us > 0);
         let startable = self.table().offer(link, triggers, self.as_ref(), now());
         rondel_failpoint::pass("executor.accepted");
         self.start(startable);
+        if is_ahead {
+            self.ahead_wake.notify_one();
+        }
     }
 
     pub(crate) fn cancel(&self, cancels: &[v1::Cancel]) {

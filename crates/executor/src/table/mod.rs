@@ -79,7 +79,10 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
                 TriggerAnswer::Accept => {
                     let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
                     let begin_until = begin_within.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
-                    self.runs.accept(intake.run(trigger, link.id()), begin_until);
+                    let start_in = u64::try_from(trigger.start_in_us).ok().filter(|micros| *micros > 0);
+                    let start_in = start_in.filter(|_| !mutant::on(Mutant::BeginsOnReceipt));
+                    let begin_at = start_in.and_then(|micros| now.checked_add(Duration::from_micros(micros)));
+                    self.runs.accept(intake.run(trigger, link.id()), begin_at, begin_until);
                     link.push(Item::Reply(reply(key, Kind::Accepted)));
                 }
                 TriggerAnswer::Held => link.push(Item::Reply(reply(key, Kind::Accepted))),
@@ -160,6 +163,12 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             None => self.runs.unstick(key),
         }
         self.take_startable(now)
+    }
+
+    /// When the first run that was sent ahead may begin; [`Self::take_startable`] is to be called then.
+    #[must_use]
+    pub fn next_begin(&self) -> Option<Instant> {
+        self.runs.next_begin()
     }
 
     /// The runs that get a slot now.
@@ -282,7 +291,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             let not_begun = started_at_ms.is_none();
             RunRef { not_begun, started_at_ms: started_at_ms.unwrap_or_default(), ..as_ref(run.key()) }
         };
-        (self.runs.iter().map(held).collect(), self.outbox.unacked_keys().map(as_ref).collect())
+        let is_listed = |run: &&R| !mutant::on(Mutant::AheadIsNotListed) || !self.runs.is_ahead(run.key());
+        (self.runs.iter().filter(is_listed).map(held).collect(), self.outbox.unacked_keys().map(as_ref).collect())
     }
 }
 
@@ -310,6 +320,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     pub fn fence(&mut self, fence: &Fence) {
         let fenced = self.fences.entry(fence.node_id).or_insert(fence.node_epoch);
         *fenced = (*fenced).max(fence.node_epoch);
+        if mutant::on(Mutant::FenceDropsAhead) {
+            self.runs.drop_ahead();
+        }
         // The server that has taken over the queued runs would not receive their refusals, so they may begin at any
         // time.
         self.runs.lift_limits();

@@ -1,4 +1,4 @@
-//! Accepted runs that have not ended: the running ones, and the few that wait for a slot.
+//! Accepted runs that have not ended: the running ones, those whose instant is still ahead, and the few that wait for a slot.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
@@ -7,11 +7,21 @@ use rondel_core::JobId;
 
 use super::{RunKey, TableRun};
 
+/// What an accepted run waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// For its instant; the number is that of its arrival.
+    Ahead(Instant, u64),
+    /// For a slot, at this place in the queue.
+    Queued(u64),
+    /// For nothing: it is running.
+    Running,
+}
+
 #[derive(Debug)]
 struct Held<R> {
     run: R,
-    /// Its place in the queue; `None` once it is running.
-    place: Option<u64>,
+    turn: Turn,
     /// The run must begin before this instant.
     begin_until: Option<Instant>,
     /// Since when it should have ended.
@@ -24,7 +34,9 @@ struct Held<R> {
 pub(super) struct Runs<R> {
     slots: usize,
     held: BTreeMap<RunKey, Held<R>>,
-    /// In the order of arrival: the server has decided which of them goes first.
+    /// Runs that were sent ahead of their instants, by instant and arrival.
+    ahead: BTreeMap<(Instant, u64), RunKey>,
+    /// In the order in which they may begin, and of those in the order of arrival: the server has decided which of them goes first.
     queue: BTreeMap<u64, RunKey>,
     arrivals: u64,
     /// How many held runs each job has.
@@ -40,6 +52,7 @@ impl<R: TableRun> Runs<R> {
         Self {
             slots,
             held: BTreeMap::new(),
+            ahead: BTreeMap::new(),
             queue: BTreeMap::new(),
             arrivals: 0,
             held_count_by_job: BTreeMap::new(),
@@ -55,11 +68,12 @@ impl<R: TableRun> Runs<R> {
     }
 
     pub(super) fn running_count(&self) -> usize {
-        self.held.len() - self.queue.len() + self.stuck.len()
+        self.held.len() - self.queued_count() + self.stuck.len()
     }
 
+    /// How many runs have not begun.
     pub(super) fn queued_count(&self) -> usize {
-        self.queue.len()
+        self.queue.len() + self.ahead.len()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -79,28 +93,70 @@ impl<R: TableRun> Runs<R> {
         self.held_count_by_job.contains_key(&job_id)
     }
 
-    /// Whether another run could start at once.
+    /// Whether another run could start at once. Runs whose instant is still ahead take no slot until then.
     pub(super) fn has_free_slot(&self) -> bool {
         self.running_count() < self.slots && self.queue.is_empty()
     }
 
-    /// Queues a run behind those that wait. It must begin before the instant, if there is one.
-    pub(super) fn accept(&mut self, run: R, begin_until: Option<Instant>) {
-        let place = self.arrivals;
-        self.arrivals += 1;
+    /// Queues a run behind those that wait. It must not begin before `begin_at`, and must begin before `begin_until`.
+    pub(super) fn accept(&mut self, run: R, begin_at: Option<Instant>, begin_until: Option<Instant>) {
         *self.held_count_by_job.entry(run.job_id()).or_default() += 1;
-        self.queue.insert(place, run.key());
-        let held = Held { run, place: Some(place), begin_until, overdue_since: None, is_announced: false };
+        let arrival = self.next_arrival();
+        let turn = match begin_at {
+            Some(at) => {
+                self.ahead.insert((at, arrival), run.key());
+                Turn::Ahead(at, arrival)
+            }
+            None => {
+                self.queue.insert(arrival, run.key());
+                Turn::Queued(arrival)
+            }
+        };
+        let held = Held { run, turn, begin_until, overdue_since: None, is_announced: false };
         self.held.insert(held.run.key(), held);
+    }
+
+    fn next_arrival(&mut self) -> u64 {
+        self.arrivals += 1;
+        self.arrivals
+    }
+
+    /// Whether the run's instant is still ahead.
+    pub(super) fn is_ahead(&self, key: RunKey) -> bool {
+        self.held.get(&key).is_some_and(|held| matches!(held.turn, Turn::Ahead(..)))
+    }
+
+    /// Forgets the runs whose instants are still ahead.
+    pub(super) fn drop_ahead(&mut self) {
+        let keys: Vec<RunKey> = self.ahead.values().copied().collect();
+        keys.into_iter().for_each(|key| drop(self.remove(key)));
+    }
+
+    /// When the first run whose instant is ahead may begin.
+    pub(super) fn next_begin(&self) -> Option<Instant> {
+        self.ahead.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// Queues the runs whose instant has come.
+    fn queue_due(&mut self, now: Instant) {
+        while let Some(first) = self.ahead.first_entry().filter(|first| first.key().0 <= now) {
+            let key = first.remove();
+            let place = self.next_arrival();
+            self.queue.insert(place, key);
+            if let Some(held) = self.held.get_mut(&key) {
+                held.turn = Turn::Queued(place);
+            }
+        }
     }
 
     /// The runs that get a slot now, to be started.
     pub(super) fn take_startable(&mut self, now: Instant) -> Vec<R> {
+        self.queue_due(now);
         let mut startable = Vec::new();
         while self.running_count() < self.slots {
             let Some((_, key)) = self.queue.pop_first() else { break };
             if let Some(held) = self.held.get_mut(&key) {
-                held.place = None;
+                held.turn = Turn::Running;
                 self.unannounced.push_back((now, key));
                 startable.push(held.run.clone());
             }
@@ -112,7 +168,7 @@ impl<R: TableRun> Runs<R> {
     /// return.
     pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         let mut stuck = Vec::new();
-        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.place.is_none()) {
+        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.turn == Turn::Running) {
             if held.run.should_end(now) && now.duration_since(*held.overdue_since.get_or_insert(now)) >= grace {
                 stuck.push(*key);
             }
@@ -128,8 +184,10 @@ impl<R: TableRun> Runs<R> {
 
     pub(super) fn remove(&mut self, key: RunKey) -> Option<R> {
         let held = self.held.remove(&key)?;
-        if let Some(place) = held.place {
-            self.queue.remove(&place);
+        match held.turn {
+            Turn::Ahead(at, arrival) => drop(self.ahead.remove(&(at, arrival))),
+            Turn::Queued(place) => drop(self.queue.remove(&place)),
+            Turn::Running => {}
         }
         let job_id = held.run.job_id();
         if let Some(count) = self.held_count_by_job.get_mut(&job_id) {
@@ -151,7 +209,7 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Lets the runs queued now begin after any wait.
+    /// Lets the runs that wait now begin after any wait.
     pub(super) fn lift_limits(&mut self) {
         self.held.values_mut().for_each(|held| held.begin_until = None);
     }
@@ -159,7 +217,7 @@ impl<R: TableRun> Runs<R> {
     /// Removes the runs that have not started and for which `which` holds.
     pub(super) fn remove_queued(&mut self, which: impl Fn(&R) -> bool) -> Vec<R> {
         let chosen = |key: &&RunKey| self.held.get(key).is_some_and(|held| which(&held.run));
-        let keys: Vec<RunKey> = self.queue.values().filter(chosen).copied().collect();
+        let keys: Vec<RunKey> = self.queue.values().chain(self.ahead.values()).filter(chosen).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 

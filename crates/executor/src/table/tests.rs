@@ -150,6 +150,17 @@ fn triggers(epoch: i64, runs: &[i64]) -> Triggers {
     Triggers { node_id: 7, node_epoch: epoch, triggers: runs.iter().map(trigger).collect() }
 }
 
+/// Triggers for an instant so many milliseconds ahead.
+fn ahead(runs: &[i64], millis: i64) -> Triggers {
+    let mut triggers = triggers(3, runs);
+    triggers.triggers.iter_mut().for_each(|trigger| trigger.start_in_us = millis * 1_000);
+    triggers
+}
+
+fn later(millis: u64) -> Instant {
+    start() + Duration::from_millis(millis)
+}
+
 fn result(run_id: i64) -> v1::Result {
     v1::Result { run_id, attempt: 1, ..v1::Result::default() }
 }
@@ -180,6 +191,48 @@ fn a_trigger_that_comes_again_is_answered_by_where_its_run_is() {
     table.offer(&link, triggers(3, &[1]), &TestIntake, start());
     assert_eq!(link.take(), ["Result 1"], "it is not run again");
     assert_eq!(table.inventory().1, []);
+}
+
+#[test]
+fn a_run_that_came_ahead_begins_at_its_instant() {
+    let mut table = RunTable::new(2, Duration::from_secs(1), false);
+    let link = TestLink::open(&mut table, 1);
+    assert!(table.offer(&link, ahead(&[2], 400), &TestIntake, start()).is_empty());
+    assert!(table.offer(&link, ahead(&[4, 6], 300), &TestIntake, start()).is_empty());
+    assert_eq!((link.take().len(), table.load(), table.next_begin()), (3, (0, 3), Some(later(300))));
+    assert_eq!(table.free_jobs(vec![0, 1]), [1], "they take no slot of another job until then");
+    assert_eq!(ids(&table.offer(&link, triggers(3, &[1]), &TestIntake, later(100))), [1]);
+    assert!(table.take_startable(later(299)).is_empty());
+    assert_eq!(ids(&table.take_startable(later(300))), [4], "the other slot is taken");
+    assert_eq!((table.load(), table.next_begin()), ((2, 2), Some(later(400))));
+    assert_eq!(ids(&table.finish(RunKey::new(1, 1), result(1), later(350))), [6]);
+    assert!(table.finish(RunKey::new(4, 1), result(4), later(399)).is_empty());
+    assert_eq!(ids(&table.take_startable(later(400))), [2]);
+    assert_eq!((table.load(), table.next_begin()), ((2, 0), None));
+}
+
+#[test]
+fn a_run_whose_instant_is_ahead_is_held_and_has_not_begun() {
+    let (mut table, link) = table(false);
+    table.offer(&link, ahead(&[1, 2, 3], 400), &TestIntake, start());
+    table.offer(&link, ahead(&[1], 0), &TestIntake, start());
+    assert_eq!(link.take(), ["Accepted 1", "Accepted 2", "Accepted 3", "Accepted 1"], "it is held already");
+    let (held, finished) = table.inventory();
+    assert_eq!((held.len(), finished.len(), held.iter().all(|run| run.not_begun)), (3, 0, true));
+    let fence = Fence { node_id: 7, node_epoch: 3 };
+    table.fence(&fence);
+    table.answer_fence(&link, &fence, start());
+    assert_eq!(link.take(), ["Fence 3 0"], "it goes on");
+    assert!(table.stop(|run| run.key().run.get() == 2, |run| result(run.key().run.get()), start()).is_empty());
+    assert_eq!(link.take(), ["Result 2"], "it never began");
+    assert_eq!(ids(&table.take_startable(later(400))), [1]);
+    table.offer(&link, ahead(&[5], 400), &TestIntake, later(400));
+    assert_eq!(link.take(), ["Fenced 5"]);
+    let (mut table, link) = self::table(false);
+    table.offer(&link, ahead(&[1], 400), &TestIntake, start());
+    table.drain();
+    assert_eq!(link.take(), ["Accepted 1", "Draining 1", "Draining"], "an executor that ends hands it back");
+    assert!(table.is_empty() && table.next_begin().is_none());
 }
 
 #[test]
@@ -281,7 +334,7 @@ fn ids(runs: &[TestRun]) -> Vec<i64> {
 fn queued_runs_start_in_the_order_of_their_arrival() {
     let mut runs = Runs::new(1);
     for run_id in [1, 2, 4, 3] {
-        runs.accept(run(run_id), None);
+        runs.accept(run(run_id), None, None);
     }
     let mut order = Vec::new();
     while !runs.is_empty() {
@@ -298,7 +351,7 @@ fn slots_and_credit_bound_what_is_held() {
     let mut runs = Runs::new(2);
     for run_id in 0..6 {
         assert!(!runs.is_full());
-        runs.accept(run(run_id), None);
+        runs.accept(run(run_id), None, None);
         runs.take_startable(start());
     }
     assert!(runs.is_full());
@@ -311,8 +364,8 @@ fn slots_and_credit_bound_what_is_held() {
 #[test]
 fn only_lasting_runs_are_announced_and_once() {
     let mut runs = Runs::new(9);
-    runs.accept(run(1), None);
-    runs.accept(run(2), None);
+    runs.accept(run(1), None, None);
+    runs.accept(run(2), None, None);
     begin(&runs.take_startable(start()));
     runs.remove(RunKey::new(1, 1));
     let after = Duration::from_millis(500);
@@ -352,7 +405,7 @@ fn what_is_queued_for_too_long_does_not_begin() {
     let mut runs = Runs::new(1);
     let now = start();
     let soon = Some(now + Duration::from_secs(1));
-    [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id), until));
+    [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id), None, until));
     assert_eq!(ids(&runs.take_startable(now)), [1]);
     let later = now + Duration::from_secs(1);
     assert!(runs.take_expired(now, |_| true).is_empty() && runs.take_expired(later, |_| false).is_empty());

@@ -129,6 +129,9 @@ pub struct Hello {
     /// directory: what that holds comes with the next start.
     #[prost(message, optional, tag = "18")]
     pub process: ::core::option::Option<HostProcess>,
+    /// How long before its instant a trigger may come: the executor starts the handler on time. 0 from executors that start each run at once.
+    #[prost(uint32, tag = "19")]
+    pub ahead_max_ms: u32,
 }
 /// A process, as others of the same host and pid namespace can find it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -298,6 +301,9 @@ pub struct Trigger {
     pub shard_name: ::prost::alloc::string::String,
     #[prost(string, tag = "25")]
     pub shard_params: ::prost::alloc::string::String,
+    /// The time until the handler may begin, counted from receipt; 0 for at once. Only executors that name an ahead_max_ms get another value.
+    #[prost(int64, tag = "26")]
+    pub start_in_us: i64,
 }
 /// How a group of a pump job works off the rows of its items.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

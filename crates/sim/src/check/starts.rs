@@ -195,8 +195,8 @@ pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I12: no run begins later than its queue time after it was due. The time counts from the scan for a catch-up run,
-/// from the return of a server for a run that was due while there was none, and from the reading for a first attempt
-/// that its owner found in the store after its instant.
+/// from the return of a server for a run that was due while there was none, and from the reading for an attempt that its
+/// owner found in the store after its instant.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     if !facts.has_steady_servers {
         return Vec::new();
@@ -222,6 +222,6 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
 fn server_came(truth: &Truth, start: &Start) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
     let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);
-    let read = truth.first_read.get(&start.run).filter(|read| start.attempt == 1 && **read <= start.at);
+    let read = truth.first_read.get(&(start.run, start.attempt)).filter(|read| **read <= start.at);
     read.map_or(came, |read| came.max(*read))
 }

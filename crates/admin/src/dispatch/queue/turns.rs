@@ -3,6 +3,7 @@
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Reason, RunId};
 
+use crate::dispatch::ahead;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::queue::overlap::{Admitted, Entry, queue_max};
 use crate::dispatch::ready::Ready;
@@ -142,7 +143,7 @@ pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
         Arrival::Replaces => withdraw(d, ready.run.id),
         Arrival::Known => return,
     }
-    let timer = Timer::new(&ready, d.facts.uptime);
+    let timer = Timer::new(&ready, ahead::lead(d, &ready), d.facts.uptime);
     d.state.runs.schedule(ready, timer);
 }
 

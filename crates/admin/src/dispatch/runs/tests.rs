@@ -16,7 +16,7 @@ fn of_two_of_one_run_the_later_counts() {
     let mut runs = OpenRuns::default();
     assert_eq!(runs.arrival(&version(1, 2, 1)), Arrival::New);
     let here = version(1, 2, 2);
-    let timer = Timer::new(&here, Duration::ZERO);
+    let timer = Timer::new(&here, Duration::ZERO, Duration::ZERO);
     runs.schedule(here, timer);
     for (epoch, attempt, expected) in [
         (3, 1, Arrival::Replaces),
@@ -43,7 +43,7 @@ fn timers_go_off_in_order_and_what_is_held_back_comes_again() {
     let (mut runs, job, at) = (OpenRuns::default(), definition(&json!({})), Timestamp::from_secs);
     for second in [5, 3, 9, 4] {
         let ready = ready(second, &job);
-        let timer = Timer::new(&ready, Duration::ZERO);
+        let timer = Timer::new(&ready, Duration::ZERO, Duration::ZERO);
         runs.schedule(ready, timer);
     }
     assert_eq!(runs.next_at(), Some(at(3)));
@@ -76,7 +76,7 @@ fn a_broadcast_is_asked_about_until_it_is_known_whether_it_is_expanded() {
 fn what_an_executor_may_have_stays_when_what_waits_is_dropped() {
     let (mut runs, job) = (OpenRuns::default(), definition(&json!({})));
     let [waits, is_called, is_sent] = [1, 2, 3].map(|second| ready(second, &job));
-    let timer = Timer::new(&waits, Duration::ZERO);
+    let timer = Timer::new(&waits, Duration::ZERO, Duration::ZERO);
     runs.schedule(waits, timer);
     runs.put_called(is_called);
     runs.put_active(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
@@ -102,8 +102,8 @@ fn of_two_attempts_in_hand_the_later_counts() {
 #[test]
 fn a_timer_that_goes_off_late_by_its_own_clock_is_outdated() {
     let (at, marked) = (Timestamp::from_secs, json!({"delivery": "at_most_once"}));
-    assert_eq!(Timer::new(&ready(9, &definition(&marked)), Duration::ZERO).at, at(9) - MARK_LEAD);
-    let timer = Timer::new(&ready(9, &definition(&json!({}))), Duration::ZERO);
+    assert_eq!(Timer::new(&ready(9, &definition(&marked)), Duration::ZERO, Duration::ZERO).at, at(9) - MARK_LEAD);
+    let timer = Timer::new(&ready(9, &definition(&json!({}))), Duration::ZERO, Duration::ZERO);
     assert_eq!(timer.at, at(9));
     let (soon, later) = (Duration::from_millis(900), Duration::from_millis(1_900));
     assert!(!timer.is_outdated(at(9), at(9), soon));
@@ -158,7 +158,7 @@ fn what_is_withdrawn_leaves_the_others_where_they_wait() {
     let mut runs = OpenRuns::default();
     for second in [1, 2, 3] {
         let ready = ready(second, &job);
-        let timer = Timer::new(&ready, Duration::ZERO);
+        let timer = Timer::new(&ready, Duration::ZERO, Duration::ZERO);
         runs.hold_back(ready, timer);
     }
     assert!(runs.withdraw(RunId::new(2_000)).is_some());
@@ -172,15 +172,15 @@ fn a_whole_broadcast_has_its_timer_at_its_instant() {
     let marked = definition(&json!({"route": "broadcast", "delivery": "at_most_once"}));
     let whole = ready(9, &marked);
     let root = Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() };
-    assert_eq!(Timer::new(&root, Duration::ZERO).at, Timestamp::from_secs(9));
-    assert_eq!(Timer::new(&whole, Duration::ZERO).at, Timestamp::from_secs(9) - MARK_LEAD);
+    assert_eq!(Timer::new(&root, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9));
+    assert_eq!(Timer::new(&whole, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9) - MARK_LEAD);
 }
 
 /// The run came here long before its instant, by the clock of the process: then the other clock has stepped back.
 #[test]
 fn a_timer_is_outdated_a_second_after_the_read_ahead() {
     let (at, second) = (Timestamp::from_secs, Duration::from_secs(1));
-    let timer = Timer::new(&ready(9, &definition(&json!({}))), second);
+    let timer = Timer::new(&ready(9, &definition(&json!({}))), Duration::ZERO, second);
     assert!(!timer.is_outdated(at(9), at(8), second * 2));
     assert!(timer.is_outdated(at(9), at(8), second * 2 + Duration::from_millis(1)));
     assert!(!timer.is_outdated(at(9), at(12), second * 5));

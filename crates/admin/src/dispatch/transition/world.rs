@@ -18,6 +18,7 @@ use crate::dispatch::decision::Settings;
 use crate::dispatch::event::{IncomingResult, Reply, Report, SessionHandle, Settled};
 use crate::dispatch::outbox;
 use crate::dispatch::tests_support::executor;
+use crate::registry::OnlineExecutor;
 use crate::scheduler::in_memory::InMemory;
 
 /// What is not of the dispatcher.
@@ -26,6 +27,7 @@ pub(super) struct Around {
     pub(super) now: Timestamp,
     pub(super) token: LeaseToken,
     pub(super) lease_holds: bool,
+    pub(super) lease_until: Timestamp,
     pub(super) rows_may_be_old: bool,
     pub(super) in_memory: InMemory,
     pub(super) departing: Departing,
@@ -45,6 +47,7 @@ impl Around {
             rows_may_be_old_long: self.rows_may_be_old,
             token: self.token,
             lease_holds: self.lease_holds,
+            lease_until: self.lease_until,
             in_memory: &self.in_memory,
             departing: &self.departing,
             switches: &self.switches,
@@ -76,6 +79,7 @@ impl World {
             overdue_timeout: Duration::from_secs(60),
             look_past: 200,
             seek_jobs: 500,
+            send_ahead: Duration::from_millis(500),
         };
         let switches = SwitchBoard::default();
         switches.set(Switches::default());
@@ -83,6 +87,7 @@ impl World {
             now: Timestamp::EPOCH,
             token,
             lease_holds: true,
+            lease_until: Timestamp::MAX,
             rows_may_be_old: false,
             in_memory: InMemory::default(),
             departing: Departing::default(),
@@ -129,7 +134,15 @@ impl World {
         self.on(Event::Joined(session, online, report))
     }
 
-    /// The same, in words.
+    /// An executor that takes triggers so long ahead opens a stream.
+    pub(super) fn join_with(&mut self, id: i64, number: u64, ahead_max: Duration, report: Report) -> Vec<String> {
+        let (session, online, stream) = executor(id, number);
+        self.sessions.insert(session.executor, session.clone());
+        self.streams.push(stream);
+        self.described(Event::Joined(session, OnlineExecutor { ahead_max, ..online }, report))
+    }
+
+    /// The same as [`join_all`](Self::join_all), in words.
     pub(super) fn join(&mut self, id: i64, number: u64, report: Report) -> Vec<String> {
         self.join_all(id, number, report).iter().filter_map(describe).collect()
     }
