@@ -29,6 +29,14 @@ where
     tokio::spawn(future)
 }
 
+/// Waits until that instant; for ever if there is none.
+pub(crate) async fn until(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Locks for a short section. Poisoning is ignored: a panic under one of these locks leaves no inconsistent state.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -58,6 +58,14 @@ pub(crate) struct World {
     pub(crate) pumps: Mutex<PumpTruth>,
 }
 
+/// Waits until that instant; for ever if there is none.
+pub(crate) async fn until(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -404,8 +404,8 @@ pub trait Cluster {
     /// of `lease` since the last renewal: then the node must take the next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
-    /// Releases the lease: it ends now. If the database's clock has stepped back, it ends when the clock is back at `reached`, the latest
-    /// time that it has shown: runs due until then may have been sent. Does nothing if the epoch is no longer current.
+    /// Releases the lease: it ends now, or at `reached` if that is later. That is the latest time that the database's clock has shown, or the
+    /// last instant of what the node has sent ahead: runs due until then may have been sent. Does nothing if the epoch is no longer current.
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
     /// Every node, by id.
@@ -449,8 +449,7 @@ pub trait Executors {
     /// to this one.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;
 
-    /// Records that the stream is closed and carries nothing more. Its end is now, or the time that the node's clock has reached, whichever
-    /// is later.
+    /// Records that the stream is closed and carries nothing more. Its end is now, or [`reached`](StreamEnd::reached), whichever is later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
     /// Records that the executor shut down cleanly, holding no run: no node waits for it any more.

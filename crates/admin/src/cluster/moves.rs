@@ -27,7 +27,7 @@ const ROUND_MAX: Duration = Duration::from_millis(100);
 const LEAD: Duration = Duration::from_millis(650);
 /// Only runs that are due at least this long after their transaction begins go: an earlier one may have been marked …
 const MARKED_AHEAD: Duration = Duration::from_millis(250);
-/// … or sent, if it is due within this and `send_ahead`.
+/// … or sent, which it is at most `send_ahead` before its instant: this much is added to that.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE: u32 = 2_000;
 /// How many jobs one round looks at, and how many one transaction moves.
@@ -160,6 +160,7 @@ pub(crate) fn has_heir(shared: &Shared) -> bool {
     shared.membership.seats(shared.clock.now()).iter().any(|seat| seat.node != this)
 }
 
+/// How long before its instant a run may have been marked or sent.
 fn started_ahead(shared: &Shared) -> Duration {
     MARKED_AHEAD.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }

@@ -90,7 +90,8 @@ impl Active {
 pub(crate) enum Phase {
     /// Waits for its durable mark.
     Marking,
-    /// Its executor is chosen, and its mark, if it needs one, is durable. It is sent at its instant while the lease holds.
+    /// Its executor is chosen, and its mark, if it needs one, is durable. It is sent at its instant, or ahead of it, while the lease
+    /// holds.
     Placed,
     /// On the stream, or received by the executor.
     Sent,

@@ -40,8 +40,7 @@ fn is_certain(ready: &Ready) -> bool {
 /// Whether an executor has room for the run ahead of its instant, whichever of them it is routed to: each starts runs on time, and runs
 /// that come until then find slots as well, since a quarter of them is not given away ahead.
 pub(super) fn has_room(d: &Decision<'_>, ready: &Ready) -> bool {
-    let fit = d.state.executors.fit(ready);
-    !fit.is_empty() && fit.iter().all(|online| holds_for(d, online, ready) && online.has_spare_slots(d.now))
+    d.state.executors.all_fit(ready, |online| holds_for(d, online, ready) && online.has_spare_slots(d.now))
 }
 
 /// Whether the run may be on this executor's stream before its instant.

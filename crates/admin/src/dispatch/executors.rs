@@ -351,6 +351,13 @@ impl Executors {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
+    /// Whether there is an executor that a router may choose for the run, and this holds for each of them.
+    pub(crate) fn all_fit(&self, ready: &Ready, holds: impl Fn(&Online) -> bool) -> bool {
+        let mut in_app = self.in_app(ready.run.app);
+        in_app.all(|online| holds(online) || !online.is_fit(ready))
+            && self.in_app(ready.run.app).any(|online| online.is_fit(ready))
+    }
+
     /// Why each online executor of the run's app does not take it now; executors that are fit for it come first. If the caller named an
     /// executor, only that one is listed.
     pub(crate) fn obstacles(&self, ready: &Ready, now: Timestamp) -> Vec<Obstacle> {
@@ -420,78 +427,4 @@ impl Executors {
 mod fit_tests;
 
 #[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::dispatch::tests_support::{definition, executor, ready};
-
-    /// Joins as the dispatcher does.
-    fn join(executors: &mut Executors, id: i64, predecessor: Option<i64>) -> String {
-        let (session, mut online, _stream) = executor(id, 1);
-        let predecessor = predecessor.map(ExecutorId::new);
-        "pod".clone_into(&mut online.name);
-        online.name = executors.distinct_name(&online, predecessor);
-        executors.join(session, &online, Report { predecessor, ..Report::default() });
-        online.name
-    }
-
-    #[test]
-    fn executors_of_xxl_job_are_hashed_by_their_addresses() {
-        let (address, mut executors) = ("http://10.0.0.5:9999/", Executors::default());
-        for (id, label, place) in [(1, labels::XXL_ADDRESS, address), (2, "address", "10.0.0.5-9999")] {
-            let (session, mut online, _stream) = executor(id, 1);
-            "10.0.0.5-9999".clone_into(&mut online.name);
-            online.labels = [(label.to_owned(), address.to_owned())].into();
-            executors.join(session, &online, Report::default());
-            let joined = executors.get(ExecutorId::new(id)).unwrap();
-            assert_eq!(joined.points, HashPoints::at("10.0.0.5-9999", place));
-        }
-    }
-
-    #[test]
-    fn two_of_one_name_are_two_unless_one_proves_to_be_the_other() {
-        let mut executors = Executors::default();
-        assert_eq!(join(&mut executors, 1, None), "pod");
-        assert_eq!(join(&mut executors, 0xabc_def0, None), "pod~bcdef0");
-        assert_eq!(join(&mut executors, 1, None), "pod", "the same one again");
-        assert_eq!(join(&mut executors, 3, Some(1)), "pod", "its successor");
-        assert_eq!(
-            join(&mut executors, 4, Some(1)),
-            "pod",
-            "the next one, where no server had answered the one before"
-        );
-        let job = definition(&json!({"select": {"executors": ["pod"]}}));
-        let mut wanted = ready(1, &job);
-        let fit = executors.fit(&wanted);
-        assert_eq!(
-            fit.iter().map(|online| online.name.as_str()).collect::<Vec<_>>(),
-            ["pod", "pod", "pod", "pod~bcdef0"]
-        );
-        wanted.run.only_executor = Some("pod".to_owned());
-        assert_eq!(executors.fit(&wanted).len(), 4, "they share the name");
-        wanted.run.only_executor = Some("pod~bcdef0".to_owned());
-        assert_eq!(executors.fit(&wanted).len(), 0, "a caller names what the executor names itself");
-    }
-
-    #[test]
-    fn who_is_heard_elsewhere_is_watched_on() {
-        let (mut executors, at) = (Executors::default(), Timestamp::from_secs);
-        let (session, online, _stream) = executor(1, 7);
-        executors.join(session, &online, Report::default());
-        let id = online.id;
-        executors.watch(id, at(10));
-        assert!(executors.leave(id, 6, at(20)).is_none(), "an older stream");
-        assert!(executors.suspects(at(1_000)).is_empty(), "it is here");
-        assert!(executors.leave(id, 7, at(20)).is_some());
-        assert_eq!(executors.suspects(at(20)), []);
-        assert_eq!(executors.suspects(at(21)), [id]);
-        executors.watch(id, at(30));
-        executors.watch(id, at(25));
-        assert_eq!((executors.suspects(at(30)), executors.suspects(at(31))), (vec![], vec![id]));
-        assert!(executors.lose(id, at(60), at(0)) && executors.is_lost(id) && !executors.lose(id, at(61), at(0)));
-        let (session, online, _stream) = executor(1, 8);
-        executors.join(session, &online, Report::default());
-        assert!(!executors.is_lost(id) && !executors.lose(id, at(62), at(0)));
-    }
-}
+mod tests;

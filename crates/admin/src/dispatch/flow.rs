@@ -17,7 +17,7 @@ use super::state::Work;
 use super::step::Step;
 use super::{ahead, assign, place, shadow, switches, waits};
 
-/// Releases every run whose instant has come, once the runs that were open before are known.
+/// Releases every run whose instant has come, or that may be sent or marked ahead of it, once the runs that were open before are known.
 pub(super) fn release(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.knows_open_runs() {

@@ -54,7 +54,7 @@ pub(super) async fn settle(
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
-        // A fire that was still in the future is not waited for: it is skipped or sent at its instant.
+        // A fire that was still in the future is not waited for: it is skipped, or sent.
         let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
         ended += now.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
         let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();

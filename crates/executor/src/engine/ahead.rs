@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tokio::time::{Instant, sleep_until};
-
 use super::{Engine, now};
+use crate::lifecycle::until;
 
 /// How long before its instant a trigger may come.
 pub(super) const AHEAD_MAX_MS: u32 = 1_000;
@@ -22,17 +21,11 @@ impl AheadLoop {
         let engine = &self.engine;
         loop {
             let next = engine.table().next_begin();
-            let due = async {
-                match next {
-                    Some(at) => sleep_until(Instant::from_std(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 () = engine.setup.lifecycle.hard.cancelled() => return,
                 () = engine.ahead_wake.notified() => {}
-                () = due => {
+                () = until(next) => {
                     let startable = engine.table().take_startable(now());
                     engine.start(startable);
                 }

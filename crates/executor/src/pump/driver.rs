@@ -22,7 +22,7 @@ use crate::ending::Ending;
 use crate::engine::Silent;
 use crate::host;
 use crate::job_error::JobError;
-use crate::lifecycle::lock;
+use crate::lifecycle::{lock, until};
 use crate::run::{self, RunContext, StopCause, panic_message};
 
 /// The state that the group's calls share.
@@ -99,12 +99,6 @@ impl<P: Pump> Driver<P> {
             self.publish();
             let report_at = self.group().report_at();
             let wake_at = wake_at.into_iter().chain(report_at).min();
-            let woken = async {
-                match wake_at {
-                    Some(at) => tokio::time::sleep_until(Instant::from_std(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 // Calls that return without a pause must not hide the end.
                 biased;
@@ -112,7 +106,7 @@ impl<P: Pump> Driver<P> {
                 () = port.leaving().cancelled(), if !self.is_leaving => {}
                 () = port.poked() => {}
                 Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.returned(returned),
-                () = woken => {}
+                () = until(wake_at) => {}
             }
         }
         let mut group = self.group();

@@ -9,14 +9,14 @@ use rondel::Item;
 use rondel::pump::group::{Executed, Execution, Group, Limits, Row, Step, Task};
 use rondel::table::TableRun as _;
 use rondel_proto::v1;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{Executor, now};
 use crate::link::{Held, Stop};
 use crate::profile::GRACE;
 use crate::pumps::truth::{self, Hold, Place, owner_of};
-use crate::world::lock;
+use crate::world::{lock, until};
 
 /// A call that has returned.
 enum Returned {
@@ -78,19 +78,13 @@ impl Driver {
                 self.publish(report);
             }
             let wake_at = wake_at.into_iter().chain(self.group.report_at()).min();
-            let woken = async {
-                match wake_at {
-                    Some(at) => sleep_until(Instant::from_std(at)).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 returned = next(&mut self.calls), if !self.calls.is_empty() => self.returned(returned),
                 () = held.port.poked() => {}
                 () = held.stopping.cancelled(), if !self.is_stopped => {}
                 () = held.port.leaving().cancelled(), if !self.is_leaving => {}
-                () = woken => {}
+                () = until(wake_at) => {}
             }
         }
         let report = self.group.full_report(now());
