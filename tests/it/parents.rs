@@ -68,13 +68,15 @@ async fn a_verdict_and_its_children_are_one(db: ScratchDb) {
     let mut server = Server::start_with(&db, &["--failpoint", "finish.settled@2"]).await;
     let data = tempfile::tempdir().expect("make a folder");
     let journal = Journal::new();
+    // a stays off until b is there: a fire that began before b was made has none.
     for (name, schedule) in [("a", json!({"every": "1s"})), ("b", json!({"after": ["a"]}))] {
         let job = json!({
             "name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule,
-            "misfire": {"policy": "all", "max": 100},
+            "misfire": {"policy": "all", "max": 100}, "enabled": name != "a",
         });
         server.api().post("/api/v1/jobs", job).await.expect(201);
     }
+    server.api().post("/api/v1/jobs/a/resume", json!({})).await.expect(200);
     let _agent = Agent::start_with(&server, "files", &["--data-dir", &data.path().display().to_string()]).await;
     let ended = server.process().wait(Duration::from_secs(60)).await;
     assert!(!ended.success(), "it aborted at the failpoint: {ended}");

@@ -66,15 +66,22 @@ impl JoinRequest {
 
     /// The end of the lease `before` and all earlier ones: `last` is its own end, and `prior` that of those before it, which may be later
     /// after a step back of the clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
+    ///
+    /// A lease that is taken over still ends at `last`, though no server acts under it any more: triggers leave ahead of their instants, so
+    /// runs that are due until then may have been sent.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
         (last, prior): (Timestamp, Timestamp),
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let is_own = self.held == Some(before);
-        let ended_at = if is_own { last } else { last.min(now) };
-        (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
+        (self.held == Some(before) || last <= now || self.take_over).then(|| last.max(prior))
+    }
+
+    /// The end of the lease that is taken at `now`, after those that ended at `ended_at`. Two equal ends are the sign of a fenced node.
+    pub(crate) fn lease_until(&self, now: Timestamp, ended_at: Timestamp) -> Timestamp {
+        let until = now + self.lease;
+        if until == ended_at { until + Duration::from_millis(1) } else { until }
     }
 }
 
@@ -486,6 +493,26 @@ pub trait Executors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_new_lease_never_looks_fenced() {
+        let lease = Duration::from_secs(5);
+        let request = JoinRequest {
+            name: "a".to_owned(),
+            lease,
+            advertise_url: None,
+            server_version: String::new(),
+            take_over: true,
+            held: None,
+        };
+        let now = Timestamp::from_millis(1_000);
+        let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
+        let ended_at = request.ended_at(before, (now + lease, Timestamp::EPOCH), now).expect("it is taken over");
+        assert_eq!(ended_at, now + lease, "what is due until then may have been sent");
+        assert!(request.lease_until(now, ended_at) > ended_at);
+        assert_eq!(request.lease_until(now, now), now + lease);
+        assert_eq!(JoinRequest { take_over: false, ..request }.ended_at(before, (now + lease, now), now), None);
+    }
 
     #[test]
     fn no_lease_has_an_ordinal_of_one_before() {

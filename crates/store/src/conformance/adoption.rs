@@ -151,6 +151,23 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     }
 }
 
+/// Triggers leave ahead of their instants: a server that was killed may have sent what is due until its lease would have ended, though the
+/// next server need not wait for that.
+pub async fn a_lease_that_is_taken_over_ends_when_it_would_have(store: &dyn Store) {
+    let request = super::cluster::request(&super::name("node"));
+    let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
+    super::hear(store, dead).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let rows = [LEASE / 2, LEASE * 2].map(|ahead| run(&job, dead, at + ahead));
+    claim(store, dead, &job, rows.to_vec()).await;
+    let taking = JoinRequest { take_over: true, ..request };
+    let Join::Joined { token: next, .. } = store.join(&taking).await.unwrap() else { unreachable!() };
+    let adopted = super::adopt_all(store, next, &[]).await.1;
+    let found: Vec<_> = adopted.iter().map(|adopted| (adopted.run.due_at, adopted.run.status)).collect();
+    assert_eq!(found, [(rows[0].due_at, RunStatus::Running), (rows[1].due_at, RunStatus::Pending)]);
+}
+
 /// A job is adopted with all of its runs, so that it has one home if the dead node comes back before the other jobs are taken over. The job
 /// with the fewest runs comes first.
 pub async fn jobs_are_adopted_whole(store: &dyn Store) {

@@ -47,7 +47,7 @@ impl Cluster for MemStore {
             id,
             name: name.into_owned(),
             epoch,
-            lease_until: now + request.lease,
+            lease_until: request.lease_until(now, prior),
             advertise_url: request.advertise_url.clone(),
             server_version: request.server_version.clone(),
             started_at: now,

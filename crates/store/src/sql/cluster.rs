@@ -296,7 +296,7 @@ impl Tx<'_> {
         let take = Query::new(&TAKE_LEASE)
             .int(next.epoch)
             .int(ordinal)
-            .at(now + request.lease)
+            .at(request.lease_until(now, ended_at))
             .at(ended_at)
             .opt_text(url)
             .text(&version)
