@@ -21,7 +21,7 @@ mod tasks;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rondel_tests::{Api, Dev, keeps, left_out_without, wait_until};
+use rondel_tests::{Api, Dev, keeps, left_out_without, variable, wait_until};
 use serde_json::{Value, json};
 
 use self::browser::{Browser, program};
@@ -60,6 +60,11 @@ async fn a_job_is_made_and_its_log_seen_growing() {
 /// Shown where the test fails, or with `--nocapture`.
 fn print(text: &str) {
     std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
+}
+
+/// Whether the pages are looked at in every way, which takes several times as long: `RONDEL_TEST_CONSOLE=all`.
+fn is_long_form() -> bool {
+    variable("RONDEL_TEST_CONSOLE").is_some_and(|which| which == "all")
 }
 
 async fn sign_in(dev: &mut Dev, browser: &mut Browser) {

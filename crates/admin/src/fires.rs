@@ -256,7 +256,7 @@ async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Resu
     Ok(Read { attempts, context, ..read })
 }
 
-/// Computes on a thread of its own, not in the tasks that fire jobs: an account may have thousands of instants.
+/// Computes on a thread for blocking work, so that it delays no fire: the account of what a job fired may cover thousands of instants.
 pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(account).await {
         Ok(account) => account,

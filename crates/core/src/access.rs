@@ -405,7 +405,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the lists show is what may be opened.
+        /// `reach`, which filters lists, admits exactly what `allow` permits.
         #[test]
         fn reach_and_allow_agree(
             grants in proptest::collection::vec(any_grant(), 0..4),

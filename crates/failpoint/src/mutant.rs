@@ -42,6 +42,8 @@ mutants! {
     AheadOfTheLease = "ahead_of_the_lease",
     /// The end of a stream, and of a lease that is given back, does not count what was sent ahead.
     EndBeforeAhead = "end_before_ahead",
+    /// A lease that the next server takes over at once ends then: what was sent ahead counts as never sent.
+    TakenOverEndsAtOnce = "taken_over_ends_at_once",
     /// An executor forgets a result when it has sent it, not when the result is acknowledged.
     ForgetResultWhenSent = "forget_result_when_sent",
     /// Adoption does not raise the dead node's epoch.

@@ -77,6 +77,8 @@ const BLACKOUTS: u64 = 0xb1ac_0000;
 const DRAIN_GRACE: Duration = Duration::from_secs(6);
 /// Separates the draw of executors that drain from other draws of the same seed.
 const DRAINS: u64 = 0xd4a1_0000;
+/// Separates the draw of the only server's deaths from other draws of the same seed.
+const RESTARTS: u64 = 0x4e57_0000;
 
 /// Faults with their instants, in milliseconds since the world began.
 #[derive(Debug)]
@@ -103,6 +105,18 @@ impl Plan {
             let at = chance.between(1_500, profile.faulty_ms);
             let executor = chance.index(profile.executor_count);
             self.0.push((at, Fault::DrainExecutor { executor, back_after: length(&mut chance) }));
+        }
+        self.0.sort_by_key(|(at, _)| *at);
+        self
+    }
+
+    /// Adds deaths of the only server, each followed by the next start at once.
+    pub(crate) fn with_restarts(mut self, seed: u64, profile: &Profile) -> Self {
+        let mut chance = Chance::new(mix(seed ^ RESTARTS));
+        let count = if profile.is_single_server && profile.node_faults { chance.between(1, 6) } else { 0 };
+        for _ in 0..count {
+            let at = chance.between(1_500, profile.faulty_ms);
+            self.0.push((at, Fault::KillNode { node: 0, back_after: chance.millis(5, 400) }));
         }
         self.0.sort_by_key(|(at, _)| *at);
         self

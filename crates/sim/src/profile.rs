@@ -42,6 +42,8 @@ pub(crate) struct Profile {
     pub(crate) shadows: Option<u64>,
     /// Whether executors take triggers ahead of their instants.
     pub(crate) sends_ahead: bool,
+    /// Whether the database is for one server, which takes the lease of a dead one over at once and is back soon.
+    pub(crate) is_single_server: bool,
     /// How many rows a page has when a server looks for open runs.
     pub(crate) page: u32,
     pub(crate) bounds: Bounds,
@@ -51,6 +53,8 @@ pub(crate) struct Profile {
 const FIRST_SMALL: u64 = 100_000_000;
 /// Seeds above this one have executors that take triggers ahead of their instants.
 pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
+/// Seeds above this one have one server, on a database for one.
+pub(crate) const FIRST_SINGLE: u64 = 400_000_000;
 
 /// Pages, budgets and bounds of the engine: two, three, or their usual values.
 #[derive(Clone, Debug)]
@@ -157,6 +161,7 @@ impl Profile {
             silences: None,
             shadows: None,
             sends_ahead: false,
+            is_single_server: false,
             page: u32::try_from(chance.between(2, 3)).unwrap_or(2),
             bounds: Bounds::usual(),
         }
@@ -190,6 +195,7 @@ impl Profile {
             silences: None,
             shadows: None,
             sends_ahead: false,
+            is_single_server: false,
             page: 1_000,
             bounds: Bounds::usual(),
         }

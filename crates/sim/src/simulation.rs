@@ -17,7 +17,7 @@ use crate::faults::{Hosts, Plan};
 use crate::jobs::draw;
 use crate::maintenance;
 use crate::node::NodeHost;
-use crate::profile::{Bounds, FIRST_AHEAD, Profile};
+use crate::profile::{Bounds, FIRST_AHEAD, FIRST_SINGLE, Profile};
 use crate::requests;
 use crate::switches;
 use crate::world::World;
@@ -92,14 +92,18 @@ const fn has_shadows(seed: u64) -> bool {
 
 async fn live(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(seed);
+    let drawn = Profile::draw(&mut chance);
+    let is_single_server = seed > FIRST_SINGLE;
     let profile = Profile {
         silences: Some(seed),
         shadows: has_shadows(seed).then_some(seed),
         bounds: Bounds::of(seed),
         sends_ahead: seed > FIRST_AHEAD,
-        ..Profile::draw(&mut chance)
+        is_single_server,
+        node_count: if is_single_server { 1 } else { drawn.node_count },
+        ..drawn
     };
-    let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile);
+    let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile).with_restarts(seed, &profile);
     let world = World::new(seed, profile.clone(), options.keeps_lines);
     world.record("profile", 0, || format!("{profile:?}"));
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();

@@ -79,10 +79,11 @@ impl World {
             let now = BEGINNING + began.elapsed();
             Timestamp::from_millis(now.as_millis() + steps.load(Ordering::Relaxed))
         };
+        let store = MemStore::new(Arc::new(clock));
         let database = Database { down_until: began, cut_until: BTreeMap::new(), slowness: Duration::ZERO };
         Arc::new(Self {
             began,
-            store: Arc::new(MemStore::new(Arc::new(clock))),
+            store: Arc::new(if profile.is_single_server { store.of_single_server() } else { store }),
             net: Net::new(profile.node_count, profile.executor_count),
             tracker: TaskTracker::new(),
             trace: Trace::new(keeps_lines),

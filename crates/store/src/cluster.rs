@@ -6,124 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::homes::{ClaimStrategy, Switch};
-use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StoreError, Trouble};
+pub use crate::lease::{Join, JoinRequest, LeaseToken, Renewal};
+pub(crate) use crate::lease::{lease_count, next_ordinal};
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
-
-/// The lease that a node acts under; lost when its epoch is no longer the newest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct LeaseToken {
-    /// The node.
-    pub node: NodeId,
-    /// Rises each time the node takes a new lease.
-    pub epoch: i64,
-}
-
-/// A request for a node's lease.
-#[derive(Clone, Debug)]
-pub struct JoinRequest {
-    /// The node's name, which stays the same across restarts.
-    pub name: String,
-    /// How long a lease lasts.
-    pub lease: Duration,
-    /// Where executors reach it, if it is configured.
-    pub advertise_url: Option<String>,
-    /// Version of the program.
-    pub server_version: String,
-    /// Whether to take the lease even from a node that seems to live: the caller holds SQLite's file lock, so no other server runs.
-    pub take_over: bool,
-    /// The lease of this name that the caller has held until now. Its holder may take the next lease before this one has ended.
-    pub held: Option<LeaseToken>,
-}
-
-/// A renewed lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Renewal {
-    /// The database's clock at the renewal.
-    pub now: Timestamp,
-    /// The stored end of the lease before the renewal.
-    pub before: Timestamp,
-    /// The new end of the lease.
-    pub until: Timestamp,
-}
-
-impl JoinRequest {
-    /// The next epoch, above both `stored` and the one that the caller has held: a database that went back in time has forgotten the
-    /// latter, and executors have not.
-    pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
-        let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
-        stored.epoch.max(held) + 1
-    }
-
-    /// The id for a node without a row: the id of the lease that the caller has held, unless another node has that id; else the next one.
-    pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
-        let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
-        held.unwrap_or_else(|| NodeId::new(newest + 1))
-    }
-
-    /// The end of the lease `before` and all earlier ones: `last` is its own end, and `prior` that of those before it, which may be later
-    /// after a step back of the clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
-    ///
-    /// A lease that is taken over still ends at `last`, though no server acts under it any more: triggers leave ahead of their instants, so
-    /// runs that are due until then may have been sent.
-    pub(crate) fn ended_at(
-        &self,
-        before: LeaseToken,
-        (last, prior): (Timestamp, Timestamp),
-        now: Timestamp,
-    ) -> Option<Timestamp> {
-        (self.held == Some(before) || last <= now || self.take_over).then(|| last.max(prior))
-    }
-
-    /// The end of the lease that is taken at `now`, after those that ended at `ended_at`. Two equal ends are the sign of a fenced node.
-    pub(crate) fn lease_until(&self, now: Timestamp, ended_at: Timestamp) -> Timestamp {
-        let until = now + self.lease;
-        if until == ended_at { until + Duration::from_millis(1) } else { until }
-    }
-}
-
-/// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its
-/// ordinal: if the database's clock has stepped back since, it would make ids that exist already.
-pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {
-    let in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
-    (0..IdGen::ORDINAL_COUNT).map(in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
-}
-
-/// Number of leases that these nodes have taken, and one for each removed node: ids count up and the newest node is never removed, so the
-/// highest id is the number of all nodes.
-pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
-    let (newest, again) =
-        nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
-    newest + again
-}
 
 /// Keeps, of several sessions between the same node and executor, the one that was heard last; sorts by node and executor.
 pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
     sessions.sort_by_key(|session| (session.token.node, session.executor, std::cmp::Reverse(session.last_seen_at)));
     sessions.dedup_by_key(|session| (session.token.node, session.executor));
     sessions
-}
-
-/// The answer to a [`JoinRequest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Join {
-    /// The lease is taken under a new epoch.
-    Joined {
-        /// The lease to act under.
-        token: LeaseToken,
-        /// Part of the ids that the node makes; differs from the ordinals of every other living node and of the leases before.
-        ordinal: i64,
-    },
-    /// A living node has the name.
-    Living {
-        /// The end of its lease, by the database's clock. If it moves on from one request to the next, the node is really alive.
-        lease_until: Timestamp,
-        /// The epoch of that lease, or a later one where another node has adopted its runs.
-        epoch: i64,
-    },
 }
 
 /// A node of the cluster.
@@ -488,39 +384,4 @@ pub trait Executors {
     /// Removes sessions and executors that no node has heard since `seen_before`, at most `limit` of each. Returns how many rows were
     /// removed; 0 means that none is left.
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64>;
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_new_lease_never_looks_fenced() {
-        let lease = Duration::from_secs(5);
-        let request = JoinRequest {
-            name: "a".to_owned(),
-            lease,
-            advertise_url: None,
-            server_version: String::new(),
-            take_over: true,
-            held: None,
-        };
-        let now = Timestamp::from_millis(1_000);
-        let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let ended_at = request.ended_at(before, (now + lease, Timestamp::EPOCH), now).expect("it is taken over");
-        assert_eq!(ended_at, now + lease, "what is due until then may have been sent");
-        assert!(request.lease_until(now, ended_at) > ended_at);
-        assert_eq!(request.lease_until(now, now), now + lease);
-        assert_eq!(JoinRequest { take_over: false, ..request }.ended_at(before, (now + lease, now), now), None);
-    }
-
-    #[test]
-    fn no_lease_has_an_ordinal_of_one_before() {
-        let token = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
-        let next = |leases: &[LeaseToken]| next_ordinal(lease_count(leases.iter().copied()), |_| false);
-        assert_eq!([next(&[]), next(&[token(1, 1)])], [0, 1]);
-        // Nodes 1 and 2 were removed; node 3 starts again, and then node 4 is new.
-        assert_eq!([next(&[token(3, 1)]), next(&[token(3, 2)]), next(&[token(3, 2), token(4, 1)])], [3, 4, 5]);
-        assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
-    }
 }

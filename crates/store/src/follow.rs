@@ -197,7 +197,8 @@ impl FireFacts<'_> {
         let owner = (child.owner.node, child.owner.epoch);
         let run = Run {
             cause: self.root.run.get(),
-            due_at: now,
+            // A verdict may come before the instant of its fire: that of an at-most-once run that was marked by a server that died.
+            due_at: now.max(self.root.fire_at),
             ..Run::new(id, of, self.root.fire_at, Trigger::Parent, owner)
         };
         if child.spec.is_sharded() { run.for_all_shards() } else { run }

@@ -44,7 +44,7 @@ pub enum ForeignError {
 }
 
 /// The part of an address that may be shown: a text without a scheme may be a password.
-fn without_password(scheme: &str) -> String {
+fn shown_address(scheme: &str) -> String {
     let is_scheme = (1..=20).contains(&scheme.len()) && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+');
     if is_scheme { format!("{scheme}://…") } else { "an address without a scheme".to_owned() }
 }
@@ -87,7 +87,7 @@ impl Database {
         let url = jdbc.unwrap_or(url);
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
         if jdbc.is_some_and(|url| !url.contains('@') && matches!(scheme, "mysql" | "mariadb" | "postgresql")) {
-            let shown = format!("jdbc:{} without a user", without_password(scheme));
+            let shown = format!("jdbc:{} without a user", shown_address(scheme));
             return Err(ForeignError::Address(shown, if scheme == "postgresql" { POSTGRES } else { MYSQL }));
         }
         match scheme {
@@ -97,9 +97,9 @@ impl Database {
             }
             _ if takes_postgres => {
                 let expected = "mysql://USER:PASSWORD@HOST/NAME or postgres://USER:PASSWORD@HOST/NAME";
-                Err(ForeignError::Address(without_password(scheme), expected))
+                Err(ForeignError::Address(shown_address(scheme), expected))
             }
-            _ => Err(ForeignError::Address(without_password(scheme), MYSQL)),
+            _ => Err(ForeignError::Address(shown_address(scheme), MYSQL)),
         }
     }
 

@@ -38,6 +38,7 @@ mod error;
 mod follow;
 pub mod foreign;
 pub mod host;
+mod lease;
 pub mod ledger;
 mod log_codec;
 pub mod logs;

@@ -78,7 +78,7 @@ impl JobRanks {
             return Ok(Arc::clone(&kept.ranks));
         }
         let ranks = Arc::new(match order {
-            JobOrder::Longest => longest(engine, board, now).await?,
+            JobOrder::Longest => long_durations(engine, board, now).await?,
             _ => next_fires(engine, namespace).await?,
         });
         let mut all = self.lock();
@@ -100,7 +100,7 @@ async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<J
     Ok(coming.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
 }
 
-async fn longest(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {
+async fn long_durations(engine: &Engine, board: &Board, now: Timestamp) -> Result<HashMap<JobId, i64>, StoreError> {
     let owners = board.ids();
     let mut sketches: HashMap<i64, Sketch> = HashMap::new();
     let day = i64::try_from(LOOK_BACK.as_millis()).unwrap_or(i64::MAX);

@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tokio::task::JoinSet;
 
 /// How many random calls an operation gets from a role in a run of all tests.
-const SHORT: &str = "3";
+const SHORT: &str = "1";
 /// How calls are made up then.
 const PHASES: &str = "examples,fuzzing,stateful";
 /// And where there is time: call by call, each parameter and field at its bounds and beyond.

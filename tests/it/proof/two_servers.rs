@@ -18,7 +18,7 @@ const TAKE_OVER: Duration = Duration::from_secs(1);
 const MACHINE_MS: i64 = 500;
 
 async fn one_of_two_dies(backend: Backend) {
-    let rounds = variable("TEST_KILL_ROUNDS").and_then(|text| text.parse().ok()).unwrap_or(2);
+    let rounds = variable("TEST_KILL_ROUNDS").and_then(|text| text.parse().ok()).unwrap_or(1);
     let mut chance = Chance::new();
     for round in 1..=rounds {
         let Some(db) = scratch(backend).await else { return };

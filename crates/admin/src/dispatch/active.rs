@@ -8,7 +8,7 @@ use rondel_store::ledger::InHand;
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
-/// How long after a run was sent its state is noted in the store.
+/// The delay between sending a run and storing its state.
 pub(crate) const NOTE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run that is assigned to an executor.

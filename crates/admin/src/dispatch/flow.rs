@@ -67,7 +67,7 @@ fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
     !shadow::is_shadow(ready)
         && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
-        && (is_marked || ahead::has_room(d, ready) && switches::switched_off(d, ready).is_none())
+        && (is_marked || ahead::has_room(d, ready) && switches::switch_wait(d, ready).is_none())
         && d.state.limits.holding_back(ready, now).is_none()
         && !ready.is_missed(now)
 }
@@ -174,7 +174,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
 pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
     let is_served = !d.state.executors.staying(&ready).is_empty();
-    if !is_served || switches::switched_off(d, &ready).is_some() {
+    if !is_served || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
         // Missed fires before it still run, so its queue time starts with its turn.

@@ -33,7 +33,7 @@ pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switche
         Switch::Active => Switched::On(ready),
         Switch::Draining => Switched::Waits(ready),
         Switch::Stopped => {
-            let detail = switched_off(d, &ready).unwrap_or_default();
+            let detail = switch_wait(d, &ready).unwrap_or_default();
             waits::skip(d, &ready, Reason::Stopped, detail);
             Switched::Ended
         }
@@ -41,7 +41,7 @@ pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switche
 }
 
 /// The wait of a run that its app's switch keeps from starting; `None` if the app is active.
-pub(super) fn switched_off(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
+pub(super) fn switch_wait(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
     match d.facts.switches.of_app(ready.run.app) {
         Switch::Active => None,
         switch @ (Switch::Draining | Switch::Stopped) => {

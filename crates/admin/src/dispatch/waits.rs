@@ -87,7 +87,7 @@ pub(super) fn unserved(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
 /// The wait of a run that no executor takes now.
 fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
     let now = d.now;
-    if let Some(detail) = switches::switched_off(d, ready) {
+    if let Some(detail) = switches::switch_wait(d, ready) {
         return detail;
     }
     let job = &ready.definition.job;

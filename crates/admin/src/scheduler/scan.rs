@@ -34,7 +34,7 @@ use crate::scheduler::take_up::TakeUp;
 
 /// How many dense instants one statement reads.
 const DENSE_COUNT_MAX: u32 = 60;
-/// How often a node looks while jobs and runs may be on their way to it.
+/// The period of the scan while jobs and runs may still be in transfer to this node.
 const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
 
 pub(crate) struct ScanLoop {

@@ -28,7 +28,7 @@ use crate::scheduler::ring::Ring;
 const LEAD: Duration = Duration::from_millis(500);
 /// A run is read at most this long before its instant: until then, one that is due late in its second waits.
 const AHEAD_MAX: Duration = Duration::from_millis(900);
-/// The delay before a reading that the database did not answer is tried again.
+/// The delay before a failed read is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
 

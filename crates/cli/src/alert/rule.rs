@@ -149,7 +149,7 @@ struct ConditionArgs {
     /// Only on the days of this calendar
     #[arg(long, value_name = "CALENDAR", requires = "not_succeeded_by")]
     calendar: Option<String>,
-    /// No run has succeeded for so long
+    /// No run has succeeded for this long
     #[arg(long, value_name = "DURATION", group = "condition")]
     no_success_for: Option<String>,
     /// A run has been running for longer
@@ -167,7 +167,7 @@ struct ConditionArgs {
     /// A server was lost
     #[arg(long, group = "condition")]
     node_lost: bool,
-    /// A loop of a server has been failing for so long
+    /// A loop of a server has been failing for this long
     #[arg(long, value_name = "DURATION", group = "condition")]
     loop_failing: Option<String>,
     /// An access token ends within this
@@ -179,7 +179,7 @@ struct ConditionArgs {
     /// A disk of a server has less free: 10% or 20GiB
     #[arg(long, value_name = "FREE", group = "condition", value_parser = disk::parse)]
     disk_low: Option<Condition>,
-    /// So many runs were planned within the window
+    /// At least this many runs were planned within the window
     #[arg(long, value_name = "N", groups = ["condition", "counted"])]
     ledger_growth: Option<u64>,
 }

@@ -13,7 +13,7 @@ const EQUAL_MAX: usize = 3;
 /// How many of these jobs that line names.
 const NAMED_MAX: usize = 3;
 
-/// The jobs with a note, by its word and its text.
+/// The names of the jobs with each note, by the kind and the text of the note.
 type Notes<'a> = BTreeMap<(&'static str, &'a str), Vec<&'a str>>;
 
 impl Found {

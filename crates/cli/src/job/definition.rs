@@ -71,7 +71,7 @@ pub(crate) struct DefinitionArgs {
     /// The time zone of --success-by; else that of --time-zone, or UTC
     #[arg(long = "success-by-time-zone", alias = "success-by-zone", value_name = "ZONE", requires = "success_by")]
     success_by_zone: Option<String>,
-    /// Report an incident where no run has succeeded for so long
+    /// Report an incident where no run has succeeded for this long
     #[arg(long, value_name = "DURATION")]
     no_success_for: Option<String>,
     /// Report an incident where a run takes longer

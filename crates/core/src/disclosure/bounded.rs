@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 pub(super) const LEN_MAX: usize = 60 * 1024;
 /// A value up to this length, in bytes, stays: a note in its place would save little.
 const SHORT_LEN: usize = 40;
-/// The key of the number of objects that were left out: no name has such a character.
+/// The key that holds how many objects were left out. No name of an object has this character, so it cannot collide with one.
 const MORE: &str = "…";
 
 /// A document of at most `len_max` bytes: its longest fields are left out, each with a note of its length.

@@ -208,7 +208,7 @@ impl<'a> Walk<'a> {
         self.push(Between(first, last), count, verdict, std::iter::successors(Some(first), next));
     }
 
-    /// Goes from one edge of the calendar to the next, and counts the fires between them.
+    /// Goes from one instant at which the answer of the calendar may change to the next, and counts the fires between them.
     fn add_days(
         &mut self,
         definition: &Definition,

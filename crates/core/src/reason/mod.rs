@@ -184,7 +184,7 @@ pub struct Obstacle {
     pub executor: String,
     /// Why it does not take the run.
     pub kind: ObstacleKind,
-    /// The condition that is not met, for `label`.
+    /// The label condition that is not met; only where the kind is `label`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }

@@ -220,7 +220,7 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
     }
     for (fire, pair) in own.iter().zip(&pairs).filter(|(fire, _)| range.has(fire.fire_at)) {
         match pair {
-            Some(index) => found.pair(fire, &old[*index], range.late_from),
+            Some(index) => found.add_pair(fire, &old[*index], range.late_from),
             None => {
                 found.comparison.only_rondel += 1;
                 found.name(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
@@ -252,7 +252,7 @@ struct Found {
 }
 
 impl Found {
-    fn pair(&mut self, own: &OwnFire, old: &OldFire, late_from: Duration) {
+    fn add_pair(&mut self, own: &OwnFire, old: &OldFire, late_from: Duration) {
         let comparison = &mut self.comparison;
         comparison.both += 1;
         let (own_late, old_late) =

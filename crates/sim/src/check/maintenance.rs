@@ -3,7 +3,7 @@
 use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
 
 use super::facts::Facts;
-use super::starts::{CLOCK_SLACK, place};
+use super::starts::{CLOCK_SLACK, describe_start};
 use crate::truth::{Start, Truth};
 
 /// I13: no planned fire inside a window begins before the window ends; if no window holds fires, none begins at all.
@@ -19,7 +19,11 @@ pub(super) fn heeded(facts: &Facts, truth: &Truth) -> Vec<String> {
     for window in &truth.windows {
         for start in truth.starts.iter().filter(|start| is_wrong(start, window)) {
             let (from, to) = (window.starts_at, window.ends_at);
-            found.push(format!("I13 maintenance: {} of {}, inside of {from} to {to}", place(start), start.fire_at));
+            found.push(format!(
+                "I13 maintenance: {} of {}, inside of {from} to {to}",
+                describe_start(start),
+                start.fire_at
+            ));
         }
     }
     found

@@ -1,7 +1,7 @@
 //! Checks of shadow mode: none of its runs is sent.
 
 use super::facts::Facts;
-use super::starts::place;
+use super::starts::describe_start;
 use crate::truth::{Start, Truth};
 
 /// I14: no attempt of a run in shadow mode begins.
@@ -11,6 +11,6 @@ pub(super) fn unsent(facts: &Facts, truth: &Truth) -> Vec<String> {
         let trigger = facts.runs.get(&start.run).map(|run| run.trigger);
         job.zip(trigger).is_some_and(|(job, trigger)| job.mode.is_shadow_run(trigger, start.fire_at))
     };
-    let describe = |start: &Start| format!("I14 shadow: {} of {} began", place(start), start.fire_at);
+    let describe = |start: &Start| format!("I14 shadow: {} of {} began", describe_start(start), start.fire_at);
     truth.starts.iter().filter(is_shadow).map(describe).collect()
 }

@@ -23,14 +23,15 @@ const EDIT_SLACK: Duration = Duration::from_millis(1_100);
 /// at-most-once run.
 const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
-pub(super) fn place(start: &Start) -> String {
+pub(super) fn describe_start(start: &Start) -> String {
     format!("run {} attempt {} on x{} at {} ms", start.run, start.attempt, start.executor, start.began_ms)
 }
 
 /// I2: nothing begins before its instant.
 pub(super) fn early(truth: &Truth) -> Vec<String> {
     let is_early = |start: &&Start| start.at + CLOCK_SLACK < start.fire_at.max(start.due_at);
-    let describe = |start: &Start| format!("I2 not early: {}, due {}, began {}", place(start), start.due_at, start.at);
+    let describe =
+        |start: &Start| format!("I2 not early: {}, due {}, began {}", describe_start(start), start.due_at, start.at);
     truth.starts.iter().filter(is_early).map(describe).collect()
 }
 
@@ -40,7 +41,7 @@ pub(super) fn twice(truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for start in &truth.starts {
         if let Some(first) = seen.insert((start.run, start.attempt), start) {
-            found.push(format!("I3 no duplicate: {} after {}", place(start), place(first)));
+            found.push(format!("I3 no duplicate: {} after {}", describe_start(start), describe_start(first)));
         }
     }
     found
@@ -61,7 +62,7 @@ pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
             let has_failed = matches!(pair[0].ended, Some(Status::Failed | Status::TimedOut)) || was_overdue;
             let was_over = pair[0].ended_ms.is_some_and(|ended| ended <= pair[1].began_ms);
             if !has_failed || !was_over || pair[0].attempt >= pair[1].attempt {
-                found.push(format!("I3 at most once: {} after {}", place(pair[1]), place(pair[0])));
+                found.push(format!("I3 at most once: {} after {}", describe_start(pair[1]), describe_start(pair[0])));
             }
         }
     }
@@ -99,8 +100,8 @@ pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
                 if second.began_ms < end && !is_one_fire {
                     found.push(format!(
                         "I4 no overlap: {} beside {}, which ended at {end} ms",
-                        place(second),
-                        place(first)
+                        describe_start(second),
+                        describe_start(first)
                     ));
                 }
             }
@@ -116,7 +117,7 @@ pub(super) fn fenced(truth: &Truth) -> Vec<String> {
         .starts
         .iter()
         .filter(is_fenced)
-        .map(|start| format!("I5 fencing: {} {:?}", place(start), start.origin))
+        .map(|start| format!("I5 fencing: {} {:?}", describe_start(start), start.origin))
         .collect()
 }
 
@@ -130,7 +131,13 @@ pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
         if let Some(before) = last.insert(start.job, start)
             && before.fence >= start.fence
         {
-            let what = format!("{} has {:?}, {} had {:?}", place(start), start.fence, place(before), before.fence);
+            let what = format!(
+                "{} has {:?}, {} had {:?}",
+                describe_start(start),
+                start.fence,
+                describe_start(before),
+                before.fence
+            );
             found.push(format!("I5 token: {what}"));
         }
     }
@@ -145,7 +152,7 @@ pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     };
     let describe = |start: &Start| {
         let reason = facts.runs.get(&start.run).and_then(|run| run.reason);
-        format!("I1 verdicts: {} began, it is skipped in the ledger: {reason:?}", place(start))
+        format!("I1 verdicts: {} began, it is skipped in the ledger: {reason:?}", describe_start(start))
     };
     truth.starts.iter().filter(is_skipped).map(describe).collect()
 }
@@ -173,7 +180,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
         for start in truth.starts.iter().filter(is_forbidden) {
             found.push(format!(
                 "I11 edits: {} of {}, switched off at {}",
-                place(start),
+                describe_start(start),
                 start.fire_at,
                 off.answered_at
             ));
@@ -188,7 +195,7 @@ pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
     for start in &truth.starts {
         let only = facts.runs.get(&start.run).and_then(|run| run.only_executor.as_deref());
         if let Some(only) = only.filter(|only| *only != format!("x{}", start.executor)) {
-            found.push(format!("I15 chosen: {}, its caller named {only}", place(start)));
+            found.push(format!("I15 chosen: {}, its caller named {only}", describe_start(start)));
         }
     }
     found
@@ -212,7 +219,11 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
             .any(|(incarnation, from, _)| *incarnation == start.incarnation && *from <= start.began_ms);
         let until = server_came(truth, start) + job.spec.queue_timeout + QUEUE_SLACK;
         if start.at > until && !is_catch_up && !was_asleep {
-            found.push(format!("I12 queue time: {}, due {}, could wait until {until}", place(start), start.due_at));
+            found.push(format!(
+                "I12 queue time: {}, due {}, could wait until {until}",
+                describe_start(start),
+                start.due_at
+            ));
         }
     }
     found

@@ -93,7 +93,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
 }
 
 /// No two of them get the same id or ordinal.
-pub async fn nodes_that_join_at_once_differ(store: &dyn Store) {
+pub async fn concurrent_joins_get_distinct_ids_and_ordinals(store: &dyn Store) {
     let requests = [request(&name("node")), request(&name("node")), request(&name("node"))];
     let (a, b, c) = tokio::join!(store.join(&requests[0]), store.join(&requests[1]), store.join(&requests[2]));
     let mut all = [joined(a.unwrap()), joined(b.unwrap()), joined(c.unwrap())];

@@ -1,5 +1,7 @@
 //! Checks of jobs that follow from jobs: refusals when they are saved, and the runs that follow when their parents have ended.
 
+use std::time::Duration;
+
 use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::{AfterPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
@@ -187,6 +189,17 @@ async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> 
     let found = runs.next();
     assert_eq!(runs.next(), None, "one run per fire");
     found
+}
+
+/// A run may end before its instant, where it was marked by a server that died: what follows from it waits for the instant.
+pub async fn no_child_is_due_before_the_instant_of_its_fire(store: &dyn Store) {
+    let token = join(store).await;
+    let a = child(store, "a", &[], json!({})).await;
+    child(store, "b", &[&a], json!({})).await;
+    let later = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
+    let root = store.request_run(token, requested(&a, token, later)).await.unwrap();
+    let released = end(store, token, &root, Outcome::Succeeded).await.released;
+    assert_eq!(released.iter().map(|run| (run.fire_at, run.due_at)).collect::<Vec<_>>(), [(later, later)]);
 }
 
 /// The last of a diamond runs once per fire of the first, after both in the middle, and gets their results.

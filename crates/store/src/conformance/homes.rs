@@ -15,7 +15,7 @@ pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
     store.nodes().await.unwrap().into_iter().find(|node| node.id == id).unwrap()
 }
 
-/// The report of a node is read as it was written, as long as its epoch is the newest.
+/// The report of a node is read as it was written. A report that is not written under the current epoch of its node is ignored.
 pub async fn nodes_report_their_state(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();

@@ -20,7 +20,7 @@ impl Cluster for MemStore {
     }
 
     fn is_single_server(&self) -> bool {
-        false
+        self.is_single_server
     }
 
     async fn join(&self, request: &JoinRequest) -> Result<Join> {

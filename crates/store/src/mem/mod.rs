@@ -63,6 +63,7 @@ type Clock = dyn Fn() -> Timestamp + Send + Sync;
 /// The store in memory, with a clock that tests set.
 pub struct MemStore {
     clock: Arc<Clock>,
+    is_single_server: bool,
     state: Mutex<State>,
 }
 
@@ -72,7 +73,13 @@ impl MemStore {
     pub fn new(clock: Arc<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
         let default = Namespace { id: NamespaceId::new(1), name: "default".to_owned() };
         let state = State { namespaces: vec![default], ..State::default() };
-        Self { clock, state: Mutex::new(state) }
+        Self { clock, is_single_server: false, state: Mutex::new(state) }
+    }
+
+    /// Makes it a store of one server, whose next start waits for no lease, as on SQLite.
+    #[must_use]
+    pub fn of_single_server(self) -> Self {
+        Self { is_single_server: true, ..self }
     }
 
     fn now(&self) -> Timestamp {

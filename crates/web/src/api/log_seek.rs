@@ -44,7 +44,7 @@ pub(crate) struct Window {
 }
 
 impl Seek {
-    /// Reads the parameters of a query that name a line; the first one that is given counts.
+    /// Reads the parameters that name a position. If several are given, the first in this order counts: `tail`, `from_line`, `before`, `around`.
     pub(crate) fn from_query(reader: &mut Reader) -> Option<Self> {
         let number = |text: &str| match text.parse::<u32>() {
             Ok(line) if line >= 1 => Ok(u64::from(line)),

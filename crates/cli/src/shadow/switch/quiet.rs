@@ -22,7 +22,7 @@ pub(super) async fn give_up(
 ) -> Option<String> {
     let jobs: Vec<&Job> = jobs.iter().copied().collect();
     for chunk in jobs.chunks(CALL_COUNT) {
-        let ended = join_all(chunk.iter().map(|job| one(switch, job))).await;
+        let ended = join_all(chunk.iter().map(|job| demote_one(switch, job))).await;
         let numbers: Vec<i64> =
             chunk.iter().zip(&ended).filter(|(_, one)| one.is_done).map(|(job, _)| job.number).collect();
         let failed = database.xxl_unmark(&numbers).await.err().map(|error| chain_in_one_line(&error));
@@ -43,7 +43,7 @@ pub(super) async fn give_up(
     None
 }
 
-async fn one(switch: &Switch<'_>, job: &Job) -> Outcome {
+async fn demote_one(switch: &Switch<'_>, job: &Job) -> Outcome {
     let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
     let (runs, result) = match (is_running, job.has_schedule) {
         (true, _) => (Runs::There, "runs in XXL-JOB, as before"),

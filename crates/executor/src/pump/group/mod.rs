@@ -225,7 +225,7 @@ impl<R: Clone> Group<R> {
     pub fn fetched(&mut self, rows: Vec<Row<R>>, now: Instant, fetched_at: Timestamp) -> Fetched {
         let Some(fetch) = self.fetch.take() else { return Fetched::default() };
         if fetch.is_aborting {
-            self.settle();
+            self.release_finished_items();
             return Fetched { strangers: rows.len(), ..Fetched::default() };
         }
         let is_full = rows.len() >= self.limits.fetch;
@@ -242,7 +242,7 @@ impl<R: Clone> Group<R> {
         let wait = if found.accepted > 0 { self.limits.pause } else { self.limits.idle };
         self.fetch_after = now.checked_add(wait);
         self.is_changed |= found.accepted > 0;
-        self.settle();
+        self.release_finished_items();
         found
     }
 
@@ -292,14 +292,14 @@ impl<R: Clone> Group<R> {
         self.failed_fetches = self.failed_fetches.saturating_add(1);
         let wait = self.limits.select_backoff(self.failed_fetches);
         self.fetch_after = now.checked_add(wait);
-        self.settle();
+        self.release_finished_items();
         wait
     }
 
     /// Takes the end of an aborted select.
     pub fn fetch_aborted(&mut self) {
         self.fetch = None;
-        self.settle();
+        self.release_finished_items();
     }
 
     fn mark_empty(&mut self, fetch: &Fetch, is_empty: impl Fn(&str) -> bool) {
@@ -348,7 +348,7 @@ impl<R: Clone> Group<R> {
             }
         }
         self.is_changed = true;
-        self.settle();
+        self.release_finished_items();
         failures
     }
 

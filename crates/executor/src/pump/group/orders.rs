@@ -34,7 +34,7 @@ impl<R: Clone> Group<R> {
             self.yield_items(now);
         }
         self.abort_useless_fetch();
-        self.settle();
+        self.release_finished_items();
         true
     }
 
@@ -43,7 +43,7 @@ impl<R: Clone> Group<R> {
         self.ending = true;
         let names: Vec<String> = self.items.keys().cloned().collect();
         names.iter().for_each(|name| self.begin_release(name, now));
-        self.settle();
+        self.release_finished_items();
     }
 
     /// Releases every item: rows in execution continue until `abort_at`, and waiting ones are dropped.
@@ -64,7 +64,7 @@ impl<R: Clone> Group<R> {
             self.releasing.insert(name);
         }
         self.is_changed = true;
-        self.settle();
+        self.release_finished_items();
     }
 
     fn take_item(&mut self, item: PumpItem, now: Instant) {
@@ -134,7 +134,7 @@ impl<R: Clone> Group<R> {
             self.abort_executions(name);
         }
         if !late.is_empty() {
-            self.settle();
+            self.release_finished_items();
         }
     }
 
@@ -160,7 +160,7 @@ impl<R: Clone> Group<R> {
     }
 
     /// Releases the items that have no work left.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn release_finished_items(&mut self) {
         let is_asked = |name: &String, epoch| self.fetch.as_ref().is_some_and(|f| f.asked.get(name) == Some(&epoch));
         let is_free = |name: &&String| {
             let epoch = self.items.get(*name).map(|holding| holding.epoch);

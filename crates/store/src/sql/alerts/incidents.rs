@@ -122,7 +122,7 @@ impl SqlStore {
         Ok(open)
     }
 
-    pub(super) async fn read_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+    pub(super) async fn read_open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let rows = self.rows(Query::new(&LIST_OPEN_OF).int(rule.get()).int(limit.into())).await?;
         rows.iter().map(|row| incident(row).map(|record| record.incident)).collect()
     }

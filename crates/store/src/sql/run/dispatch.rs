@@ -75,7 +75,7 @@ const NOTE_RUNNING: Statement = Statement {
            started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} \
            AND {check}run.status IN ('pending', 'running') AND run.started_at_ms IS NULL{end}",
 };
-/// For runs in the queue of an executor. The new executor is NULL if the row is not to name it: the row then keeps what it has.
+/// Records that runs wait in the queue of an executor. Where the given executor is NULL, the row keeps the one that it names.
 const NOTE_QUEUED: Statement = Statement {
     name: "note_queued",
     text: "UPDATE {join:iitit}run SET status = 'pending', executor_id = COALESCE(v.column2, run.executor_id), \
