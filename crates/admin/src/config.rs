@@ -94,10 +94,10 @@ pub struct EngineConfig {
     /// How long an executor may be silent while a run that it continues in silence keeps its place in its job's order; at least
     /// [`lost_after`](Self::lost_after). The executor stops the run sooner, by the amount by which `lost_after` exceeds `silence`.
     pub continue_max: Duration,
-    /// How long after a run's deadline its executor is asked to stop it: longer than a handler's grace and the transfer of a result
-    /// together.
+    /// The delay between the deadline of a run and the request to its executor to stop it: longer than a handler's grace and the transfer
+    /// of a result together.
     pub overdue_ask: Duration,
-    /// How long after its deadline the run is given up.
+    /// The delay between the deadline of a run and the time at which it is given up.
     pub overdue_timeout: Duration,
     /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
     pub answer_within: Duration,

@@ -243,7 +243,7 @@ async fn read_facts(
     })
 }
 
-/// The same input with the earlier attempts of the explained run, and its context.
+/// The input, completed by the earlier attempts of the explained run and its context.
 async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Result<Read, StoreError> {
     let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
         Some(run) => node.store().attempts(run.id).await?,

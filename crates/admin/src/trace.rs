@@ -49,7 +49,7 @@ pub fn parent_of(span: &SpanContext) -> Option<TraceParent> {
 /// Creates the spans of fires, if traces are enabled.
 pub(crate) struct FireTracer(Option<BoxedTracer>);
 
-/// The span of a run on its way to an executor: it ends when it is dropped, at the latest.
+/// The span that covers the sending of a run to an executor: it ends when it is dropped, at the latest.
 #[derive(Debug)]
 pub(crate) struct DispatchSpan(BoxedSpan);
 

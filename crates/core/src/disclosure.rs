@@ -224,7 +224,7 @@ fn segments(key: &str) -> impl DoubleEndedIterator<Item = &str> {
     path.split('/').filter(move |part| !is_pointer || !part.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The same shape with all numbers and texts hidden: it still shows which fields there are, and whether they are set.
+/// The value with all numbers and texts hidden: it still shows which fields there are, and whether they are set.
 fn hidden(value: Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value,

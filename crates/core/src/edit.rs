@@ -14,8 +14,8 @@ use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// A row that may start within this time may be on its way already: the tick reads rows that far ahead. An edit leaves it as it is, so that
-/// the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old definition.
+/// A row that may start within this time may already be read by the tick: the tick reads rows that far ahead. An edit leaves it as it is,
+/// so that the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old definition.
 const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.

@@ -135,7 +135,7 @@ pub struct Notice {
     pub severity: Severity,
     /// What happened, as one English sentence.
     pub summary_en: String,
-    /// The same in Chinese.
+    /// The text in Chinese.
     pub summary_zh: String,
     /// The rule's description: what a reader should know or do. Empty if the rule has none, and for the end of an incident.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -89,7 +89,7 @@ pub struct Warning {
     pub at: Option<Timestamp>,
     /// A sentence in English.
     pub en: String,
-    /// The same in Chinese.
+    /// The text in Chinese.
     pub zh: String,
 }
 

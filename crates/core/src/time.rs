@@ -103,7 +103,7 @@ impl Timestamp {
         Self(self.0.saturating_sub(millis(length)))
     }
 
-    /// The same instant for calendar arithmetic; `None` outside the calendar's range.
+    /// This instant for calendar arithmetic; `None` outside the calendar's range.
     #[must_use]
     pub fn to_utc(self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_millis(self.0)

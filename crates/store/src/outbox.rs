@@ -80,7 +80,7 @@ pub const TAKE_NAMESPACE_MAX: u32 = 500;
 /// Maximum number of messages of one namespace that one call takes.
 pub const TAKE_EACH_MAX: u32 = 500;
 
-/// Webhooks, and messages on their way.
+/// Webhooks, and messages that have not been delivered.
 #[async_trait]
 pub trait Outbox {
     /// The webhook to which failed runs of a namespace are reported.

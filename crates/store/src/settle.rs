@@ -127,8 +127,8 @@ fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
     }
 }
 
-/// Whether a result proves that a handler began: then the run was not skipped, whatever its row states. The run was on its way when
-/// an edit settled the row.
+/// Whether a result proves that a handler began: then the run was not skipped, whatever its row states. The run had been sent when an edit
+/// settled the row.
 fn has_begun(finish: &AttemptEnd) -> bool {
     let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
     has_run && finish.executor.is_some() && finish.started_at.is_some()

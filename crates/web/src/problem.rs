@@ -84,7 +84,7 @@ impl From<FieldError> for Complaint {
     }
 }
 
-/// An error on its way to the client. It becomes a body only in [`render`], where the request is known.
+/// An error that is to be sent to the client. It becomes a body only in [`render`], where the request is known.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem(Box<Inner>);
 

@@ -40,11 +40,11 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
-/// The same period while the executor has no run.
+/// [`RECONCILE_PERIOD`] while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
 /// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
 const ASK_AFTER: Duration = Duration::from_secs(10);
-/// The same period if the executor has not accepted the attempt.
+/// [`ASK_AFTER`] while the executor has not accepted the attempt.
 const ASK_SOON: Duration = Duration::from_secs(2);
 /// How long an attempt runs before its log is read, and the period of these reads.
 const PULL_PERIOD: Duration = Duration::from_secs(3);

@@ -20,8 +20,8 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long after the end of another node's lease its runs are looked for: the database's clock decides whether the lease has ended, and
-/// this node's may be a little ahead of it.
+/// The delay between the end of another node's lease and the search for its runs: the database's clock decides whether the lease has ended,
+/// and this node's may be a little ahead of it.
 const AFTER_END: Duration = Duration::from_millis(50);
 /// Maximum number of cancel requests that one look reads.
 const CANCEL_PAGE: u32 = 1_000;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rondel_core::{RunId, Timestamp};
 
-/// How long after a run was due its entry is kept: after that no part of the node can have the run in memory.
+/// An entry is kept for this long after the run was due: after that no part of the node can have the run in memory.
 const KEPT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 
 /// Maximum age of a reading with which fires are claimed.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(2);
-/// How long after its end a window still counts: a server that was away finds fires that were inside of it.
+/// A window still counts for this long after its end: a server that was away finds fires that were inside of it.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// The windows of all tenants, without those that ended long ago.

@@ -12,7 +12,8 @@ use rondel_store::cluster::{Node, NodeReport};
 
 use crate::clock::Boot;
 
-/// How long after the end of a node's lease executors that connect still receive its fence. An older trigger cannot be on its way any more.
+/// Executors that connect within this time after the end of a node's lease still receive its fence. An older trigger cannot be on its way
+/// any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of fences in one welcome.
 const FENCE_MAX: usize = 1_000;
@@ -52,7 +53,7 @@ pub(crate) struct Membership {
 /// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
 pub(crate) type Over = (NodeId, Timestamp);
 
-/// How long jobs and runs may be on their way between nodes after the nodes that take jobs have changed.
+/// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
 const UNSETTLED: Duration = Duration::from_secs(30);
 
 impl Membership {
@@ -218,7 +219,7 @@ impl Membership {
         now.since(self.seated.read().unwrap_or_else(PoisonError::into_inner).0)
     }
 
-    /// Whether jobs or runs may be on their way to this node.
+    /// Whether jobs or runs may be in transfer to this node.
     pub(crate) fn is_unsettled(&self, now: Timestamp) -> bool {
         let nodes = self.nodes();
         let leaves = |node: &Node| node.is_living(now) && !node.takes_jobs(now);

@@ -140,7 +140,7 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
             Err(_) => None,
         };
         if known.is_none_or(|known| known.app != app.id) {
-            // The same message whether the job does not exist or belongs to another app.
+            // The message is the same for a job that does not exist and for one that belongs to another app.
             let message =
                 format!("there is no job {:?} in app {:?}; code follows jobs of its own app", parent.name, app.name);
             return Err(JobError::Invalid(vec![FieldError::new(&parent.pointer, message)]));

@@ -62,7 +62,7 @@ impl Timer {
         Self { at: ready.run.due_at - lead, armed_at: uptime }
     }
 
-    /// The same timer, set to `at`.
+    /// This timer, set to `at`.
     pub(crate) const fn set_to(self, at: Timestamp) -> Self {
         Self { at, ..self }
     }
@@ -75,7 +75,7 @@ impl Timer {
     }
 }
 
-/// A run on its way into a queue, or out of it.
+/// A run that is being moved into a queue, or out of it.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) ready: Ready,

@@ -52,7 +52,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     flow::unpark(d, executor.app);
 }
 
-/// The same incarnation is back: runs that it does not report were lost on the way.
+/// An incarnation has connected again: triggers of runs that it does not report were lost in the network.
 fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     if mutant::on(Mutant::NoReconcile) {
         return;

@@ -197,7 +197,7 @@ fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Resu
     if is_same && !heard_lately {
         return Ok(());
     }
-    // The same message for executors of every app: a token must not reveal other apps.
+    // The message is the same for executors of every app: a token must not reveal other apps.
     Err(Status::already_exists("another executor is online with this incarnation"))
 }
 

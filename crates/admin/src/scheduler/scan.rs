@@ -125,8 +125,8 @@ impl ScanLoop {
         }
     }
 
-    /// Waits for less than a period: until jobs and runs on their way may be here, or until there is room for a run that was left in the
-    /// store.
+    /// Waits for less than a period: until jobs and runs in transfer may have arrived, or until there is room for a run that was left in
+    /// the store.
     async fn early(&self, is_unsettled: bool) {
         if is_unsettled {
             tokio::time::sleep(UNSETTLED_PERIOD).await;

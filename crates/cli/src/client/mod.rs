@@ -220,7 +220,7 @@ impl Client {
         self.namespace.as_deref()
     }
 
-    /// The same client for another namespace.
+    /// A copy of this client for another namespace.
     pub(crate) fn in_namespace(&self, namespace: &str) -> Self {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }

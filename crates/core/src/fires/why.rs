@@ -63,7 +63,7 @@ impl Why {
         }
     }
 
-    /// The same answer for a question that named no instant: the sentence names the fire that it is about.
+    /// This answer for a question that named no instant: the sentence names the fire that it is about.
     #[must_use]
     pub fn about(self, about: About, facts: &Facts<'_>) -> Self {
         let (en, zh) = Speaker::new(facts, self.at).lead(about);

@@ -37,7 +37,7 @@ use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
 pub(crate) use silence::{Silence, Silent, silence_limit};
 
-/// How long after the grace a handler that still runs counts as stuck: one that yields is dropped when the grace ends.
+/// A handler that still runs this long after its grace counts as stuck: one that yields is dropped when the grace ends.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// How this executor identifies itself to servers.

@@ -32,7 +32,7 @@ use crate::state::Web;
 
 /// How often the store is polled without a notification: another node may store lines, and runs end.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
-/// The poll period once the run has ended and only its last lines may be on their way.
+/// The poll period once the run has ended and only its last lines may still arrive.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// After this long without a line a keep-alive is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);

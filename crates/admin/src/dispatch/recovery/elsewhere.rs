@@ -13,7 +13,7 @@ use crate::dispatch::executors::Executors;
 
 /// How long executors have to connect by themselves before other servers are asked.
 const ASK_AFTER: Duration = Duration::from_secs(2);
-/// How long after a question was asked it is repeated, if it was not answered.
+/// The delay before a question without an answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
 /// How many executors are asked in one round.
 const ASK_MAX: usize = 200;

@@ -36,7 +36,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 /// How often the lease is checked while it does not hold.
 const LEASE_DELAY: Duration = Duration::from_millis(100);
 
-/// The end of an attempt on its way into the store, and the stream that gets the answer.
+/// The end of an attempt that is being stored, and the stream that gets the answer.
 #[derive(Debug)]
 pub(crate) struct Item {
     finish: AttemptEnd,

@@ -24,7 +24,7 @@ const QUIET_ROUNDS: usize = 400;
 
 #[derive(Clone, Copy, Debug)]
 enum Happening {
-    /// So many milliseconds pass; streams have room, or not.
+    /// This many milliseconds pass; streams have room, or not.
     Time(u16, bool),
     Join(i64),
     Leave(i64),

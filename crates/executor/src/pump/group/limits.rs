@@ -36,8 +36,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// How long after the request to release an item its remaining work is aborted: early enough for the release to
-    /// arrive in time.
+    /// The delay between the request to release an item and the abort of its remaining work: early enough for the release to arrive in
+    /// time.
     #[must_use]
     pub fn abort_after(&self) -> Duration {
         without_a_tenth(self.hand_over)

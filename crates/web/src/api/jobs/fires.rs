@@ -245,7 +245,7 @@ fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), P
 pub(super) struct WhyJson {
     /// The instant that the answer is about.
     at: Timestamp,
-    /// The same sentence in each language.
+    /// The sentence in each language.
     answer: Sentence,
     fire: Option<EntryJson>,
     previous_fire_at: Option<Timestamp>,
