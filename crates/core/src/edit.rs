@@ -16,7 +16,8 @@ use crate::time::Timestamp;
 
 /// A row that may start within this time may already be read by the tick: the tick reads rows that far ahead. An edit leaves it as it is,
 /// so that the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old definition.
-const ON_ITS_WAY: Duration = Duration::from_secs(1);
+/// No server sends a trigger earlier than this before its instant.
+pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::edit::ON_ITS_WAY;
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -59,8 +60,8 @@ impl JoinRequest {
     /// The end of the lease `before` and all earlier ones: `last` is its own end, and `prior` that of those before it, which may be later
     /// after a step back of the clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
     ///
-    /// A lease that is taken over still ends at `last`, though no server acts under it any more: triggers leave ahead of their instants, so
-    /// runs that are due until then may have been sent.
+    /// A lease that is taken over ends a second later, though no server acts under it any more: triggers leave ahead of their instants, so
+    /// runs that are due until then may have been sent. No edit from now on settles these, so that none has to settle a run in a roll call.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
@@ -68,8 +69,9 @@ impl JoinRequest {
         now: Timestamp,
     ) -> Option<Timestamp> {
         let is_own = self.held == Some(before);
-        let end = if mutant::on(Mutant::TakenOverEndsAtOnce) && !is_own { last.min(now) } else { last };
-        (is_own || last <= now || self.take_over).then(|| end.max(prior))
+        let sent_ahead = if mutant::on(Mutant::TakenOverEndsAtOnce) { Duration::ZERO } else { ON_ITS_WAY };
+        let ended_at = if is_own { last } else { last.min(now + sent_ahead) };
+        (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
     }
 
     /// The end of the lease that is taken at `now`, after those that ended at `ended_at`. Two equal ends are the sign of a fenced node.
@@ -130,9 +132,11 @@ mod tests {
         };
         let now = Timestamp::from_millis(1_000);
         let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let ended_at = request.ended_at(before, (now + lease, Timestamp::EPOCH), now).expect("it is taken over");
-        assert_eq!(ended_at, now + lease, "what is due until then may have been sent");
-        assert!(request.lease_until(now, ended_at) > ended_at);
+        let ended_at = |last| request.ended_at(before, (last, Timestamp::EPOCH), now).expect("it is taken over");
+        assert_eq!(ended_at(now + lease), now + ON_ITS_WAY, "what is due until then may have been sent");
+        let soon = now + Duration::from_millis(300);
+        assert_eq!([ended_at(soon), ended_at(now)], [soon, now], "nothing is sent that is due after the lease");
+        assert!(request.lease_until(now, now + lease) > now + lease);
         assert_eq!(request.lease_until(now, now), now + lease);
         assert_eq!(JoinRequest { take_over: false, ..request }.ended_at(before, (now + lease, now), now), None);
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::browser::{Browser, program};
 use super::markup_alerts::look_at_rare_texts;
-use super::{is_long_form, sign_in};
+use super::{is_long_form, print, sign_in};
 
 /// What a text does to leave the place that it stands in.
 const EXITS: [&str; 8] =
@@ -57,12 +57,15 @@ const OF_ADDRESSES: [u16; 3] = [200, 404, 422];
 
 /// The texts of a third of the pairs, another third in each of three minutes, or all of them. Each third has every exit and every entry.
 fn texts(is_long: bool) -> Vec<String> {
-    let all = EXITS.iter().flat_map(|exit| ENTRIES.map(|entry| format!("{exit}{entry}")));
+    let all: Vec<String> = EXITS.iter().flat_map(|exit| ENTRIES.map(|entry| format!("{exit}{entry}"))).collect();
+    assert_eq!(all.len(), 200);
     if is_long {
-        return all.collect();
+        return all;
     }
     let minutes = SystemTime::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs() / 60);
-    all.skip(usize::try_from(minutes % 3).unwrap_or(0)).step_by(3).collect()
+    let first = usize::try_from(minutes % 3).unwrap_or(0);
+    print(&format!("each third text, from number {first} on"));
+    all.into_iter().skip(first).step_by(3).collect()
 }
 
 #[tokio::test]

@@ -26,7 +26,8 @@ pub(crate) struct Facts<'a> {
     /// Whether, within the last `lost_after`, executors may have been heard later than their rows show: the database's clock may have
     /// stepped ahead, or the database was unreachable, so that other nodes could not store whom they heard.
     pub(crate) rows_may_be_old: bool,
-    /// Like `rows_may_be_old`, but within the last `continue_max`: for runs that keep their place in the order of their job while their executor is silent.
+    /// Like `rows_may_be_old`, but within the last `continue_max`: for runs that keep their place in the order of their job while their
+    /// executor is silent.
     pub(crate) rows_may_be_old_long: bool,
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,

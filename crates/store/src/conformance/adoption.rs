@@ -151,15 +151,15 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     }
 }
 
-/// Triggers leave ahead of their instants: a server that was killed may have sent what is due until its lease would have ended, though the
-/// next server need not wait for that.
-pub async fn a_lease_that_is_taken_over_ends_when_it_would_have(store: &dyn Store) {
+/// Triggers leave ahead of their instants: a server that was killed may have sent what is due soon after the next one has taken its lease
+/// over.
+pub async fn what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     super::hear(store, dead).await;
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let rows = [LEASE / 2, LEASE * 2].map(|ahead| run(&job, dead, at + ahead));
+    let rows = [Duration::ZERO, LEASE / 2].map(|ahead| run(&job, dead, at + ahead));
     claim(store, dead, &job, rows.to_vec()).await;
     let taking = JoinRequest { take_over: true, ..request };
     let Join::Joined { token: next, .. } = store.join(&taking).await.unwrap() else { unreachable!() };

@@ -193,7 +193,7 @@ macro_rules! for_each_conformance_check {
             a_lease_given_back_ends_where_the_clock_was,
             open_sessions_are_witnesses,
             a_session_ends_with_its_last_stream,
-            a_lease_that_is_taken_over_ends_when_it_would_have,
+            what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent,
             what_no_executor_could_receive_was_not_sent,
             an_executor_that_ended_in_order_has_left,
             due_jobs_come_in_order,
