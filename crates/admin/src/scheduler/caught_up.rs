@@ -1,4 +1,4 @@
-//! When the scan had last claimed everything that was due: a fire that became late since then is late, but was not missed.
+//! Records when the scan had last claimed everything that was due. A fire that became late since then is late, but was not missed.
 
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;

@@ -159,8 +159,8 @@ impl HealLoop {
 mod tests {
     use std::sync::Arc;
 
-    use rondel_core::{NamespaceId, RunId};
-    use rondel_store::ledger::{ClaimJob, DueRange};
+    use rondel_core::{NamespaceId, Reason, Run, RunId, RunStatus, Trigger};
+    use rondel_store::ledger::{ClaimJob, DueRange, RunQuery};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
     use tokio::time::Instant;
@@ -189,7 +189,7 @@ mod tests {
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
-        // As if it had been claimed, and the run that gives the next fire had been lost.
+        // Claims the fire as if the run whose end sets the next fire had been lost.
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
             seen,
@@ -207,6 +207,49 @@ mod tests {
         let ahead = next.since(node.now());
         assert!((3_590..=3_600).contains(&ahead.as_secs()), "{ahead:?}");
         assert_eq!(heal.look().await.unwrap(), Healed::default(), "one node looks in a period");
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+
+    /// A pause settled the fire at the end of a maintenance window, and the resumed job is planned for the same instant. The scan plans it
+    /// again, long before this loop looks.
+    #[tokio::test(start_paused = true)]
+    async fn a_delay_whose_instant_had_a_fire_is_planned_again_by_the_scan() {
+        let lifecycle = Lifecycle::new();
+        let engine = started(&lifecycle).await;
+        let node = engine.node();
+        let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "3s"}});
+        jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
+        let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
+        let definition = node.definitions([(seen.job, seen.version)]).await.unwrap().remove(&(seen.job, seen.version));
+        let owner = (node.token().node, node.token().epoch);
+        let of = definition.unwrap().run_of();
+        let settled = Run {
+            status: RunStatus::Skipped,
+            reason: Some(Reason::Paused),
+            finished_at: Some(node.now()),
+            ..Run::new(RunId::new(42), of, seen.next_fire_at, Trigger::Cron, owner)
+        };
+        let claim = ClaimJob {
+            recent_fires: seen.recent_fires,
+            seen,
+            held_from: None,
+            next_fire_at: Some(seen.next_fire_at),
+            runs: vec![settled],
+            follows: None,
+        };
+        node.store().claim(node.token(), &[claim]).await.unwrap();
+
+        let until = Instant::now() + Duration::from_secs(8);
+        let has_next = async || {
+            let query = RunQuery { job: Some(seen.job), limit: 10, ..RunQuery::default() };
+            node.store().list_runs(NAMESPACE, &query).await.unwrap().iter().any(|run| run.fire_at > seen.next_fire_at)
+        };
+        while !has_next().await {
+            assert!(Instant::now() < until, "the job has no next fire");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         lifecycle.soft.cancel();
         lifecycle.hard.cancel();
     }

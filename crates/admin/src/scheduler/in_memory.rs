@@ -11,8 +11,8 @@ use rondel_store::ledger::UnsentPlace;
 
 use crate::scheduler::shares::{Owner, Shares, is_shard};
 
-/// The open runs in memory, each with its attempt and its epoch: a late event about an earlier attempt does not change the attempt that is
-/// here, and one about a run under an ended lease does not change that run once it was taken over.
+/// The open runs in memory, each with its attempt and its epoch. So a late event about an earlier attempt does not change the attempt in
+/// memory, and a late event under an ended lease does not change a run that was taken over from that lease.
 ///
 /// Memory is bounded: a first attempt for which its job, app or namespace has no room is left in the store, and so are the later first
 /// attempts of its job, until there is room ([`take_up`](Self::take_up)).
@@ -87,7 +87,7 @@ impl Contents {
     }
 }
 
-/// Whether a run may be left in the store. A run that has begun, or is part of a fire that has, may not: others may wait for it.
+/// Whether a run may be left in the store. A run that has begun, or is part of a fire that has begun, may not: other runs may wait for it.
 fn may_be_left(run: &Run) -> bool {
     run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
 }
@@ -157,8 +157,8 @@ impl InMemory {
         runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
-    /// Adds those of these runs for which there is room, and returns those that are new; the misfire policy judges them as of this instant
-    /// of the boot-time clock. The others are left in the store from now on.
+    /// Adds the runs that are new, as far as there is room, and returns those that it added; the misfire policy judges them as of this
+    /// instant of the boot-time clock. New runs without room are left in the store from now on.
     pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64, now: Timestamp) -> Vec<Run> {
         let mut known = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -196,7 +196,7 @@ impl InMemory {
         }
     }
 
-    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Looks at the jobs behind this one, wrapping
+    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Looks at the jobs after `behind`, wrapping
     /// around; also returns the last job that it looked at.
     pub(crate) fn jobs_with_rows_left(
         &self,
@@ -225,9 +225,9 @@ impl InMemory {
         self.lock().left.get(&job).map(|left| left.place)
     }
 
-    /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and any whose queue timeout
-    /// has passed, so that it ends (`ends_at` computes that from the start of its wait). Returns them, and whether the whole page is in
-    /// memory. `is_last`: no page follows.
+    /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
+    /// has passed, so that they end (`ends_at` computes the end of a queue timeout from the start of the wait). Returns the runs, and
+    /// whether the whole page is in memory. `is_last` states that no page follows.
     pub(crate) fn take_up(
         &self,
         job: JobId,
@@ -267,8 +267,8 @@ impl InMemory {
         (taken, blocked.is_none())
     }
 
-    /// Adds, so that they can end, those of these runs that only the store has (waiting, or left there), up to the limit for that, and
-    /// returns them. From now on, no scan takes them up.
+    /// Adds the runs that only the store has (waiting, or left there), so that they can end, up to the limit for such runs. Returns those
+    /// that it added; from now on, no scan takes them up.
     pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut known = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -293,8 +293,8 @@ impl InMemory {
     }
 
     /// Whether there is room for the shards of a fire.
-    pub(crate) fn may_be_cut(&self, root: &Run) -> bool {
-        self.lock().shares.may_be_cut(Owner::of(root), self.max)
+    pub(crate) fn may_expand(&self, root: &Run) -> bool {
+        self.lock().shares.may_expand(Owner::of(root), self.max)
     }
 
     /// The instant as of which the misfire policy judges the run.

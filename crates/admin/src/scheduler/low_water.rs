@@ -1,9 +1,9 @@
 //! Where to start reading a range of an index that begins long ago and is nearly always empty.
 //!
-//! Removed entries leave dead entries behind, which every reading steps over until the database removes them, and it cannot while an old
-//! transaction may see them. Two million of them take most of a second, each second. So after a reading of the whole range that found
-//! nothing, the next ones begin at a low-water mark, and the whole range is read again after a multiple of the time that it took: a
-//! database without dead entries is read as a whole each time.
+//! Removed entries leave dead entries behind. Every reading steps over these until the database removes them, which it cannot do while an
+//! old transaction may see them. Two million dead entries make a reading take most of a second, and there is one each second. So after a
+//! reading of the whole range that found nothing, the next readings begin at a low-water mark. The whole range is read again after a
+//! multiple of the time that this reading took, so that a database without dead entries is read as a whole each time.
 //!
 //! This is safe because nothing is concluded from the mark: an entry that appears below it afterwards (a transaction with an older key that
 //! commits late, a job that is healed or moves here with a fire of long ago) is found by the next reading of the whole range.

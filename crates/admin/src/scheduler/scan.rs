@@ -18,6 +18,7 @@ use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
+use rondel_store::upkeep::StuckJob;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -190,7 +191,7 @@ impl ScanLoop {
         let config = &self.shared.config;
         let (budget, share, within) = (config.backlog_budget, config.whole_backlog_share, config.whole_backlog_within);
         if self.backlog_homes != homes {
-            // Jobs of a home that was another node's may have been due for long.
+            // Jobs that had another node as their home may have been due for a long time.
             self.low_water.forget();
             self.backlog_homes = homes.to_vec();
         }
@@ -245,8 +246,8 @@ impl ScanLoop {
         Ok(taken)
     }
 
-    /// The number of open runs above which nothing is claimed. Claimed runs go to memory only if there is room; with more runs than this,
-    /// those that were adopted or have begun are all that a node can handle.
+    /// The number of open runs above which nothing is claimed. Claimed runs go to memory only if there is room, so memory holds more runs
+    /// than this only if that many were adopted or have begun: then these are all that a node can handle.
     fn claim_below(&self) -> usize {
         self.shared.config.open_runs_max.saturating_mul(2)
     }
@@ -362,6 +363,7 @@ impl ScanLoop {
         let mut won = 0;
         for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
             let claimed = self.shared.store.claim(held.token, &batch).await?;
+            self.plan_delays_again(&batch, &claimed.existing, definitions).await?;
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
             if self.shared.membership.holds() {
@@ -380,6 +382,24 @@ impl ScanLoop {
             self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
         }
         Ok(won)
+    }
+
+    /// Plans a fixed delay again whose instant had a fire already: a pause inside a maintenance window settled it, or the clock stepped back.
+    /// No end of a run would plan the next fire.
+    async fn plan_delays_again(
+        &self,
+        batch: &[ClaimJob],
+        existing: &[RunId],
+        definitions: &HashMap<Key, Arc<Compiled>>,
+    ) -> Result<(), StoreError> {
+        let had_fire = |job: &&ClaimJob| job.follows.is_some_and(|run| existing.contains(&run));
+        for seen in batch.iter().filter(had_fire).map(|job| job.seen) {
+            let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
+            let stuck = StuckJob { job: seen.job, version: seen.version, follows: None };
+            let next = definition.job.timetable.first_delayed(self.shared.clock.now());
+            self.shared.store.heal_job(stuck, next).await?;
+        }
+        Ok(())
     }
 
     async fn take_waiting(&self, held: &Held, until: Timestamp, budget: u32) -> Result<Taken, StoreError> {

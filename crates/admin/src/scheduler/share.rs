@@ -1,5 +1,5 @@
-//! Which due jobs without a living home this node takes: those that the strategy assigns to it, and after a while those that no node took,
-//! since nodes may see each other differently.
+//! Which due jobs without a living home this node takes: those that the strategy assigns to it, and after a while those that no node took.
+//! Each node may leave a job to another one, because nodes may have different lists of the living nodes.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,7 +21,7 @@ const REMEMBERED_MAX: usize = 200_000;
 pub(crate) struct LeftToOthers(HashMap<JobId, (Timestamp, Timestamp)>);
 
 impl LeftToOthers {
-    /// Of these due jobs, which have no living home, those that `this` may take now.
+    /// The jobs that `this` may take now, among due jobs without a living home.
     pub(crate) fn may_take(
         &mut self,
         due: Vec<DueJob>,
@@ -147,7 +147,7 @@ mod tests {
         assert_eq!(taken(&mut one, ClaimStrategy::IdHash, 1, 40), own);
     }
 
-    /// What a dead node fired each second is left to the node that has least to do.
+    /// The jobs that a dead node fired each second go to the node with the least load.
     #[test]
     fn jobs_are_dealt_by_what_they_fired_of_late() {
         let now = Timestamp::from_secs(10_000);

@@ -1,12 +1,12 @@
 //! How much of the memory for open runs a job, an app and a namespace may take.
 //!
-//! Waiting runs are what accumulates: a job may have as many of them as there is free room, so that each further one makes the next harder,
+//! Only waiting runs accumulate. A job may have as many waiting runs as there is free room, so that each one lowers the limit for the next,
 //! and some room is always left. The same holds for apps and namespaces, and within an app for its jobs. Runs at executors end by
-//! themselves and are bounded by slots; they count for the total, and are held back only if one job has nearly all of it.
+//! themselves and are bounded by slots; they count for the total, and are held back only if one job has nearly all of the memory.
 //!
 //! In addition to the bound there is a reserve for jobs with few waiting runs, and a second one for jobs with none, whatever the other jobs
-//! of their app have. So a job whose runs go to executors as they come is not held back by jobs whose runs wait. This needs memory for the
-//! runs at executors, and for one waiting run of each job: then the second reserve is never used up.
+//! of their app have. So a job whose runs go to executors as they come is not held back by jobs whose runs wait. The second reserve is
+//! never used up if the memory suffices for all runs at executors and one waiting run of each job.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,14 +22,15 @@ const NAMESPACE_FACTOR: usize = 16;
 /// The maximum number of runs of a job, those at executors included, in multiples of the room that is left in the reserve.
 const OPEN_FACTOR: usize = 4;
 
-/// The memory for open runs, divided by this, exists in addition for runs whose queue timeout has passed.
+/// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
 const ENDING_PART: usize = 8;
 
-/// The memory for open runs, divided by these, is a reserve: for jobs with few waiting runs, and for jobs with none.
+/// The reserves for jobs with few waiting runs, and for jobs with none: the memory for open runs, divided by these.
 const RESERVE_PART: usize = 4;
 const LAST_RESERVE_PART: usize = 8;
 
-/// By the reserve, a job's waiting runs may reach its share of the room left there and all memory for open runs, each divided by this.
+/// The number of waiting runs that the reserve gives a job: the smaller of the job's share of the room left in the reserve, divided by
+/// this, and all memory for open runs, divided by this.
 const FEW_PART: usize = 16;
 
 /// The job, app and namespace of a run.
@@ -113,7 +114,7 @@ impl Shares {
         change_one(&mut self.namespaces, owner.namespace, &change);
     }
 
-    /// Whether one more run of this owner may be in memory, of at most `max`. An app that has none may always have one.
+    /// Whether a memory for `max` runs has room for one more run of this owner. An app without runs in memory may always have one.
     pub(crate) fn has_room(&self, owner: Owner, max: usize) -> bool {
         self.has_room_beside(owner, max, 0)
     }
@@ -146,13 +147,13 @@ impl Shares {
             || waiting < share(free).max(of_reserve) && leaves_room(reserve)
     }
 
-    /// Whether one more run may be in memory only to end, beyond what there is room for.
+    /// Whether one more run may be in memory only to end, beyond the room for open runs.
     pub(crate) const fn may_end_one(&self, max: usize) -> bool {
         self.total <= max.saturating_add(max / ENDING_PART)
     }
 
     /// Whether a waiting fire of this owner may be expanded into its shards. An app without shards in memory may always have one expanded.
-    pub(crate) fn may_be_cut(&self, owner: Owner, max: usize) -> bool {
+    pub(crate) fn may_expand(&self, owner: Owner, max: usize) -> bool {
         count(&self.apps, &owner.app).shards == 0 || self.has_room_beside(owner, max, 1)
     }
 }
@@ -242,11 +243,11 @@ mod tests {
         let (mut shares, one) = (Shares::default(), owner(1, 1, 1));
         let shard = Owner { is_shard: true, ..one };
         (0..4).for_each(|_| shares.add(one));
-        assert!(!shares.has_room(one, 4) && shares.may_be_cut(one, 4), "only fires wait: one may go on");
+        assert!(!shares.has_room(one, 4) && shares.may_expand(one, 4), "only fires wait: one may go on");
         shares.add(shard);
-        assert!(!shares.may_be_cut(one, 5) && !shares.may_be_cut(owner(2, 1, 1), 4));
-        assert!(shares.may_be_cut(owner(2, 2, 1), 5) && shares.may_be_cut(one, 50));
+        assert!(!shares.may_expand(one, 5) && !shares.may_expand(owner(2, 1, 1), 4));
+        assert!(shares.may_expand(owner(2, 2, 1), 5) && shares.may_expand(one, 50));
         shares.remove(shard, false);
-        assert!(shares.may_be_cut(one, 4));
+        assert!(shares.may_expand(one, 4));
     }
 }

@@ -26,7 +26,7 @@ use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: enough for the reading, and less than the promise to editors.
 const LEAD: Duration = Duration::from_millis(500);
-/// A run is read at most this long before its instant: until then, one that is due late in its second waits.
+/// A run is read at most this long before its instant; a run that is due late in its second waits until then.
 const AHEAD_MAX: Duration = Duration::from_millis(900);
 /// The delay before a failed read is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -36,8 +36,8 @@ fn lease_of(run: &Run) -> (RunId, LeaseToken) {
     (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })
 }
 
-/// Whether a run is at another version or attempt by now. A run that is left of an earlier lease is not read again: it would pass for the
-/// one that was taken over from that lease, which arrives here separately.
+/// Whether a run is at another version or attempt by now. A run that is left over from an earlier lease is not read again: it would then
+/// look like the run that was taken over from that lease, which arrives here separately.
 fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
     check.owner == lease_of(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
@@ -51,7 +51,7 @@ pub(crate) struct TickLoop {
     unread: Vec<Run>,
     /// Taken from the ring, and due later in its second.
     later: Vec<Run>,
-    /// Runs of jobs with runs under earlier leases that are still to be taken over.
+    /// Runs that wait because other runs of their jobs, under earlier leases, are still to be taken over.
     held_back: Vec<Run>,
 }
 
@@ -118,8 +118,8 @@ impl TickLoop {
         Ok(count)
     }
 
-    /// Splits a batch into runs that may continue, and runs of jobs that have others under an earlier lease of this node, which are taken
-    /// over first. A job that has none of those gets no further ones.
+    /// Splits a batch into runs that may continue, and runs of jobs with open runs under an earlier lease of this node, which are taken
+    /// over first. A job without open runs under earlier leases gets no such runs later.
     async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
         let token = self.shared.membership.token();
         if !self.shared.is_adopting() {
@@ -172,7 +172,7 @@ impl TickLoop {
         let now = self.shared.clock.now();
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
-            // A run that is left of an earlier lease comes here again if this lease has taken it over.
+            // A run that is left over from an earlier lease arrives here again if this lease has taken it over.
             let is_still_its = lease_of(&run) == lease;
             let check =
                 checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
