@@ -41,12 +41,12 @@ impl TickError {
 pub(crate) trait Background: Send {
     /// The loop's name in metrics, log lines and the node's report.
     const NAME: &'static str;
-    /// The work that fails when a tick fails, for log lines: "claim fires".
+    /// What a tick does, for the log lines about failed ticks: "claim fires".
     const WORK: &'static str;
     /// If true, the loop itself logs failing ticks, in more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
-    /// Longest time from the start of one tick to the start of the next; `None` for a loop that is only woken.
+    /// Maximum delay between the starts of two ticks; `None` for a loop that is only woken.
     fn period(&self) -> Option<Duration>;
 
     /// Delay from the start of the loop to its first tick.
@@ -105,7 +105,7 @@ pub(crate) async fn drive<B: Background>(
                 _ => {}
             }
         }
-        // The first wait ends with the first tick. Ticks missed during a long tick are not caught up.
+        // From the first tick on, the period replaces the first wait. Ticks missed during a long tick are not caught up.
         next = background.period().map(|period| (began + period).max(Instant::now()));
     }
 }

@@ -28,7 +28,7 @@ pub struct CancelledRuns {
 /// The store's.
 pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
     let asked = node.store().ask_cancel(run, CancelRequest::requested(by), node.now()).await?;
-    if let CancelAsked::Noted(run) = &asked {
+    if let CancelAsked::Requested(run) = &asked {
         let shards: Vec<RunId> = node.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
         node.store().ask_cancels(&shards, CancelRequest::requested(by), node.now()).await?;
         node.poke_cancels(run);

@@ -1,7 +1,7 @@
 //! The engine's clock: the database's time, advanced between heartbeats by the host's boot-time clock.
 //!
-//! Every reading of the database's clock is a lower bound for the time at which its answer arrives. Taking it as the time of arrival makes
-//! this clock late by at most the answer's time of travel, and never early. No decision depends on a node's wall clock.
+//! When a reading of the database's clock arrives, the database's time is that reading or later. Taking the reading as the time of arrival
+//! makes this clock slow by at most the latency of the answer, and never fast. No decision depends on a node's wall clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,9 +15,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How many readings are kept; the highest offset of them is used.
 const READING_COUNT: usize = 8;
-/// How far the kept offset may exceed what the newest reading allows before this counts as a step back.
+/// How far the offset in use may exceed the highest one that the newest reading allows before this counts as a step back.
 const SLACK_MICROS: i64 = 20_000;
-/// The smallest step ahead that is recorded, for callers that measure how long ago something was.
+/// The smallest step ahead that is recorded for [`Clock::may_have_stepped_ahead_within`].
 const STEP_AHEAD_MICROS: i64 = 1_000_000;
 
 /// Microseconds since the host booted, suspensions included.
@@ -89,7 +89,7 @@ impl Clock {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 
-    /// The present minus the time since `boot_micros`. If the database's clock has stepped since, this is not the time that it showed then.
+    /// The current time minus the time since `boot_micros`. The database's clock showed another time then if it has stepped since.
     #[must_use]
     pub fn ago(&self, boot_micros: i64) -> Timestamp {
         let micros = self.boot_micros().saturating_sub(boot_micros);
@@ -148,8 +148,8 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock may have stepped ahead within the last `length`: then less time may have passed than instants show. The
-    /// start of this process counts as a step, since it cannot know what was before.
+    /// Whether the database's clock may have stepped ahead within the last `length`: if so, less time may have passed than instants show.
+    /// The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);
@@ -157,7 +157,7 @@ impl Clock {
         at > 0 && self.boot_micros().saturating_sub(at) < length
     }
 
-    /// The time until `at` in microseconds; 0 if that has come.
+    /// The time until `at` in microseconds; 0 if `at` has passed.
     #[must_use]
     pub fn micros_until(&self, at: Timestamp) -> i64 {
         self.boot_micros_at(at).saturating_sub(self.boot_micros()).max(0)
@@ -189,7 +189,7 @@ mod tests {
         let clock = Clock::default();
         clock.observe(at(1_000_000), 0, 1_000);
         let before = clock.offset_micros.load(Ordering::Relaxed);
-        // Asked for at 1 s, read by the database at once, two seconds on its way.
+        // The reading was requested at 1 s and taken at once; its answer was in flight for two seconds.
         assert_eq!(clock.observe(at(1_001_000), 1_000_000, 3_000_000), None);
         assert_eq!(clock.offset_micros.load(Ordering::Relaxed), before);
     }

@@ -49,10 +49,11 @@ pub struct EngineConfig {
     pub dense_period: Duration,
     /// Assumed number of jobs that a server claims per second. It decides how early the fires of a dense instant are claimed.
     pub claim_pace: u32,
-    /// When an executor has room, how many kinds of waiting runs that cannot be placed are skipped; the next look continues after them.
+    /// Maximum number of kinds of waiting runs that are offered to a free executor in vain before the search stops; the next search
+    /// continues after them.
     pub look_past: usize,
-    /// How long before its instant a trigger may leave, for an executor that starts the run on time; less than a second, which is what an
-    /// edit leaves as it is. Zero sends each trigger at its instant.
+    /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit
+    /// leaves runs alone that are due within a second. Zero sends each trigger at its instant.
     pub send_ahead: Duration,
     /// Maximum number of jobs without a suitable executor here for which one look asks other nodes; the next look continues after them.
     pub seek_jobs: usize,
@@ -71,7 +72,7 @@ pub struct EngineConfig {
     pub take_up_page: u32,
     /// Maximum number of open runs of ended leases that one transaction adopts, unless one job has more.
     pub adopt_page: u32,
-    /// Maximum number of jobs with such runs that are looked up at once.
+    /// Maximum number of jobs with open runs of ended leases that are looked up at once.
     pub adopt_jobs_max: u32,
     /// Keys of this node's open runs read per statement, to find runs that are not in memory …
     pub sweep_page: u32,
@@ -92,7 +93,7 @@ pub struct EngineConfig {
     /// The runs of an executor that sends nothing for this long are given up; longer than `silence` and a handler's grace together.
     pub lost_after: Duration,
     /// How long an executor may be silent while a run that it continues in silence keeps its place in its job's order; at least
-    /// [`lost_after`](Self::lost_after). The executor stops the run sooner, by the amount by which `lost_after` exceeds `silence`.
+    /// [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus `silence`.
     pub continue_max: Duration,
     /// The delay between the deadline of a run and the request to its executor to stop it: longer than a handler's grace and the transfer
     /// of a result together.
@@ -151,8 +152,8 @@ pub struct EngineConfig {
 }
 
 impl EngineConfig {
-    /// Minimum time from saving a maintenance window to its start: then only nodes that know the window can claim a fire inside it. Fires
-    /// are claimed this far ahead, by windows that were read just before; the rest is for saving the window.
+    /// Minimum delay between saving a maintenance window and its start, so that only nodes that know the window claim a fire inside it.
+    /// Fires are claimed at most `look_ahead` or `dense_look_ahead` ahead, by windows read just before; the rest is for saving the window.
     #[must_use]
     pub fn maintenance_lead(&self) -> Duration {
         self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)

@@ -30,7 +30,7 @@ pub(crate) struct Compiled {
     pub(crate) counts: Arc<NamespaceCounts>,
     /// The job's own series of metrics, if it has any.
     pub(crate) series: Option<Arc<JobSeries>>,
-    /// The counters of its label values for its runs, if any label key is configured.
+    /// The counters of its runs by its label values, if any label key is configured.
     pub(crate) labelled: Option<Arc<LabelledCounts>>,
 }
 

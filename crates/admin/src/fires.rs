@@ -18,7 +18,7 @@ const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
 const AROUND: std::time::Duration = fires::RANGE_MAX;
 
-/// Number of newest runs among which the last one is searched: some may be claimed early, or be shards.
+/// Number of newest runs that are searched for the last one: some of them may be claimed early, or be shards.
 const NEWEST_COUNT: u32 = 100;
 const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
@@ -256,7 +256,7 @@ async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Resu
     Ok(Read { attempts, context, ..read })
 }
 
-/// Computes on a thread for blocking work, so that it delays no fire: the account of what a job fired may cover thousands of instants.
+/// Computes on a thread for blocking work, so that no fire is delayed: an account of fires may cover thousands of instants.
 pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(account).await {
         Ok(account) => account,

@@ -139,7 +139,7 @@ mod tests {
         let process = find(Some(&named(child.id()))).unwrap();
         assert!(!is_gone_soon(process).await);
         child.kill().unwrap();
-        // Dead as soon as it is a zombie, which its parent has not asked about.
+        // The process counts as dead as soon as it is a zombie, before its parent has waited for it.
         while look(process) == ProcessState::Alive {
             std::thread::yield_now();
         }

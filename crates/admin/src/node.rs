@@ -84,7 +84,7 @@ pub(crate) struct Shared {
     pub(crate) loops: Arc<LoopBoard>,
     /// No job is due before this instant, since the database's clock stepped back; in milliseconds.
     pub(crate) quiet_until_ms: AtomicI64,
-    /// The latest instant for which a trigger has left; in milliseconds.
+    /// The latest due instant of a run whose trigger was sent; in milliseconds.
     pub(crate) sent_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
     /// Ended leases are fenced, and their open runs are adopted or being adopted.
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Puts into the ring, to be ended there, those of these runs that were left in the store for lack of room.
+    /// Puts the runs among these that were left in the store for lack of room into the ring, so that they are ended.
     pub(crate) async fn end_left(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
@@ -151,14 +151,14 @@ impl Shared {
         }
     }
 
-    /// The instant at which the servers took up a run that is in memory: the misfire policy judges how late it was then. A time without the
-    /// lease counts as an outage.
+    /// The instant at which the servers took up a run that is in memory; the misfire policy judges how late the run was at that instant. A
+    /// time without the lease counts as an outage.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
         let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
         self.clock.ago(as_of.max(self.membership.held_since()))
     }
 
-    /// Like [`put`](Self::put), for runs some of which may have another home: that home finds them itself.
+    /// Like [`put`](Self::put), but leaves out runs of other homes: those homes find them themselves.
     pub(crate) async fn put_own(&self, runs: Vec<Run>) {
         let token = self.membership.token();
         self.put(runs.into_iter().filter(|run| (run.node, run.node_epoch) == (token.node, token.epoch)).collect())
@@ -202,12 +202,12 @@ impl Shared {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
     }
 
-    /// A trigger for this instant is about to leave.
+    /// A trigger of a run that is due at this instant is about to be sent.
     pub(crate) fn note_sent(&self, due_at: Timestamp) {
         self.sent_until_ms.fetch_max(due_at.as_millis(), Ordering::Relaxed);
     }
 
-    /// The latest instant of which something may have been sent: [`reached`](Self::reached), or later if it was sent ahead.
+    /// The latest due instant of any run that may have been sent: [`reached`](Self::reached), or later if a run was sent ahead.
     pub(crate) fn sent_until(&self) -> Timestamp {
         let sent = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
         if mutant::on(Mutant::EndBeforeAhead) { self.reached() } else { self.reached().max(sent) }

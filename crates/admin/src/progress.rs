@@ -21,7 +21,7 @@ pub struct Progress {
 const COUNT_MAX: u64 = (1 << 53) - 1;
 
 impl Progress {
-    /// An executor's report, limited: not more done than the total, if that is known.
+    /// An executor's report within bounds: `done` is at most the total, if the total is known.
     pub(crate) fn bounded(done: u64, total: u64) -> Self {
         let total = total.min(COUNT_MAX);
         Self { done: done.min(if total == 0 { COUNT_MAX } else { total }), total }

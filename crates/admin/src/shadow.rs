@@ -161,8 +161,8 @@ async fn add(
     Ok(fire_count)
 }
 
-/// The part of a range in which both schedulers plan the job's fires. A job that went back to shadow mode was in it before its promotion
-/// too; in between, the other scheduler was stopped, and the runs that were sent here are not compared.
+/// The part of a range in which both schedulers plan the job's fires. A job that went back to shadow mode was also in shadow mode before
+/// its promotion; in between, the other scheduler was stopped, and the runs that were sent here are not compared.
 fn in_shadow(created_at: Timestamp, (mode, seam): (Mode, Option<Timestamp>), range: Range) -> Range {
     let from = range.from.max(created_at + SETTLE);
     match (mode, seam) {
@@ -193,8 +193,8 @@ async fn read(
     Ok((own.iter().filter(|run| is_fire(run)).map(own_fire).collect(), old, is_cut))
 }
 
-/// Whether a row stands for a fire that Rondel would have run: not if Rondel skipped it for another reason, nor if it ran while the job was
-/// active between two periods of shadow mode, when the other scheduler rightly did not fire it.
+/// Whether a row stands for a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
+/// count, nor one that ran while the job was active between two periods of shadow mode, when the other scheduler rightly did not fire it.
 fn is_fire(run: &Run) -> bool {
     run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }

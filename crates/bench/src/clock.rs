@@ -11,7 +11,7 @@ pub(crate) fn micros() -> i64 {
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
 }
 
-/// How much later than `planned` it is now, in microseconds; negative before it.
+/// The time since `planned`, in microseconds; negative before that instant.
 pub(crate) fn micros_after(planned: Timestamp) -> i64 {
     micros().saturating_sub(planned.as_millis().saturating_mul(1_000))
 }

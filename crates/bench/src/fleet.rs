@@ -20,7 +20,8 @@ use crate::recorder::{HANDLER, Recorder, Seen, Window, nothing};
 use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
-/// An executor in a process of its own. It gets its token and the window on standard input, and ends when that ends.
+/// An executor in a process of its own. It gets its token and the window on standard input, and ends when the input
+/// ends.
 #[derive(Clone, Debug)]
 pub struct ExecutorPlan {
     /// The servers to dial.

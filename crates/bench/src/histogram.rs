@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// log2 of the buckets between a power of two and the next.
+/// log2 of the number of buckets between a power of two and the next one.
 const FINE_BITS: u32 = 6;
 
 /// Durations in microseconds.

@@ -1,5 +1,5 @@
-//! Finds the highest rate at which runs start in time: one measurement after the other on the same database, with twice as many jobs each
-//! time until one fails, and then between the last that was kept and the first that was not.
+//! Finds the highest rate at which runs start in time, by repeated measurements on the same database. The number of jobs doubles until a
+//! rate is not kept. The search then continues between the last rate that was kept and the first that was not.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ use crate::usage;
 
 /// The search ends when the step to the next rate is less than this part of the rate.
 const STEP_PART: u32 = 10;
-/// Part of the rate that must become durable within the window, in percent. What is missing is at most in flight at the window's ends.
+/// Part of the rate that must become durable within the window, in percent. The rest may be in flight at the window's beginning and
+/// end.
 const DURABLE_PERCENT: f64 = 95.0;
 
 /// One measurement of the search.
@@ -34,7 +35,8 @@ pub struct MaxReport {
     pub late_max_ms: f64,
     /// All measurements, in the order in which they were made.
     pub rounds: Vec<Round>,
-    /// The best round that was kept, with the probe of the database before and after the search; `None` if none was.
+    /// The best round that was kept, with the probe of the database before and after the search; `None` if no round was
+    /// kept.
     pub highest: Option<Report>,
 }
 
@@ -80,7 +82,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
 struct Search {
     /// The highest rate that was kept.
     kept: u32,
-    /// The lowest rate that was not.
+    /// The lowest rate that was not kept.
     failed: Option<u32>,
     /// The highest rate that is tried.
     max: u32,

@@ -37,7 +37,7 @@ pub(crate) struct Fires {
 pub(crate) struct Metrics {
     pub(crate) calls: BTreeMap<&'static str, Timing>,
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
-    /// Results that became durable at any time, and below them other answers to results.
+    /// Results that became durable at any time. The next field counts the other answers to results.
     pub(crate) stored: u64,
     pub(crate) other_answers: u64,
     /// Results that became durable while the window was open.
@@ -67,7 +67,7 @@ impl Metered {
         Self { inner, metrics: Mutex::default() }
     }
 
-    /// Opens the window: calls are counted from now on, results while it lasts.
+    /// Opens the window: calls are counted from now on, results only while the window lasts.
     pub(crate) fn begin(&self, window: Window) {
         let mut metrics = self.lock();
         metrics.calls.clear();
@@ -161,7 +161,7 @@ rondel_store::delegate_store!(Metered {
         }
     }
     Dispatch {
-        async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()> {
             self.time("note_running", runs.len(), self.inner.note_running(token, runs)).await
         }
     }

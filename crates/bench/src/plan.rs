@@ -41,7 +41,7 @@ pub struct Plan {
     pub jobs: u32,
     /// How long the measurement takes, in seconds.
     pub seconds: u32,
-    /// How long it runs before that, in seconds.
+    /// How long the jobs run before the measurement, in seconds.
     pub warm_up: u32,
     /// The number of servers on the database, all in this process.
     pub nodes: u32,

@@ -115,7 +115,7 @@ async fn with_lanes(
     })
 }
 
-/// Runs batch after batch until the time is up; the last one leaves the jobs without a next fire.
+/// Runs batch after batch until the time is up; the last batch leaves the jobs without a next fire.
 async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done, BenchError> {
     let mut done = Done::default();
     let ids = IdGen::new(0);

@@ -70,7 +70,7 @@ impl Recorder {
         self.lock().seen.clone()
     }
 
-    /// Records a start at the present that was planned for `fire_at`.
+    /// Records a start that happens now and was planned for `fire_at`.
     pub(crate) fn note_now(&self, fire_at: Timestamp, is_repeated: bool) {
         self.note(fire_at, if is_repeated { 2 } else { 1 }, clock::micros_after(fire_at));
     }

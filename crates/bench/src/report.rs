@@ -40,9 +40,9 @@ pub struct Report {
     pub load_before: String,
     /// Results that became durable per second of the window.
     pub runs_per_second: f64,
-    /// From the planned instant to the handler's start.
+    /// The delay between the planned instant and the handler's start.
     pub start_lateness: Lateness,
-    /// From the planned instant to the commit of the verdict, for the last run of each instant.
+    /// The delay between the planned instant and the commit of the verdict, for the last run of each instant.
     pub durability: Durability,
     /// The lateness of a thread that only slept.
     pub witness: Lateness,
@@ -78,7 +78,7 @@ pub struct Lateness {
 pub struct Durability {
     /// For half of the instants, the last verdict was durable by then.
     pub p50_ms: f64,
-    /// For every instant.
+    /// For every instant, the last verdict was durable by then.
     pub max_ms: f64,
 }
 

@@ -65,11 +65,11 @@ struct Seed {
     app: AppId,
     namespace: NamespaceId,
     app_name: &'static str,
-    /// Decides everything about it.
+    /// Determines all properties of the job.
     number: u64,
     period: Duration,
     next: Timestamp,
-    /// The job of its app that it follows, if it has no schedule of its own.
+    /// The parent, a job of the same app, if the job has no schedule of its own.
     parent: Option<usize>,
     shards: u32,
     /// Whether its own schedule fires.
@@ -101,7 +101,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
     };
     let ids = IdGen::new(ordinal);
     let runs = history(&store, (&ids, token), &mut seeds, now).await?;
-    // It leaves in order, so that nothing counts as missed.
+    // The node leaves in order, so that no fire counts as missed.
     store.report_node(token, &NodeReport { is_leaving: true, ..NodeReport::default() }).await?;
     store.release(token, Timestamp::EPOCH).await?;
     let mut counted = 0;

@@ -28,9 +28,10 @@ const CREATED_PER_SECOND: u32 = 2_000;
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
-/// How long the jobs of a measurement that ends go on after the window: the window has the whole cost of claiming ahead.
+/// How long the jobs of a measurement that ends continue after the window, so that the window contains the whole cost of
+/// claiming ahead.
 const TAIL: Duration = Duration::from_secs(5);
-/// How long no run must be open then.
+/// How long no run may be open before such a measurement counts as settled.
 const QUIET: Duration = Duration::from_secs(2);
 /// How long the runs of such a measurement may take until all have a verdict.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
@@ -42,7 +43,7 @@ const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// # Errors
 /// Those of [`BenchError`].
 pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
-    // The probe is a load of its own.
+    // The load is read first, because the probe is a load of its own.
     let load_before = usage::load();
     let store = open(plan).await?;
     let before = probe_unless_idle(&store, plan).await?;

@@ -12,7 +12,7 @@ use crate::BenchError;
 use crate::clock;
 use crate::histogram::Histogram;
 
-/// Twenty instants a second, one of them at its beginning.
+/// Twenty instants a second, one of them at the beginning of the second.
 const PERIOD_MICROS: i64 = 50_000;
 
 #[derive(Debug)]

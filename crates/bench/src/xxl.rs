@@ -25,7 +25,7 @@ use crate::recorder::{Recorder, Seen};
 use crate::report::Lateness;
 
 /// Executors of XXL-JOB in a process of their own. They get their token and the window on standard input, and end when
-/// that ends.
+/// the input ends.
 #[derive(Clone, Debug)]
 pub struct XxlPlan {
     /// The servers that they register with.
@@ -75,7 +75,7 @@ struct RunRequest {
 struct Summary {
     /// Every start.
     started: u64,
-    /// Starts for a second of a job for which a run had begun before.
+    /// Starts of a job that had already started for the same second or a later one.
     repeated: u64,
     /// Starts before the planned second.
     early: u64,
@@ -86,7 +86,7 @@ struct Summary {
 /// Runs executors until standard input ends. Returns what they observed, as a line.
 ///
 /// # Errors
-/// An error that keeps them from starting, or an input that does not come from a bench.
+/// If an executor cannot start, or if standard input does not begin with the bench's token.
 pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let messages = InputMessages::listen(&recorder)?;

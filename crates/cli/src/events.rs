@@ -66,7 +66,7 @@ impl EventsArgs {
                 }
             };
             match reason.as_str() {
-                // The stream has lasted as long as one may: the next one continues where it ended.
+                // The stream has reached the maximum duration: the next one continues where it ended.
                 "timeout" => {}
                 "token_over" => return Err(Failure::new(Exit::Auth, "the token is over, or may not look any more")),
                 other => {

@@ -28,7 +28,8 @@ fn document(mut root: Command) -> String {
         text = text.replace(&format!("{{{{{part} flags}}}}"), table(&flags).trim_end());
     }
     let mut commands = String::new();
-    // In the tree with defaults, the commands that got them are at the end: the order is that of the tree without.
+    // In the tree with defaults, the commands that got defaults are at the end, so the order is taken from the tree
+    // without them.
     let order: Vec<String> = Cli::command().get_subcommands().map(|command| command.get_name().to_owned()).collect();
     let mut nouns: Vec<&Command> = visible(&root).collect();
     nouns.sort_by_key(|command| order.iter().position(|name| name == command.get_name()));

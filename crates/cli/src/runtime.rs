@@ -13,8 +13,8 @@ use crate::output;
 /// How long an immediate exit waits until tasks are dropped, and with them the processes that they started.
 const DROP_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// Runs a program until it is asked to stop. The first SIGINT or SIGTERM cancels the token that it was given, and it
-/// drains; the second ends it at once.
+/// Runs a program until it is asked to stop. The first SIGINT or SIGTERM cancels the program's token, so that it
+/// drains; the second ends the program at once.
 pub(crate) fn serve<F>(program: impl FnOnce(CancellationToken) -> F) -> Result<Exit, Failure>
 where
     F: Future<Output = Result<(), Failure>>,

@@ -77,7 +77,7 @@ pub enum Permission {
     SignedIn,
     /// To view.
     View,
-    /// To view everywhere, as needed for what describes all namespaces at once.
+    /// To view everywhere: needed for answers that cover all namespaces at once.
     ViewEverywhere,
     /// To start, cancel, pause and resume what others have defined.
     Operate,
@@ -428,7 +428,7 @@ mod tests {
             }
         }
 
-        /// A caller that is given what is covered can do nothing that the giver cannot.
+        /// A grant that the giver's rights cover permits nothing beyond these rights.
         #[test]
         fn a_covered_grant_is_no_more(own in proptest::collection::vec(any_grant(), 0..4), wanted in any_grant()) {
             let (giver, given) = (Rights::new(own), Rights::new(vec![wanted]));

@@ -35,8 +35,8 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// The error for a parameter that a handler of the agent needs and that is missing. For use while no executor with the handler is
-/// connected, so that none has declared a schema.
+/// The error for a missing parameter that a handler of the agent needs. For use while no executor with the handler is connected: then there
+/// is no declared schema to check against.
 #[must_use]
 pub fn missing(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;

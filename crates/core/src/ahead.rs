@@ -1,4 +1,4 @@
-//! What an edit does to the fires ahead: those that vanish, and those that appear.
+//! How an edit changes the future fires of a job: which fires vanish, and which appear.
 
 use crate::job::Job;
 use crate::time::Timestamp;
@@ -31,7 +31,7 @@ pub struct Fires {
 pub struct FireChanges {
     /// The definitions were compared up to here: the end of the window, or earlier if there are too many fires.
     pub to: Timestamp,
-    /// Whether that is the end of the window.
+    /// Whether `to` is the end of the window.
     pub is_whole: bool,
     /// Fires that the old definition has and the new one has not.
     pub vanishing: Fires,
@@ -51,7 +51,7 @@ impl Fires {
 /// Compares the fires after `from` and up to `to` of the definitions before and after an edit; `None` stands for a job that does not exist.
 /// A paused job has no fires, nor has one whose instants depend on its runs.
 ///
-/// At most `steps` fires are compared; `steps` is reduced by their number, and what is left is for other jobs.
+/// At most `steps` fires are compared. Their number is subtracted from `steps`, so that several jobs can share one budget.
 ///
 /// ```
 /// use rondel_core::ahead::{Planned, fire_changes};

@@ -9,10 +9,10 @@ use crate::time::Timestamp;
 /// Handlers should begin within this after the planned instant.
 pub const LATENESS_OBJECTIVE: Duration = Duration::from_secs(1);
 /// A run is far longer than usual if it takes more than this many times the 95th percentile of its job's runs, and longer than
-/// [`LONGER_THAN`].
-const LONGER_BY: u32 = 3;
-/// A run that is no longer than this is never far longer than usual.
-const LONGER_THAN: Duration = Duration::from_secs(60);
+/// [`LONG_MIN`].
+const LONG_FACTOR: u32 = 3;
+/// Only a run that takes longer than this can be far longer than usual.
+const LONG_MIN: Duration = Duration::from_secs(60);
 /// A job that is paused for longer may have been forgotten.
 pub const PAUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A token that ends within this should be renewed.
@@ -35,7 +35,7 @@ pub struct Failing {
 
 /// A job whose fires were skipped because no executor was available.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unoffered {
+pub struct WithoutExecutor {
     /// Its name.
     pub job: String,
     /// The handler that it asks for.
@@ -63,7 +63,7 @@ pub struct Facts {
     /// Jobs whose newest runs failed.
     pub failing: Vec<Failing>,
     /// Jobs without an executor.
-    pub unoffered: Vec<Unoffered>,
+    pub unoffered: Vec<WithoutExecutor>,
     /// Runs under way.
     pub under_way: Vec<UnderWay>,
     /// The 99th percentile of the lateness of the runs of the last minutes.
@@ -99,7 +99,7 @@ pub enum Finding {
     /// A job fails.
     Fails(Failing),
     /// No executor offers the handler of a job.
-    NoExecutor(Unoffered),
+    NoExecutor(WithoutExecutor),
     /// Runs begin too late.
     Late(Duration),
     /// A run takes far longer than usual.
@@ -151,7 +151,7 @@ impl Finding {
 pub fn needs_a_look(facts: Facts, now: Timestamp) -> Vec<Finding> {
     let is_long = |run: &UnderWay| {
         let took = now.since(run.since);
-        run.usual.is_some_and(|usual| took > LONGER_THAN && took > usual.saturating_mul(LONGER_BY))
+        run.usual.is_some_and(|usual| took > LONG_MIN && took > usual.saturating_mul(LONG_FACTOR))
     };
     let is_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
     let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;

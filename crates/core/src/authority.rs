@@ -1,5 +1,5 @@
-//! Which caller may view and change accounts, sign-ins and tokens: none may manage what has more rights than itself. A token is a limited
-//! form of its account, so it has no rights over that account's stronger tokens, its sign-ins and its password.
+//! Which caller may view and change accounts, sign-ins and tokens: no caller may manage one that has more rights than the caller. A token
+//! is a limited form of its account, so it has no rights over that account's stronger tokens, its sign-ins and its password.
 
 use crate::access::{Grant, Permission, Rights};
 use crate::id::AccountId;
@@ -27,8 +27,8 @@ pub struct TokenTarget<'a> {
 }
 
 impl Actor<'_> {
-    /// Whether it may read, rotate and revoke a token. An account may manage its own tokens, and a token those of its account whose
-    /// grants it covers. An admin of a place may manage the executors' tokens of that place, an admin of everything all tokens.
+    /// Whether it may read, rotate and revoke a token. An account may manage its own tokens; a token may manage the tokens of its account
+    /// whose grants it covers. An admin of a place may manage the executors' tokens of that place, an admin of everything all tokens.
     ///
     /// ```
     /// use rondel_core::AccountId;
@@ -141,7 +141,7 @@ mod tests {
         }
     }
 
-    /// Users are behind [`Permission::Cluster`]: no account or token is stronger than a caller who has it.
+    /// Requests about users need [`Permission::Cluster`], and no account or token has more rights than a caller with that permission.
     #[test]
     fn who_may_do_everything_covers_everything() {
         let everything = Rights::new(vec![Grant::everywhere(Role::Admin)]);

@@ -1,13 +1,13 @@
 //! Jobs that are declared in code: which declaration counts, and what it does to a job that exists.
 //!
 //! Executors of one build declare the same set of jobs. During a deployment executors of two builds live side by side, and each sends its
-//! own set at every hello. So that a job does not go back and forth:
+//! own set at every hello. These rules keep a job from going back and forth:
 //!
-//! - A declaration (a job's name and the text of its definition) is as old as the first set that it was seen in, however
-//!   often it is sent again.
-//! - Of the declarations in sets that living executors have, the youngest counts. The first executor of a new build brings a change; one of
+//! - The age of a declaration (a job's name and the text of its definition) counts from the first set that it was seen in,
+//!   even if it is sent again.
+//! - Of the declarations of living executors, the youngest counts. The first executor of a new build brings a change; one of
 //!   the old build that reconnects or restarts does not revert it.
-//! - A rollback to an old build counts from when the last executor of the new one is gone.
+//! - A rollback to an old build takes effect once the last executor of the new build is gone.
 //!
 //! Edits by users win: see [`step`].
 
@@ -201,7 +201,7 @@ mod tests {
         let old = |last| set(10, last, &[("a", "1"), ("b", "1")]);
         let new = |last| set(90, last, &[("a", "2"), ("c", "1")]);
         check_standing(&[old(100)], &[("a", "1"), ("b", "1")], &[]);
-        // Side by side, in whatever order they speak: the younger text counts, and nothing is gone.
+        // Executors of both builds live, and those of either build may have been seen last: the younger text counts, and nothing is gone.
         check_standing(&[old(120), new(100)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
         check_standing(&[new(100), old(130)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
         // The old ones have left …

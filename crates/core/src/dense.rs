@@ -61,10 +61,10 @@ mod tests {
             (vec![(110, 100)], 106, vec![110]),
             (vec![(150, 1_000)], 136, vec![]),
             (vec![(150, 1_000)], 137, vec![150]),
-            // What is claimed already does not count: the rest has time again.
+            // Claimed fires do not count: there is time again for the rest.
             (vec![(150, 500)], 137, vec![]),
             (vec![(150, 500)], 142, vec![150]),
-            // The later one waits for the one before, which has to begin for its sake.
+            // The later instant is claimed after the earlier one, whose claims must therefore begin sooner.
             (vec![(150, 1_000), (151, 1_000)], 127, vec![]),
             (vec![(150, 1_000), (151, 1_000)], 128, vec![150, 151]),
             (vec![(110, 700), (190, 100)], 100, vec![110]),

@@ -111,7 +111,7 @@ pub fn text(changes: &[Change]) -> String {
     shown
 }
 
-/// A line of a comparison, by which of the two texts has it.
+/// A line of a comparison: in both texts, or only in the old or the new one.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Line<'a> {
     Same(&'a str),

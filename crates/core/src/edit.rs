@@ -1,4 +1,4 @@
-//! What an edit does to the rows of a job that are not sent yet, so that no fire runs under a definition that was replaced.
+//! How an edit changes the rows of a job that are not sent yet, so that no fire runs under a definition that was replaced.
 //!
 //! Rows that the new definition also fires move to the new version; others are settled. A settled row whose instant is still ahead is
 //! reopened if a later definition fires it again; it is never inserted again, because its key exists. The next fire is the first one
@@ -14,9 +14,9 @@ use crate::reason::Reason;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// A row that may start within this time may already be read by the tick: the tick reads rows that far ahead. An edit leaves it as it is,
-/// so that the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old definition.
-/// No server sends a trigger earlier than this before its instant.
+/// The tick may already have read a row that may start within this time, because it reads rows this far ahead. An edit leaves such a row as
+/// it is, so that the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old
+/// definition. No server sends a trigger earlier than this before its instant.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
@@ -41,7 +41,7 @@ pub struct EditContext<'a> {
     pub anchor: Timestamp,
     /// The present, as the editor saw it.
     pub now: Timestamp,
-    /// When the new definition was checked: an `at` after this instant was ahead then, and fires although it may have passed by now.
+    /// When the new definition was checked. An `at` after this instant was in the future then, so it fires even if it has passed by now.
     pub checked_at: Timestamp,
     /// The latest known time of the clock when the rows were read. It is later than `now` if the edit was slow to arrive, or the clock
     /// stepped back. Rows due by then may have been sent.
@@ -128,7 +128,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
             (false, Some(moved)) => plan.keep.push(moved),
             (false, None) if is_on_its_way(row, standing) => {}
             (false, None) => plan.settle.push(row.id),
-            // By the jitter of the new definition, its start may have passed: then it stays settled.
+            // With the jitter of the new definition, the start of the row may have passed: then the row stays settled.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
             (true, _) => {}
         }
@@ -157,8 +157,8 @@ fn due_by(job: Option<&Job>, row: &FutureRow, standing: EditContext<'_>) -> Opti
     Some(fire.due_at(standing.job))
 }
 
-/// The instant before which a row does not start by any definition: its fire is inside of a maintenance window that holds fires, so that it
-/// starts later than the jitter of the definition before explains. An edit does not move it into the window.
+/// The earliest start of a row under any definition. If the row starts later than the jitter of the previous definition explains, its fire
+/// is inside of a maintenance window that holds fires, and an edit does not move the row into the window.
 fn put_off(row: &FutureRow, standing: EditContext<'_>) -> Timestamp {
     let is_explained = due_by(standing.before, row, standing) == Some(row.due_at);
     if is_explained { row.fire_at } else { row.due_at }
@@ -286,7 +286,7 @@ mod tests {
             let plan = plan_edit(Some(&paused), standing(&[row]));
             assert_eq!((ids(&plan.settle), moved(&plan.keep)), (settled, vec![]), "{row:?}");
         }
-        // The edit took long: meanwhile the tick may have read more.
+        // The edit took long, and the tick may have read more rows since `now`.
         let row = soon(101_500, RunStatus::Pending);
         let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..standing(std::slice::from_ref(&row)) };
         assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
@@ -376,7 +376,7 @@ mod tests {
             let fire = job.timetable.fire_at(Timestamp::EPOCH, Timestamp::from_secs(second)).unwrap();
             fire.due_at(JobId::new(1))
         };
-        // By the new jitter too, the open row starts later than planned; the other one starts as it is planned.
+        // The open row gets the start of the new jitter. The settled row is reopened only if its new start is still ahead.
         let open = FutureRow { due_at: due_at(&before, 90), ..row(1, 90, RunStatus::Waiting) };
         let settled = FutureRow { due_at: due_at(&before, 80), ..row(2, 80, RunStatus::Skipped) };
         let rows = [open, settled];

@@ -24,7 +24,7 @@ words! {
 /// The facts that the state of a job is folded from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StateFacts {
-    /// Whether the newest of its verdicts that is a success or a failure is a failure.
+    /// Whether the newest of its verdicts is a failure; only successes and failures count.
     pub is_failing: bool,
     /// Whether a run of it is `running`.
     pub is_running: bool,
@@ -69,7 +69,7 @@ mod tests {
         let failing = StateFacts { is_failing: true, ..running };
         for (facts, state) in [
             (FRESH, FoldedState::Waiting),
-            // Only triggers or other jobs start it, and what could end has not begun.
+            // Triggers or other jobs can always start such a job, so it is never complete.
             (StateFacts { fires_by_time: false, ..over }, FoldedState::Waiting),
             (StateFacts { fires_by_time: false, ..FRESH }, FoldedState::Waiting),
             (over, FoldedState::Complete),

@@ -38,9 +38,9 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// The client of a connection from `peer`. The headers are read from the right, because each proxy appends to them, as long as the
-    /// entries are trusted proxies: the first one that is not is the client. An entry that is no address ends the search at the last
-    /// trusted hop. If both headers are there and disagree, one of them was sent by the client; then neither is believed.
+    /// The client of a connection from `peer`. The headers are read from the right, because each proxy appends to them: the first entry
+    /// that is not a trusted proxy is the client. An entry that is no address ends the search at the last trusted hop. If both headers are
+    /// there and disagree, one of them was sent by the client; then neither is believed.
     #[must_use]
     pub fn client(&self, peer: IpAddr, forwarded: &[&str], x_forwarded_for: &[&str]) -> IpAddr {
         let peer = peer.to_canonical();

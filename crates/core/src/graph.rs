@@ -337,8 +337,8 @@ impl<'g> Fire<'g> {
         self.children_of(job).filter(is_open).count()
     }
 
-    /// The first child because of which a job that waits for its children fails. A child that did not have to run does not count: its
-    /// parents did not end as required, or it is paused or in shadow mode.
+    /// For a job that waits for its children: the first child that makes it fail. A child does not count if it did not have to run, because
+    /// its parents did not end as required, or it is paused or in shadow mode.
     #[must_use]
     pub fn failing_child(&self, job: JobId) -> Option<(JobId, RunStatus)> {
         self.children_of(job).find_map(|child| match self.state_of(child)?.verdict? {

@@ -43,7 +43,7 @@ fn a_circle_is_found_with_its_path() {
     check_cycle(&diamond(), 5, &[5], &[5, 5]);
     check_cycle(&diamond(), 2, &[1, 4], &[4, 2, 4]);
     assert_eq!(diamond().replace(id(4), &success(&[1])), Ok(()));
-    // What it had before does not count: turning an edge round is no circle.
+    // The old parents of a job do not count: reversing an edge makes no circle.
     let mut pair = graph(&[(1, 2)]);
     assert_eq!(pair.replace(id(2), &[]), Ok(()));
     assert_eq!(pair.replace(id(1), &success(&[2])), Ok(()));
@@ -93,8 +93,8 @@ fn a_circle_in_a_whole_graph_is_found_with_its_path() {
     assert_eq!(circle(&[(7, 8), (8, 7), (8, 1), (1, 2)], &[1, 2, 7, 8]), ids(&[7, 8, 7]));
 }
 
-/// Layers of which each job follows from many of the layer above: the chains are as many as there are ways down, the edges
-/// are not.
+/// Layers in which each job follows from many jobs of the layer above: the number of chains grows exponentially with the
+/// layers, the number of edges does not.
 #[test]
 fn each_edge_is_visited_a_fixed_number_of_times() {
     let (layers, width, parents) = (20, 60, 20);
@@ -136,7 +136,7 @@ fn a_child_waits_for_all_its_parents_of_the_fire() {
     check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Pending)], &[]);
     check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Succeeded)], &[(4, Turn::Runs)]);
     check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Cancelled)], &[(4, Turn::Refused(id(3)))]);
-    // A parent that does not follow from the root is of no concern.
+    // A parent that does not follow from the root does not count.
     let with_stranger = graph(&[(1, 2), (9, 2)]);
     check_turns(&with_stranger, &[(1, Succeeded)], &[(2, Turn::Runs)]);
 }
@@ -172,8 +172,8 @@ fn a_run_that_is_over_with_its_children_counts_them() {
 }
 
 proptest! {
-    /// Whatever is saved in whatever order: what was let in has no circle, and every fire comes to an end in which each
-    /// of its jobs had exactly one turn.
+    /// For any definitions in any order: the accepted graph has no circle, and every fire ends after each of its jobs had
+    /// exactly one turn.
     #[test]
     fn every_job_of_a_fire_has_one_turn(
         saves in prop::collection::vec((0_i64..12, prop::collection::vec(0_i64..12, 0..4)), 0..40),

@@ -45,7 +45,7 @@ impl ClaimStrategy {
 
     /// Whether it depends on the jobs that nodes already have.
     #[must_use]
-    pub const fn counts(self) -> bool {
+    pub const fn depends_on_load(self) -> bool {
         matches!(self, Self::LeastCount)
     }
 
@@ -75,16 +75,16 @@ impl ClaimStrategy {
 
     /// The new home of each of these jobs when its home leaves: every strategy names one. `None` only if `nodes` is empty.
     #[must_use]
-    pub fn give_away(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
+    pub fn deal_on_leave(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => Self::LeastCount.deal(jobs, nodes),
             _ => self.deal(jobs, nodes),
         }
     }
 
-    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves no more jobs than it takes to level the
-    /// loads, and ignores small differences: the giver does not fall below the average, nor does a taker rise above it, so that a job does
-    /// not move back.
+    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves only as many jobs as level the
+    /// loads, and ignores small differences. The giver does not fall below the average, and a taker does not rise above it, so that no job
+    /// moves back.
     #[must_use]
     pub fn misplaced(self, this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
@@ -246,12 +246,12 @@ mod tests {
     fn whoever_comes_first_is_told_nothing_and_gives_away_all_the_same() {
         let seats = seats(&[(2, 1, 0), (3, 1, 0)]);
         assert_eq!(ClaimStrategy::Default.misplaced(NodeId::new(1), &jobs(3), &seats), []);
-        let homes = ClaimStrategy::Default.give_away(&jobs(4), &seats);
+        let homes = ClaimStrategy::Default.deal_on_leave(&jobs(4), &seats);
         assert_eq!(shares(&homes, &seats), [2, 2]);
     }
 
     proptest! {
-        /// A node that comes or goes moves its own share and nothing else.
+        /// If a node joins or leaves, only its own share of the jobs moves.
         #[test]
         fn only_the_share_of_who_comes_moves(count in 1_i64..8, weights in proptest::collection::vec(1_u32..5, 8)) {
             let all: Vec<NodeShare> = (1..=count).zip(&weights)
@@ -290,7 +290,7 @@ mod tests {
         assert_eq!(given(&[(1, 9)]).len(), 0);
     }
 
-    /// What a job weighs that fires each second, and what one that fires each year.
+    /// The recent fires, in thousandths, of a job that fires each second.
     const EACH_SECOND: u64 = 866_000;
 
     #[test]
@@ -298,21 +298,21 @@ mod tests {
         let this = NodeId::new(1);
         let mut own = jobs(1_001);
         own[500].recent_fires = EACH_SECOND;
-        // All of them are to have a home: the second node gets those that do next to nothing.
+        // All jobs need a home: one node gets the busy job, the other node gets all jobs that hardly ever fire.
         let homes = ClaimStrategy::LeastCount.deal(&own, &seats(&[(1, 1, 0), (2, 1, 0)]));
         let alone = homes[500];
         assert_eq!(homes.iter().filter(|home| **home == alone).count(), 1);
-        // One node has them all and another joins: the busy one stays, since elsewhere it would weigh as much.
+        // One node has all jobs and another joins: the busy job stays, since it would load the other node as much.
         let (one, other) = (seat_of(1, &own), seat_of(2, &[]));
         let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[one, other]);
         assert_eq!(given.len(), 1_000);
         assert!(given.iter().all(|(job, to)| *job != own[500].job && *to == other.node));
-        // Of two that are busy one goes.
+        // Of two busy jobs one moves.
         own[700].recent_fires = EACH_SECOND;
         let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[seat_of(1, &own), other]);
         let busy = given.iter().filter(|(job, _)| [own[500].job, own[700].job].contains(job)).count();
         assert_eq!(busy, 1, "{}", given.len());
-        // A new job goes where least is done, however many jobs that one is home to.
+        // A new job goes to the node with the lowest load, even if that node is home to more jobs.
         let new = ClaimStrategy::LeastCount.deal(&jobs(1), &[seat_of(1, &own[..600]), seat_of(2, &jobs(5_000))]);
         assert_eq!(new, [Some(NodeId::new(2))]);
     }
@@ -327,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the jobs weigh: the loads come closer, and nothing comes back or goes on.
+        /// For any recent fires of the jobs: the loads of the nodes come closer, and no job moves twice.
         #[test]
         fn what_is_given_does_not_come_back(weights in proptest::collection::vec((1_i64..5, 0_u64..1_000_000), 1..120)) {
             let jobs = jobs(weights.len());
@@ -339,7 +339,7 @@ mod tests {
             let seats = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| seat_of(node, &of(at, node))).collect() };
             let most = |at: &[(i64, JobShare)]| seats(at).iter().map(NodeShare::load).max();
             let mut moved: Vec<JobId> = Vec::new();
-            // Each in its turn, by what it sees then.
+            // Each node in turn, with the loads that it sees then.
             for node in [1, 2, 3, 4, 1, 2, 3, 4] {
                 let before = most(&at);
                 let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &seats(&at));

@@ -199,7 +199,7 @@ mod tests {
         let now = Timestamp::from_secs(1_800_000_000);
         let mut made: Vec<i64> = (0..10_000).map(|_| ids.next(now)).collect();
         made.push(ids.next(Timestamp::from_secs(1_700_000_000)));
-        // Under its next lease, perhaps with another ordinal, a node goes on above what it made before.
+        // Under its next lease, perhaps with another ordinal, a node makes greater ids than before.
         let next = ids.continued_as(1023);
         made.push(next.next(Timestamp::from_secs(1_700_000_000)));
         assert!(made.windows(2).all(|pair| pair[0] < pair[1]));

@@ -187,8 +187,8 @@ impl Job {
         }
     }
 
-    /// Whether a run whose executor is lost keeps its place until its end is known or a bound has passed: it may still run there, and no
-    /// other run of the job may begin meanwhile.
+    /// Whether a run whose executor is lost keeps its place until its end is known or a bound has passed: the executor may still run it,
+    /// and no other run of the job may begin before that.
     #[must_use]
     pub fn holds_in_silence(&self) -> bool {
         self.on_silence == OnSilence::Continue && self.overlap.policy != OverlapPolicy::Allow

@@ -1,7 +1,7 @@
 //! Classifies a line of a log: its severity, and whether Rondel itself wrote it to mark missing lines.
 //!
-//! The severity is decided here alone, from the level that came with the line, or from its text: a program that only prints puts its level
-//! there.
+//! The severity is decided only here: from the level that came with the line or, for a program that only prints, from the level in its
+//! text.
 
 use std::fmt;
 use std::str::FromStr;
@@ -177,7 +177,7 @@ fn refused(head: &str) -> Option<Severity> {
 
 /// How much of a log is missing at a line that Rondel wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gap {
+pub enum MissingLines {
     /// All of it: the retention removed it.
     Removed,
     /// A part of it.
@@ -187,17 +187,17 @@ pub enum Gap {
 /// What is missing at a line that Rondel wrote into the log in place of other lines.
 ///
 /// ```
-/// use rondel_core::log_line::{Gap, gap};
+/// use rondel_core::log_line::{MissingLines, gap};
 ///
-/// assert_eq!(gap("warn", "… 12 lines were removed by the log retention"), Some(Gap::Removed));
-/// assert_eq!(gap("warn", "… this log is full (10 MiB): what follows is dropped"), Some(Gap::Part));
+/// assert_eq!(gap("warn", "… 12 lines were removed by the log retention"), Some(MissingLines::Removed));
+/// assert_eq!(gap("warn", "… this log is full (10 MiB): what follows is dropped"), Some(MissingLines::Part));
 /// assert_eq!(gap("warn", "… and so on"), None);
 /// ```
 #[must_use]
-pub fn gap(level: &str, text: &str) -> Option<Gap> {
+pub fn gap(level: &str, text: &str) -> Option<MissingLines> {
     let text = text.strip_prefix("… ").filter(|_| level == "warn")?;
     if text.ends_with(" lines were removed by the log retention") {
-        return Some(Gap::Removed);
+        return Some(MissingLines::Removed);
     }
     let parts = [
         "lines were dropped here: the run logged faster than they could be sent",
@@ -205,7 +205,7 @@ pub fn gap(level: &str, text: &str) -> Option<Gap> {
         "the log of one attempt has room for",
         "the rest of this part of the log is not shown",
     ];
-    parts.iter().any(|part| text.contains(part)).then_some(Gap::Part)
+    parts.iter().any(|part| text.contains(part)).then_some(MissingLines::Part)
 }
 
 /// A line that Rondel wrote, translated; `None` for other lines, and for English, in which it was written.

@@ -71,7 +71,8 @@ pub struct Cursor {
     pub held_from: Option<Timestamp>,
 }
 
-/// Plans a job under the windows that apply to it. Ended windows count too: a server that was down may find fires that were inside one.
+/// Plans a job under the windows that apply to it. Windows that skip fires count even after their end: a server that was down may find
+/// fires that were inside one.
 #[must_use]
 pub fn plan_within(
     job: &Job,

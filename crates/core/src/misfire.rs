@@ -21,7 +21,7 @@ use crate::word_enum::words;
 /// How many missed fires one plan walks through for a job with several schedules or a calendar; the next scan plans the rest. The missed
 /// fires of one plain schedule are counted without walking.
 pub const MISSED_COUNT_MAX: usize = 100_000;
-/// Missed fires that are skipped: one row of the ledger however many they are.
+/// Missed fires that are skipped: one row of the ledger stands for all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissedSpan {
     /// The first of them, the row's key.
@@ -59,7 +59,7 @@ pub(crate) struct MissedPlan {
     pub(crate) span: Option<MissedSpan>,
     /// Everything up to here is decided.
     pub(crate) through: Timestamp,
-    /// The first fire beyond those that one plan walks through, if there are more.
+    /// The first missed fire that this plan leaves to the next one, if there are more than one plan walks through.
     pub(crate) more: Option<Timestamp>,
 }
 
@@ -134,7 +134,7 @@ fn skip_missed_walking(
     let more = walk.next().map(|fire| fire.at);
     let through = missed.last().map_or(first.at, |fire| fire.at);
     let catch_up = match keep {
-        // While more are to come, none of these is among the newest.
+        // If more missed fires follow, none of these is among the newest.
         MisfireKeep::Newest if more.is_some() => Vec::new(),
         MisfireKeep::Newest => missed.split_off(missed.len().saturating_sub(count)),
         MisfireKeep::Oldest => {

@@ -64,7 +64,8 @@ pub fn check_handler(name: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// In place of a list of handlers: an executor with it takes any run, and fails a run of a handler that it lacks. No handler has this name.
+/// Stands for all handlers: an executor that declares it takes any run, and fails a run of a handler that it lacks. No handler has this
+/// name.
 pub const ANY_HANDLER: &str = "*";
 
 /// Whether an executor with these handlers takes a run of the handler `wanted`.

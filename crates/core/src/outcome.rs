@@ -349,7 +349,7 @@ mod tests {
         check_after(POLICY, FIRST, lost, again_in(0, Reason::ExecutorLost, 1));
         let after_three = Ended { attempt: 4, lost_count: 3, ..FIRST };
         check_after(POLICY, after_three, lost, verdict(RunStatus::Failed, Some(Reason::ExecutorLost)));
-        // What was never received was not lost with anybody.
+        // A run that no executor received does not count as lost.
         let unreceived = Outcome::Lost(Reason::NotReceived);
         check_after(POLICY, after_three, unreceived, again_in(0, Reason::NotReceived, 3));
         check_after(

@@ -108,7 +108,7 @@ const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
 /// The address that a packet would go to: an IPv4-mapped or NAT64 address stands for the IPv4 address in it.
-fn meant(address: IpAddr) -> IpAddr {
+fn effective_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if NAT64.contains(&v6) => {
             let [.., a, b, c, d] = v6.octets();
@@ -121,7 +121,7 @@ fn meant(address: IpAddr) -> IpAddr {
 /// The purpose of this address.
 #[must_use]
 pub fn kind(address: IpAddr) -> AddressKind {
-    let address = meant(address);
+    let address = effective_address(address);
     if METADATA.contains(&address) {
         return AddressKind::Metadata;
     }
@@ -168,7 +168,7 @@ pub struct AddressRefused {
 pub struct AllowedAddresses {
     networks: Vec<IpNet>,
     /// Whether public addresses must be named too.
-    named_alone: bool,
+    only_named: bool,
 }
 
 impl AllowedAddresses {
@@ -176,13 +176,13 @@ impl AllowedAddresses {
     #[must_use]
     pub fn loopback() -> Self {
         let networks = vec![IpNet::V4(v4(127, 0, 0, 0, 8)), IpNet::V6(Ipv6Net::from(Ipv6Addr::LOCALHOST))];
-        Self { networks, named_alone: false }
+        Self { networks, only_named: false }
     }
 
     /// Allows only the named networks, not even other public addresses: for executors that a server dials.
     #[must_use]
     pub fn without_public(self) -> Self {
-        Self { named_alone: true, ..self }
+        Self { only_named: true, ..self }
     }
 
     /// Whether no network is named.
@@ -197,7 +197,7 @@ impl AllowedAddresses {
     /// A sentence about the first text that is neither.
     pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, String> {
         let networks = texts.into_iter().map(|text| parse_network(text.as_ref())).collect::<Result<_, _>>()?;
-        Ok(Self { networks, named_alone: false })
+        Ok(Self { networks, only_named: false })
     }
 
     /// Whether requests may go to an address. A cloud's metadata address must be listed explicitly: a network that contains it does not allow
@@ -207,15 +207,16 @@ impl AllowedAddresses {
     /// [`AddressRefused`].
     pub fn check(&self, address: IpAddr) -> Result<(), AddressRefused> {
         let kind = kind(address);
-        let (canonical, meant) = (address.to_canonical(), meant(address));
+        let (canonical, effective) = (address.to_canonical(), effective_address(address));
         let names = |network: &IpNet| {
             let is_single = network.prefix_len() == network.max_prefix_len();
-            (network.contains(&canonical) || network.contains(&meant)) && (kind != AddressKind::Metadata || is_single)
+            (network.contains(&canonical) || network.contains(&effective))
+                && (kind != AddressKind::Metadata || is_single)
         };
-        if (kind == AddressKind::Public && !self.named_alone) || self.networks.iter().any(names) {
+        if (kind == AddressKind::Public && !self.only_named) || self.networks.iter().any(names) {
             return Ok(());
         }
-        let setting = if self.named_alone { XXL_SETTING } else { SETTING };
+        let setting = if self.only_named { XXL_SETTING } else { SETTING };
         Err(AddressRefused { address: canonical, kind, setting })
     }
 }
@@ -372,7 +373,7 @@ mod tests {
     }
 
     proptest! {
-        /// The standard library's own words, where it has them, agree.
+        /// The standard library agrees, for the kinds of addresses that it knows.
         #[test]
         fn what_is_special_is_never_public(bits in any::<u32>(), near in 0_usize..SPECIAL_V4.len()) {
             // Half of them near the edge of a special network.

@@ -93,8 +93,8 @@ impl Overrides {
         matches!(self, Self::Only(allowed) if allowed.iter().any(|one| is_at_or_below(one, pointer)))
     }
 
-    /// The parameters of one run: those of the job, in which the caller's values replace what may be replaced. The caller can leave out
-    /// what may not be replaced.
+    /// The parameters of one run: those of the job, with the caller's values for the parameters that may be replaced. The caller can leave
+    /// out all others.
     ///
     /// # Errors
     /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job's own
@@ -352,7 +352,7 @@ mod tests {
         let given = json!({"argv": ["report", "2026-03-08"], "env": {"B": "3"}});
         let made = with(json!(["report", "2026-03-08"]), json!({"A": "1", "B": "3"}));
         check_applied(&only(&["/argv/1", "/env/B"]), &job, &given, &made);
-        // What may be replaced is replaced as a whole: left out, it is not there.
+        // A parameter that may be replaced is replaced as a whole: if the caller leaves it out, the run does not have it.
         check_applied(&only(&["/argv/1", "/env"]), &job, &json!({}), &json!({"argv": job["argv"], "cwd": "/srv"}));
         check_applied(&only(&["/env/C"]), &json!(null), &json!({"env": {"C": "x"}}), &json!({"env": {"C": "x"}}));
         check_applied(&only(&["/a~1b"]), &json!({"k": 1}), &json!({"a/b": 2}), &json!({"k": 1, "a/b": 2}));

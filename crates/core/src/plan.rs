@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(plan.fires[0].trigger, Trigger::Interval);
     }
 
-    /// However late a fire is by now: the policy asks how late it was when the servers had last claimed everything.
+    /// The present lateness of a fire does not count: the policy judges how late it was when the servers had last claimed everything.
     #[test]
     fn what_became_late_while_servers_were_scanning_is_not_missed() {
         let (every, late) = (json!({"every": "10s"}), |fire_at, trigger| (fire_at, trigger));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the schedule, the policy and the delays between scans: each fire is run or skipped, once.
+        /// For any schedule, policy and delays between scans: each fire is run or skipped, exactly once.
         #[test]
         fn no_fire_is_dropped_or_planned_twice(
             period in 1_i64..40,

@@ -56,8 +56,8 @@ pub struct Run {
     pub only_executor: Option<String>,
     /// The key that its caller gave it: no other open run of the job has the same.
     pub trigger_key: Option<String>,
-    /// Set durably before an at-most-once run is sent, and before a run is sent whose row records what it waits for; also set for any run
-    /// that waits in the queue of its executor.
+    /// When the run was marked. The mark is stored before an at-most-once run is sent, and before the sending of a run whose row records a
+    /// wait. A run that waits in the queue of its executor has a mark too.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
     pub started_at: Option<Timestamp>,
@@ -189,7 +189,7 @@ impl Run {
     }
 
     /// The status as a reader sees it. A run left by a dead server is stored as running until the roll call shows which executor has it, so
-    /// that no server sends it meanwhile; but it may never have been sent.
+    /// that no server sends it before that. Readers see it as pending, because it may never have been sent.
     #[must_use]
     pub fn shown_status(&self) -> RunStatus {
         if self.awaits_roll_call() { RunStatus::Pending } else { self.status }

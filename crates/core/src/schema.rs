@@ -1,6 +1,6 @@
 //! JSON schemas of what the domain writes as text: words, instants, durations, ids.
 //!
-//! The documents of the API derive their schemas from their types; this module has those that a derive cannot know.
+//! The documents of the API derive their schemas from their types; this module has the schemas that cannot be derived.
 
 use std::borrow::Cow;
 

@@ -47,7 +47,7 @@ pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     parents.chain(children).map(str::to_owned).collect()
 }
 
-/// Removes the names of jobs that the caller may not view from a run. `seen` are the jobs that the caller may view, `hidden` those that the
+/// Removes from a run the names of jobs that the caller may not view. `seen` are the jobs that the caller may view, `hidden` those that the
 /// caller may not. A parent's name stays only if it is in `seen`, since a parent that no longer exists is in neither. In the message only
 /// names in `hidden` are removed, since a handler's message can look like one about a child.
 pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {

@@ -201,7 +201,7 @@ impl JobSpec {
         Job::compile(self, None)
     }
 
-    /// Compiles the definition with the calendar that it names. A job that is compiled without it fires as if it had none.
+    /// Compiles the definition with the calendar that it names. Without the calendar, the job fires as if the definition named none.
     ///
     /// # Errors
     /// As for [`compile`](Self::compile), and if the calendar does not suit the definition's rule.
@@ -269,7 +269,7 @@ impl JobSpec {
         parents
     }
 
-    /// Whether nothing but its schedules and triggers starts it: it has schedules, none of which follows other jobs.
+    /// Whether only its schedules and triggers start it: it has schedules, and none of them follows other jobs.
     #[must_use]
     pub fn fires_by_time(&self) -> bool {
         let schedules = self.schedules();
@@ -297,7 +297,7 @@ impl JobSpec {
         self.instants("at", |spec| spec.at.as_deref())
     }
 
-    /// The instants after which its schedules no longer fire, each with its pointer, for the same comparison.
+    /// The instants after which its schedules no longer fire, each with its pointer. Only the server can compare them with the present.
     #[must_use]
     pub fn end_instants(&self) -> Vec<(String, Timestamp)> {
         self.instants("end_at", |spec| spec.end_at.as_deref())
@@ -347,9 +347,9 @@ impl JobSpec {
         }
     }
 
-    /// Keeps `mode_from` of `before`, the definition that this one replaces, if this one has the same mode and sets none, so that a
+    /// Keeps `mode_from` of `before`, the definition that this one replaces, if this one has the same mode and no `mode_from`. So a
     /// document that is applied again does not undo a change of mode at an instant.
-    pub fn keep_seam(&mut self, before: &Self) {
+    pub fn keep_mode_from(&mut self, before: &Self) {
         if self.mode_from.is_none() && self.mode == before.mode {
             self.mode_from.clone_from(&before.mode_from);
         }
@@ -429,7 +429,7 @@ mod tests {
                 .unwrap()
         };
         let kept = |mut wanted: JobSpec| {
-            wanted.keep_seam(&of("shadow", Some(first)));
+            wanted.keep_mode_from(&of("shadow", Some(first)));
             wanted.mode_from
         };
         assert_eq!(kept(of("shadow", None)).as_deref(), Some(first));

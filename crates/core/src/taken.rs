@@ -1,4 +1,4 @@
-//! What a calendar does to a fire that it does not leave at its instant: it removes the fire, or moves it to another day.
+//! How a calendar changes a fire: it removes the fire, or moves it to another day.
 
 use chrono::NaiveDate;
 
@@ -20,7 +20,7 @@ pub(crate) struct CalendarEffect {
     pub(crate) moved_to: Option<Timestamp>,
 }
 
-/// How the calendar changes the fire of this schedule at `at`, which it does not leave at that instant.
+/// How the calendar changes the fire of this schedule at `at`. Only for a fire that the calendar removes or moves.
 pub(crate) fn calendar_effect(
     schedule: &Schedule,
     Applied { calendar, rule }: &Applied,

@@ -77,8 +77,8 @@ fn abort(run: &RunContext, body: impl Sized) {
 }
 
 /// A stopped run reports the cause of the stop, whatever its handler returned. It counts as a success only if the
-/// handler succeeded before it read the request to stop and the cause allows it, which a user's cancellation does not.
-/// A group of a pump job takes the cause into account itself.
+/// handler succeeded without having read the request to stop, and if the executor itself was the cause: no user and no
+/// timeout. A group of a pump job takes the cause into account itself.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);

@@ -48,7 +48,8 @@ impl Ending {
         }
     }
 
-    /// The ending of a group of a pump job that yields. The server decides what follows; without its decision it is a stopped run.
+    /// The ending of a group of a pump job that yields. The server decides what follows; by itself the ending counts as a
+    /// cancellation.
     pub(crate) fn yielded(message: impl Into<String>) -> Self {
         Self { is_yielded: true, ..Self::new(RunStatus::Cancelled, message, false) }
     }

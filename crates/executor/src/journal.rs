@@ -411,7 +411,7 @@ mod tests {
         let file = std::mem::replace(&mut *lock(&journal.results), full);
         let error = journal.append(&[result(2)]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
-        // The part of the line for which there was room; then there is room again.
+        // The disk had room for part of the line only. Then there is room again.
         append_to(&path).unwrap().write_all(b"{\"run_id\":2,\"att").unwrap();
         *lock(&journal.results) = file;
         journal.append(&[result(3)]).unwrap();

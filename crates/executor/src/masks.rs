@@ -175,8 +175,8 @@ fn in_lower_case(escaped: &str) -> String {
     })
 }
 
-/// Base64 for each of the three offsets at which a secret can begin within the encoded bytes, as far as its own bytes
-/// decide the characters.
+/// The base64 forms of a secret, for each of the three offsets at which it can begin within the encoded bytes. They
+/// have only the characters that the secret's own bytes determine.
 fn in_base64(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();
     for shift in 0..3 {

@@ -10,7 +10,7 @@ use crate::engine::{Engine, loops};
 use crate::session;
 
 /// How long the tasks of an ending executor may take to end.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Starts the executor's loops and sessions on a thread of their own. It ends when the executor's lifecycle does.
 pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
@@ -29,7 +29,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
             lifecycle.hard.cancelled().await;
             // Gives the journal and the sessions time to end in order; a handler that holds its thread is left behind.
             lifecycle.tracker.close();
-            tokio::time::timeout(LAST_WORDS, lifecycle.tracker.wait()).await.ok();
+            tokio::time::timeout(SHUTDOWN_TIMEOUT, lifecycle.tracker.wait()).await.ok();
         });
     })?;
     Ok(())

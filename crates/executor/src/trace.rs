@@ -47,7 +47,7 @@ mod otel {
     /// Makes the span a part of the run's trace. If nothing exports spans, the run keeps the parent that the server
     /// sent.
     pub(super) fn join(span: &Span, run: &RunContext) {
-        let parent = run.sent_in().map_or_else(Context::new, context_of);
+        let parent = run.server_span().map_or_else(Context::new, context_of);
         if span.set_parent(parent).is_err() {
             return;
         }

@@ -61,7 +61,7 @@ pub(crate) fn pass(name: &str) {
     if ANY.load(Ordering::Acquire)
         && let Some(action) = take(|armed| armed == name)
     {
-        // Only transactions can be set to fail, and they use the other function.
+        // Only failpoints of transactions can be armed with an error, and transactions use `try_pass`.
         act(name, action).ok();
     }
 }
@@ -100,8 +100,8 @@ fn act(name: &str, action: Action) -> Result<(), Injected> {
             let id = std::process::id().to_string();
             let kill = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
             debug_assert!(kill.is_ok(), "kill is not installed");
-            // The signal may reach another thread first; meanwhile this thread must not pass the failpoint. While it sleeps, it does not
-            // notice how long the stop lasts.
+            // The signal may reach another thread first; meanwhile this thread must not pass the failpoint. So it sleeps, and it need
+            // not know how long the stop lasts.
             hold(Duration::from_secs(1));
         }
         Action::Pause(length) => hold(length),

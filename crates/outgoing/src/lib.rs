@@ -120,8 +120,8 @@ pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
     None
 }
 
-/// Why a request failed, without its URL. If no connection could be made, only the root cause: the errors above it repeat it in other
-/// words.
+/// Why a request failed, without its URL. If no connection could be made, the text is the root cause alone, because the errors above
+/// it repeat it in other words.
 #[must_use]
 pub fn failure(error: RequestError) -> String {
     let error = error.without_url();

@@ -34,7 +34,7 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         maintenance::heeded(facts, truth),
         shadow::unsent(facts, truth),
         results::durable(facts, truth),
-        results::true_ones(facts, truth),
+        results::no_false_success(facts, truth),
         results::requested(facts, truth),
         results::open(facts),
     ];

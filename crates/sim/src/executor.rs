@@ -356,7 +356,7 @@ impl Executor {
         Some((link, *lock(&self.silences)))
     }
 
-    /// No server was heard for too long: stops each run that may not continue for so long.
+    /// Stops each run that may not continue for as long as no server has been heard.
     fn silenced(self: &Arc<Self>) {
         let (limit, silent) = (*lock(&self.silence), self.silent());
         self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
@@ -368,7 +368,7 @@ impl Executor {
         Duration::from_millis(u64::try_from(silent).unwrap_or(0))
     }
 
-    /// Also called before each run begins: the run may be another executor's by now.
+    /// Also called before each run begins: the run may belong to another executor by now.
     fn heed_silence(self: &Arc<Self>) {
         if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
             self.silenced();

@@ -122,8 +122,8 @@ impl Plan {
         self
     }
 
-    /// Adds an outage of all servers in some seeds: longer than the silence after which executors stop runs that must
-    /// stop, and in some seeds longer than the one after which they stop any run.
+    /// In some seeds, adds an outage of all servers. It is longer than the silence after which executors stop runs that
+    /// must not run twice. In some of these seeds it is also longer than the silence after which they stop any run.
     pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
         let Some(mut chance) = profile.silences.map(|seed| Chance::new(mix(seed ^ BLACKOUTS))) else { return self };
         if profile.node_faults && chance.happens(200_000) {
@@ -259,7 +259,7 @@ impl Hosts {
         ways.iter().for_each(|way| self.world.net.cut(executor, node, *way, until));
     }
 
-    /// Starts servers that died at a seam again, as a supervisor would.
+    /// Restarts servers that died at a seam, as a supervisor would.
     pub(crate) async fn supervise(self) {
         let mut dead_since: Vec<Option<Instant>> = vec![None; self.nodes.len()];
         loop {

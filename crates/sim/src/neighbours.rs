@@ -23,11 +23,11 @@ use crate::world::World;
 /// How long the neighbours pile up runs.
 const LENGTH: Duration = Duration::from_secs(25);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
-/// L1: how long after its queue time a run may take to begin or to get its verdict: a scan takes it up, a round ends
-/// it.
+/// L1: how long after its queue time a run may take to begin or to get its verdict: a scan must take it up, and a round
+/// must end it.
 const VERDICT_WITHIN: Duration = Duration::from_secs(4);
-/// L2: how late a healthy job may be next to sick ones: if memory is scarce, as long as its own handlers take, and a
-/// scan.
+/// L2: how late a healthy job may be next to sick ones. If memory is scarce, its runs wait for its own handlers and for
+/// a scan.
 const HEALTHY_WITHIN: Duration = Duration::from_secs(7);
 /// Jobs that pile up runs.
 const SICK_COUNT: usize = 5;
@@ -82,7 +82,7 @@ async fn live(seed: u64, options: Options) -> NeighbourReport {
     report.violations.extend(verdicts_in_time(&facts, &truth));
     report.look_at_healthy(&facts, &truth);
     // In addition to the bound: the reserve for jobs with few runs, runs that only end, one run of each app, and the
-    // shards of one fire of each.
+    // shards of one fire of each app.
     let bound = max + max / 4 + max / 8 + 1 + 2 * (1 + SHARD_COUNT);
     if in_memory_max > bound {
         report.violations.push(format!("L3 memory: {in_memory_max} open runs in memory, {bound} at most"));

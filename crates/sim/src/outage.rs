@@ -158,7 +158,7 @@ impl OutageReport {
             let is_fire = |run: &&Run| run.job == job.id && run.parent.is_none();
             let mut fires: Vec<&Run> = facts.runs.values().filter(is_fire).collect();
             fires.sort_by_key(|run| run.fire_at);
-            // A run that was open when the outage began ends in its own way.
+            // Runs that were open when the outage began are left out, because they end in other ways.
             let begins = from + QUEUE_TIMEOUT + EDGE;
             let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - EDGE;
             let expected = |run: &Run| match away {
@@ -184,7 +184,7 @@ impl OutageReport {
         }
     }
 
-    /// Checks how many of the missed fires a server catches up on, and in how many rows it has the others.
+    /// Checks how many of the missed fires a server catches up on, and how many rows stand for the others.
     fn compare_missed(
         &mut self,
         name: &str,

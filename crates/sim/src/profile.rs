@@ -42,7 +42,8 @@ pub(crate) struct Profile {
     pub(crate) shadows: Option<u64>,
     /// Whether executors take triggers ahead of their instants.
     pub(crate) sends_ahead: bool,
-    /// Whether the database is for one server, which takes the lease of a dead one over at once and is back soon.
+    /// Whether the database is for one server. After its death, the server is soon back, and takes over its old lease
+    /// at once.
     pub(crate) is_single_server: bool,
     /// How many rows a page has when a server looks for open runs.
     pub(crate) page: u32,
@@ -210,8 +211,8 @@ impl Profile {
     }
 }
 
-/// The engine's settings: shorter than the usual ones, in the same order of size, so that a second holds more of its
-/// life.
+/// The engine's settings. Their times are shorter than the usual ones, in the same order of size, so that more happens
+/// in a second.
 pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfig {
     let (page, bounds) = (profile.page, &profile.bounds);
     EngineConfig {
@@ -238,7 +239,7 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         continue_max: Duration::from_secs(10),
         // A simulated database answers within milliseconds; this is as if it took half a second.
         whole_backlog_share: 200,
-        // Within what the checker grants a chain of runs.
+        // Shorter than the delay that the checker allows in a chain of runs.
         whole_backlog_within: Duration::from_secs(1),
         adopt_page: page,
         adopt_jobs_max: page,

@@ -74,7 +74,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().inject(plan));
     world.tracker.spawn(hosts.clone().supervise());
-    world.tracker.spawn(jobs::wish(hosts.clone(), names.clone(), seed));
+    world.tracker.spawn(jobs::send_requests(hosts.clone(), names.clone(), seed));
     world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
     sleep_until(heals_at).await;
     hosts.heal();
@@ -86,7 +86,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     outcome
 }
 
-/// Notes the pumps that begin once and end when they are dry: they do not return for later rows.
+/// Notes the pumps that begin once and end when they are dry: they would not execute rows that arrive later.
 async fn note_full_at_once(world: &World, names: &[String]) {
     for name in names {
         let Ok(Some(record)) = world.store.job(NAMESPACE, name).await else { continue };

@@ -1,5 +1,5 @@
-//! A server dies, and the server that takes over its runs cannot be reached by their executors, which another server
-//! hears: the roll call goes through that one.
+//! A server dies, and the executors of its runs cannot reach the server that takes the runs over. They reach a third
+//! server, so the roll call goes through that one.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ async fn live(seed: u64, options: Options) -> RelayReport {
     let reached = [Arc::clone(&nodes[0]), Arc::clone(&nodes[2])];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &reached)).collect();
     let ends_at = world.now() + BEFORE + AFTER;
-    // The next live node in this order takes over.
+    // The nodes start in order: when one dies, the next live node in this order takes over.
     nodes[0].start();
     let all = Hosts { world: Arc::clone(&world), nodes: nodes.clone(), executors: executors.clone() };
     create(&all, jobs(ends_at)).await;

@@ -22,39 +22,39 @@ const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const NAMED: u64 = 0x4e41_3e0d;
 
 #[derive(Clone, Copy, Debug)]
-enum Wish {
+enum RequestKind {
     Run,
     Cancel,
     Switch,
 }
 
 /// Sends requests at random times, to any server that is up.
-pub(crate) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
+pub(crate) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
     // In one seed of seven callers name executors, some of them of an app that is not the job's.
     let mut named = (seed % 7 == 3).then(|| Chance::new(mix(seed ^ NAMED)));
     while world.is_faulty() {
-        let (wait, wish, name, node) = {
+        let (wait, kind, name, node) = {
             let mut chance = world.chance();
-            let wish = match chance.below(10) {
-                0..=5 => Wish::Run,
-                6 => Wish::Cancel,
-                _ if world.profile.edits => Wish::Switch,
-                _ => Wish::Run,
+            let kind = match chance.below(10) {
+                0..=5 => RequestKind::Run,
+                6 => RequestKind::Cancel,
+                _ if world.profile.edits => RequestKind::Switch,
+                _ => RequestKind::Run,
             };
-            (chance.millis(200, 2_500), wish, chance.pick(&names).clone(), chance.index(hosts.nodes.len()))
+            (chance.millis(200, 2_500), kind, chance.pick(&names).clone(), chance.index(hosts.nodes.len()))
         };
         sleep(wait).await;
         let Some((engine, process)) = hosts.nodes[node].engine() else { continue };
         let executors = &hosts.executors;
         let only = named
             .as_mut()
-            .filter(|_| matches!(wish, Wish::Run))
+            .filter(|_| matches!(kind, RequestKind::Run))
             .and_then(|chance| chance.happens(500_000).then(|| executors[chance.index(executors.len())].name.clone()));
         let (done, answer) = oneshot::channel();
         let asked = Arc::clone(&world);
         let task = async move {
-            fulfil(&asked, &engine, wish, (&name, only)).await;
+            fulfil(&asked, &engine, kind, (&name, only)).await;
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
@@ -63,29 +63,29 @@ pub(crate) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
     }
 }
 
-async fn fulfil(world: &Arc<World>, engine: &Engine, wish: Wish, (name, only): (&str, Option<String>)) {
+async fn fulfil(world: &Arc<World>, engine: &Engine, kind: RequestKind, (name, only): (&str, Option<String>)) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
-    match wish {
-        Wish::Run => {
+    match kind {
+        RequestKind::Run => {
             let request = RunRequest { executor: only, ..RunRequest::by(Trigger::Api) };
             if let Ok(run) = jobs::request_run(engine, &record, request).await {
                 world.record("requested", run.id.get(), || name.to_owned());
                 world.truth().requested.push(Requested { run: run.id, job: run.job });
             }
         }
-        Wish::Cancel => {
+        RequestKind::Cancel => {
             let Ok(runs) = engine.store().open_runs(record.id, None, None, 3).await else { return };
             let ids: Vec<_> = runs.iter().map(|run| run.id).collect();
             world.record("cancels", record.id.get(), || format!("{name} {ids:?}"));
             engine.store().ask_cancels(&ids, CancelRequest::requested("user"), engine.now()).await.ok();
         }
-        Wish::Switch => switch(world, engine, &record).await,
+        RequestKind::Switch => switch(world, engine, &record).await,
     }
 }
 
 async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     let (enabled, asked_at) = (!record.spec.enabled, world.now());
-    // It is unknown until an answer comes.
+    // The job's state is unknown until an answer comes.
     world.truth().uncertain.push(record.id);
     if jobs::set_enabled(engine, record, enabled, "user").await.is_err() {
         return;

@@ -25,8 +25,8 @@ use crate::world::World;
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// How long schedules continue after all faults have ended.
 const AFTERLIFE: Duration = Duration::from_secs(4);
-/// How long it may take, once all faults have ended, until one more run ends: longer than any wait that a job is drawn
-/// with. A serial job without an executor ends its runs one after the other, each after its longest wait.
+/// How long the next end of a run may take once all faults have ended. It is longer than the longest wait that a drawn
+/// job can have. A serial job without an executor ends its runs one after the other, each after its longest wait.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 
 /// How to run a seed.
@@ -120,7 +120,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().inject(plan));
     world.tracker.spawn(hosts.clone().supervise());
-    world.tracker.spawn(requests::wish(hosts.clone(), names, seed));
+    world.tracker.spawn(requests::send_requests(hosts.clone(), names, seed));
     world.tracker.spawn(switches::switch_executors(hosts.clone(), seed));
     world.tracker.spawn(maintenance::plan_ahead(hosts.clone(), seed, windows_end_at));
     sleep_until(heals_at).await;

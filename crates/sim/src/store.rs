@@ -64,7 +64,7 @@ impl SimStore {
         i64::try_from(self.node).unwrap_or(0)
     }
 
-    /// The way to the database, or back from it: takes time, or fails.
+    /// Simulates the way to the database or back, which takes time and may fail.
     async fn way(&self, name: &'static str) -> Result<()> {
         let (down_until, cut_until, slowness) = {
             let database = self.world.database();
@@ -116,7 +116,7 @@ rondel_store::delegate_store!(SimStore {
         }
     }
     Dispatch {
-        async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+        async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()> {
             self.call("note_running", self.inner().note_running(token, runs)).await
         }
     }

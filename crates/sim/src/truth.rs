@@ -22,7 +22,7 @@ pub(crate) struct Start {
     pub(crate) fenced: Option<i64>,
     pub(crate) fence: (i64, i64),
     pub(crate) at_most_once: bool,
-    /// By the database's clock, at the latest time that it has ever shown.
+    /// When the handler began, by the database's clock without its steps back.
     pub(crate) at: Timestamp,
     /// Milliseconds since the world began.
     pub(crate) began_ms: u64,
@@ -73,9 +73,9 @@ pub(crate) struct Truth {
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// The planned times without any server, by the database's clock.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
-    /// When a server first read the row of an attempt that another one may have saved, by the database's clock: with pages of
-    /// two rows, its owner finds such a run seconds after its instant, and it looks only every few seconds whether another
-    /// server has saved the end of an attempt, after which the next one may begin.
+    /// When a server first read the row of an attempt that another server may have saved, by the database's clock. With pages
+    /// of two rows, the owner finds such a run seconds after its instant. It also looks only every few seconds whether
+    /// another server has saved the end of an attempt, after which the next attempt may begin.
     pub(crate) first_read: BTreeMap<(RunId, i32), Timestamp>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,

@@ -17,7 +17,7 @@ use crate::world::{World, lock};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const ALL: u32 = 1_000_000;
-/// A message that passed the node's own check of its lease before a pause is written this soon after it.
+/// How soon after a pause a node writes a message that passed the node's own check of its lease before the pause.
 const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
 /// Shows which rows a call has changed, for the reader of a trace.
@@ -79,8 +79,8 @@ pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed)
     }
 }
 
-/// Checks that a node sends only under a valid lease, as the server that adopts its runs sees it, unless it was paused
-/// just before. Its executors may refuse what comes later, but they need not know of the adoption yet.
+/// Checks that a node sends only under a lease that is valid for the server that would adopt its runs, unless the node
+/// was paused just before. That executors refuse later messages is not enough: they may not know of the adoption yet.
 pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::ServerMessage) {
     let Some(Body::Triggers(triggers)) = &message.body else { return };
     let was_asleep = process.resumed_at().is_some_and(|at| at.elapsed() < WAKES_WITHIN);
@@ -95,7 +95,8 @@ pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::S
     }
 }
 
-/// Whether an edit may open a run again: one that a pause has skipped, and whose fire is still ahead when the job is resumed.
+/// Whether an edit may reopen a run. It may if a pause has skipped the run and its fire is still ahead when the job is
+/// resumed.
 fn may_be_reopened(status: RunStatus, reason: Option<Reason>) -> bool {
     status == RunStatus::Skipped && reason == Some(Reason::Paused)
 }
@@ -117,7 +118,7 @@ pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
             truth.violate("I6 verdicts are final", &what);
         }
         if known.is_some_and(|(status, ..)| status != run.status) {
-            // So is the verdict of the broadcast that the shard belongs to.
+            // If the run is a shard, the verdict of its broadcast is corrected too.
             truth.corrected.extend([Some(run.id), run.parent].into_iter().flatten());
         }
         if run.status.is_terminal() {

@@ -122,7 +122,8 @@ pub struct IncidentRecord {
     pub incident: Incident,
     /// The rule's id.
     pub rule: AlertRuleId,
-    /// The rule as it was when the incident last changed; switched off if it no longer watched the subject when the incident ended.
+    /// The rule as it was when the incident last changed. It is stored as switched off if the rule no longer watched the subject when the
+    /// incident ended.
     pub spec: RuleSpec,
 }
 
@@ -190,7 +191,7 @@ pub struct ExpectCheck {
     pub job: JobId,
     /// The kind of expectation.
     pub kind: ExpectKind,
-    /// The instant; `None` for never, and for a kind that open runs are compared with: these have an [`OpenRunsCheck`].
+    /// The instant. `None` for never, and for a kind that is checked on open runs: all such kinds share one [`OpenRunsCheck`].
     pub at: Option<Timestamp>,
 }
 
@@ -203,7 +204,7 @@ pub struct OpenRunsCheck {
 
 /// The expectations that jobs of a namespace have of open runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct OpenExpects {
+pub struct OpenRunExpectations {
     /// When open runs are compared with them next.
     pub at: Option<Timestamp>,
     /// The kinds that at least one job expects; empty if open runs are not compared at all.
@@ -242,7 +243,7 @@ pub struct WatchedJob {
     pub labels: BTreeMap<String, String>,
     /// When it was created.
     pub created_at: Timestamp,
-    /// The planned instant of the newest run that is known to have succeeded; a later one may not be counted yet.
+    /// The planned instant of the newest run that is known to have succeeded; a later success may not be counted yet.
     pub succeeded_at: Option<Timestamp>,
     /// The expectations in its definition.
     pub expect: Option<Expectations>,
@@ -294,13 +295,13 @@ pub trait Alerts {
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>>;
 
     /// Expectations of jobs that are due, the longest due first, at most `limit`.
-    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
+    async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations of these jobs.
-    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
+    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>>;
 
     /// The expectations that jobs of a namespace have of open runs.
-    async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects>;
+    async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations>;
 
     /// Writes the decisions; `false`, with nothing written, if another decision or change came first.
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool>;
@@ -353,7 +354,7 @@ pub trait Alerts {
         limit: u32,
     ) -> Result<Vec<WatchedJob>>;
 
-    /// Those of these jobs that are not deleted.
+    /// The jobs with these ids, without deleted ones.
     async fn watched_by_id(&self, jobs: &[JobId]) -> Result<Vec<WatchedJob>>;
 
     /// Acknowledges these failed runs of a namespace. Returns how many of them had not been acknowledged before.
@@ -362,8 +363,8 @@ pub trait Alerts {
     /// Number of failures of a namespace that were not acknowledged, counted up to `limit`.
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
-    /// For each of these jobs, the newest planned instant from `since` on whose run succeeded, read from the ledger; jobs without one are
-    /// left out.
+    /// For each of these jobs, the planned instant of its newest successful run, read from the ledger. Only runs planned from `since` on
+    /// count; jobs without one are left out.
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 

@@ -1,8 +1,8 @@
 //! Business calendars with their versions, and the jobs that use them.
 //!
-//! A definition names a calendar and is planned by one version of it. Saving a calendar alone changes no job: the server that saved it
-//! then moves the jobs that use it to the new version, one by one and each in one transaction with its unsent rows, as for any other edit.
-//! [`Calendars::jobs_behind`] finds the jobs that are left if that server dies in between.
+//! A definition names a calendar and is planned by one version of it. Saving a calendar changes no job by itself. The server that saved it
+//! then moves the jobs that use it to the new version, one after the other; as in any other edit, a job and its unsent rows change in one
+//! transaction. If that server dies before it has moved all jobs, [`Calendars::jobs_behind`] finds the rest.
 
 use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
@@ -25,7 +25,7 @@ pub struct CalendarRecord {
     pub version: i64,
     /// The definition as saved.
     pub spec: CalendarSpec,
-    /// Its rule with the calendars that it names substituted; jobs are planned by this.
+    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar; jobs are planned by this.
     pub expanded: Rule,
     /// When its first version was saved.
     pub created_at: Timestamp,
@@ -44,7 +44,7 @@ pub struct CalendarChange<'a> {
     pub expected_version: Option<i64>,
     /// The definition to save, validated; its name identifies the calendar.
     pub spec: &'a CalendarSpec,
-    /// Its rule with the calendars that it names substituted.
+    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar.
     pub expanded: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,

@@ -84,7 +84,7 @@ pub struct VersionRecord {
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
-    /// The rule of the calendar version that it was planned by, with the calendars that it names substituted.
+    /// The rule of the calendar version that it was planned by, in which each name of a calendar is replaced by the rule of that calendar.
     pub calendar: Option<Rule>,
     /// Name of the caller that saved it.
     pub author: String,
@@ -109,7 +109,7 @@ pub struct Definition {
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
-    /// The rule of the calendar version that it is planned by, with the calendars that it names substituted.
+    /// The rule of the calendar version that it is planned by, in which each name of a calendar is replaced by the rule of that calendar.
     pub calendar: Option<Rule>,
 }
 
@@ -128,7 +128,7 @@ pub struct NewJob {
     pub anchor: Timestamp,
     /// Its first fire.
     pub next_fire_at: Option<Timestamp>,
-    /// The length of its fixed delay, while it is enabled.
+    /// The length of its fixed delay; `None` if it has none, or is not enabled.
     pub delay: Option<Duration>,
     /// The calendar that it uses.
     pub calendar: Option<PinnedCalendar>,
@@ -163,7 +163,7 @@ pub struct JobChange<'a> {
     pub spare: RunId,
     /// The current time.
     pub now: Timestamp,
-    /// When the definition was validated: an `at` after this instant was in the future then, and fires although it may have passed by now.
+    /// When the definition was validated. An `at` after this instant fires even if it has passed by now, because it was in the future then.
     pub checked_at: Timestamp,
     /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
@@ -201,14 +201,14 @@ pub enum Created {
     NoChannel(String),
     /// Its parameters name this script, or this version of one, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that it names do not exist, or it would follow from itself.
+    /// The parents that it names do not exist, it would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
 }
 
 /// Outcome of changing a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
-    /// It is saved. The runs have future instants and are open again: their home must be notified.
+    /// It is saved. The runs are those that the change opened again; their instants are in the future, and their home must be notified.
     Saved(Box<JobRecord>, Vec<Run>),
     /// Another caller changed it first; its current version.
     Conflict(i64),
@@ -220,7 +220,7 @@ pub enum Changed {
     NoChannel(String),
     /// Its parameters name this script, or this version of one, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that it names do not exist, or it would follow from itself.
+    /// The parents that it names do not exist, it would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
     /// It cannot be renamed: these jobs follow from it.
     IsParent(Vec<String>),
@@ -315,10 +315,10 @@ pub trait Catalog {
     /// A page of jobs, by name.
     async fn jobs(&self, namespace: NamespaceId, query: &JobQuery) -> Result<Vec<JobRecord>>;
 
-    /// Those of the jobs with these names that exist, by name.
+    /// The jobs with these names, by name; names without a job are left out.
     async fn jobs_named(&self, namespace: NamespaceId, names: &[&str]) -> Result<Vec<JobRecord>>;
 
-    /// Those of these jobs that are not deleted, in the order of their ids.
+    /// The jobs with these ids, without deleted ones, in the order of their ids.
     async fn jobs_by_id(&self, ids: &[JobId]) -> Result<Vec<JobRecord>>;
 
     /// Names of these jobs, deleted ones too.

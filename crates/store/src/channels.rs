@@ -1,8 +1,8 @@
-//! Alert channels, the messages on their way to them, and each try to deliver one.
+//! Alert channels, the messages to them, and each try to deliver a message.
 //!
-//! A message is written in the transaction of the incident's change and sent after it. One server at a time has the lease of a
-//! channel; while it holds, no other server sends to that channel. The messages of one incident are sent in their order; those
-//! of another incident do not wait for them.
+//! A message is written in the transaction of the incident's change and sent after it. One server at a time has the lease of a channel;
+//! until the lease ends, no other server sends to that channel. The messages of one incident are sent in their order; those of another
+//! incident do not wait for them.
 
 use std::fmt;
 use std::time::Duration;
@@ -70,10 +70,10 @@ pub enum ChannelSaved {
     Full,
 }
 
-/// A user of a channel: it sends messages there.
+/// A rule, a job or a report that sends messages to a channel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChannelUser {
-    /// A rule, including one that only escalates to it.
+    /// A rule, including one that uses the channel only to escalate.
     Rule(String),
     /// The expectations of a job. Expectations that name no channel use [`EXPECT_CHANNEL`](rondel_core::spec::EXPECT_CHANNEL).
     Job(String),
@@ -88,7 +88,7 @@ pub enum ChannelDeleted {
     Deleted,
     /// There is no such channel.
     NotFound,
-    /// It is in use by these: all users, or [`CHANNEL_USER_COUNT_MAX`] and one more if there are more.
+    /// It is in use by these. All users are listed, but at most one more than [`CHANNEL_USER_COUNT_MAX`].
     Used(Vec<ChannelUser>),
 }
 
@@ -150,7 +150,7 @@ pub struct LeasedChannel {
     pub channel: Channel,
     /// The end of the lease.
     pub held_until: Timestamp,
-    /// At most one message per incident, the one due longest first. May be empty.
+    /// At most one message per incident; the message that has been due longest comes first. May be empty.
     pub messages: Vec<WaitingMessage>,
 }
 
@@ -243,13 +243,14 @@ pub trait Channels {
     /// Writes messages, except those that exist and those to channels that were deleted; returns how many were written.
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64>;
 
-    /// Leases channels that no server has leased and that have messages due, the one due longest first.
+    /// Leases channels that have messages due and that no server has leased; the channel whose message has been due longest comes first.
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>>;
 
     /// Ends a lease: from `free_at` on any server may lease the channel. Does nothing if another server has leased it.
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()>;
 
-    /// Records a try. The message changes only if it still waits and no other try was recorded since; returns whether it did.
+    /// Records a try. The state of the message changes only if it still waits and no other try was recorded since; returns whether it
+    /// changed.
     async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
 
     /// Records a try of a message that is not stored, such as a test.

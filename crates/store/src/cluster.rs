@@ -124,7 +124,7 @@ impl Default for NodeReport {
 pub struct HomeMove {
     /// The job.
     pub job: JobId,
-    /// All open runs of the job that its home knows; if another one is open, the job stays.
+    /// All open runs of the job that its home knows; if the store has a further open run, the job stays.
     pub runs: Vec<RunId>,
     /// The new home.
     pub to: NodeId,
@@ -226,7 +226,8 @@ pub struct Session {
     pub app: AppId,
     /// When the node last heard of it.
     pub last_seen_at: Timestamp,
-    /// When the stream ended or, if that was not reported, the lease under which it was open; `None` while it is open, as far as is known.
+    /// When the stream ended; if that was not reported, when the lease under which it was open ended. `None` while it is open, as far as is
+    /// known.
     pub ended_at: Option<Timestamp>,
     /// Whether the executor shut down cleanly: it holds no run and takes no more.
     pub has_left: bool,
@@ -307,8 +308,9 @@ pub trait Cluster {
     /// of `lease` since the last renewal: then the node must take the next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
-    /// Releases the lease: it ends now, or at `reached` if that is later. That is the latest time that the database's clock has shown, or the
-    /// last instant of what the node has sent ahead: runs due until then may have been sent. Does nothing if the epoch is no longer current.
+    /// Releases the lease: it ends now, or at `reached` if that is later. `reached` is the latest time that the database's clock has shown,
+    /// or the latest instant of a run that the node has sent ahead: runs due until then may have been sent. Does nothing if the epoch is no
+    /// longer current.
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
     /// Every node, by id.
@@ -338,9 +340,9 @@ pub trait Cluster {
 /// Executors with their sessions.
 #[async_trait]
 pub trait Executors {
-    /// Stores an executor and its stream to this node, either of which may exist already, as seen now; returns that instant. Stores nothing
-    /// and returns `None` if the id is that of an executor of another app or with another secret. `process` is the executor's process, if
-    /// the node sees it on its own host.
+    /// Stores an executor and its stream to this node, as seen now; either of them may exist already. Returns when the session was opened.
+    /// Stores nothing and returns `None` if the id belongs to an executor of another app or with another secret. `process` is the
+    /// executor's process, if the node sees it on its own host.
     async fn open_session(
         &self,
         token: LeaseToken,
@@ -361,9 +363,9 @@ pub trait Executors {
     /// Every session that a node has reported as heard since `since`, open or closed.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
-    /// The sessions on which something may have been sent since `since`: those that a node heard since then, and those that ended after it
-    /// or are open under a lease that ends after it, which are returned as heard until that end. If the database's clock stepped ahead, the
-    /// last recorded beat may look older than what was sent.
+    /// The sessions on which something may have been sent since `since`: those that a node heard since then, those that ended since then,
+    /// and those that are open under a lease that ends after `since`. The latter two are returned as heard until that end, because the last
+    /// recorded beat may look older than what was sent if the database's clock stepped ahead.
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.

@@ -16,7 +16,7 @@ macro_rules! delegate_store {
                 async fn note_running(
                     &self,
                     token: $crate::LeaseToken,
-                    runs: &[$crate::ledger::InHand],
+                    runs: &[$crate::ledger::RunAtExecutor],
                 ) -> $crate::Result<()> {
                     self.call("note_running", $crate::Dispatch::note_running(self.inner(), token, runs)).await
                 }
@@ -90,7 +90,7 @@ macro_rules! delegate_store {
             };
             use $crate::changes::{RunSnapshot, SavedJob};
             use $crate::alerts::{
-                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
+                AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations, RuleChange, RuleRecord, RuleSaved, SilenceRecord, WatchedJob,
             };
             use $crate::channels::{AfterTry, Channel, ChannelDeleted, ChannelSaved, Delivery, IncidentMessage, LeaseChannels, LeasedChannel, NewMessage};
             use $crate::cluster::{
@@ -99,7 +99,7 @@ macro_rules! delegate_store {
             };
             use $crate::declarations::{DeclaredMark, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, InHand, JobAtHome, KeyedRun, LimitName,
+                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
@@ -199,7 +199,7 @@ macro_rules! delegate_store {
             } also { $($own_claim)* });
             $crate::delegate_store!(@$wrapper, Dispatch {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;
-                fn mark(token: LeaseToken, runs: &[InHand]) -> Vec<RunId>;
+                fn mark(token: LeaseToken, runs: &[RunAtExecutor]) -> Vec<RunId>;
                 fn unmark(token: LeaseToken, runs: &[(RunId, i32)]) -> ();
                 fn shelve(token: LeaseToken, in_hand: &[RunId]) -> u64;
                 fn note_waits(token: LeaseToken, waits: &[NotedWait]) -> ();
@@ -330,9 +330,9 @@ macro_rules! delegate_store {
                 fn open_incidents(rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> OpenIncidents;
                 fn open_incidents_of(rule: AlertRuleId, limit: u32) -> Vec<Incident>;
                 fn due_incidents(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<IncidentRecord>;
-                fn due_expects(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectCheck>;
-                fn expects_of(jobs: &[JobId]) -> Vec<ExpectCheck>;
-                fn open_expects(namespace: NamespaceId) -> OpenExpects;
+                fn due_expectations(namespace: NamespaceId, now: Timestamp, limit: u32) -> Vec<ExpectCheck>;
+                fn expectations_of(jobs: &[JobId]) -> Vec<ExpectCheck>;
+                fn open_run_expectations(namespace: NamespaceId) -> OpenRunExpectations;
                 fn acknowledge_dead_letters(namespace: NamespaceId, runs: &[RunId]) -> u64;
                 fn dead_letter_count(namespace: NamespaceId, limit: u32) -> u64;
                 fn maintenance(namespace: Option<NamespaceId>, after: Timestamp) -> Vec<MaintenanceRecord>;
@@ -436,9 +436,9 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, XxlExecutors {
                 fn register_xxl(executor: &XxlExecutor) -> ExecutorId;
                 fn unregister_xxl(app: AppId, address: &str, now: Timestamp) -> bool;
-                fn fix_xxl(executor: &XxlExecutor, now: Timestamp) -> ExecutorId;
-                fn unfix_xxl(app: AppId, address: &str) -> bool;
-                fn fixed_xxl(app: Option<AppId>, limit: u32) -> Vec<XxlExecutor>;
+                fn register_xxl_by_hand(executor: &XxlExecutor, now: Timestamp) -> ExecutorId;
+                fn unregister_xxl_by_hand(app: AppId, address: &str) -> bool;
+                fn xxl_registered_by_hand(app: Option<AppId>, limit: u32) -> Vec<XxlExecutor>;
                 fn xxl_executors(since: Timestamp, limit: u32) -> Vec<XxlExecutor>;
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;

@@ -1,8 +1,8 @@
-//! Plans the runs of the jobs that follow from others, when runs of the same fire end: the same plan for every store.
+//! When runs of a fire end, plans the runs of the jobs that follow from their jobs: the same plan for every store.
 //!
-//! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run, its root, is locked.
-//! So two ends at the same time see each other, no count is kept that could count an end twice, and an edit of the jobs applies to fires
-//! under way.
+//! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run (its root) is locked.
+//! So the second of two concurrent ends sees the first, an end cannot be counted twice because no count is kept, and an edit of the jobs
+//! applies to fires in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 
 use crate::LeaseToken;
 
-/// Maximum total size of its parents' results that a run gets, in bytes, and likewise of their parameters.
+/// Maximum total size of the parents' results that a run gets, in bytes. The same maximum holds for the parents' parameters.
 const PASSED_LEN_MAX: usize = 16 * 1024;
 
 /// A run, or the row of a whole broadcast, that has just got its verdict.
@@ -73,11 +73,11 @@ pub(crate) struct Child {
     pub(crate) app: AppId,
     pub(crate) version: i64,
     pub(crate) spec: JobSpec,
-    /// Its living home, else the finishing node.
+    /// Its home if the home's node row exists, even if the node is dead; else the finishing node.
     pub(crate) owner: LeaseToken,
 }
 
-/// The new state of a run that awaits its children: the number of open ones, or its end with the last of them.
+/// The new state of a run that awaits its children: the number of its open children, or its verdict once none is open.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ParentUpdate {
     pub(crate) job: JobId,
@@ -100,7 +100,7 @@ pub(crate) struct Follower {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FirePlan {
     pub(crate) followers: Vec<Follower>,
-    pub(crate) folds: Vec<ParentUpdate>,
+    pub(crate) parent_updates: Vec<ParentUpdate>,
 }
 
 /// The facts about one fire that its plan depends on.
@@ -116,8 +116,8 @@ pub(crate) struct FireFacts<'f> {
 }
 
 impl FireFacts<'_> {
-    /// The jobs of the fire. A job that was created after the fire began belongs to it only if it follows from a job that ends now, so that
-    /// a new job does not run for an end before its creation.
+    /// The jobs of the fire. A job that was created after the fire began belongs to the fire only if it follows from a job whose run ends
+    /// now, so that no end before its creation makes it run.
     fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.reach(self.root.job);
@@ -177,7 +177,7 @@ impl FireFacts<'_> {
                 made.insert(job, Follower { run, parents });
             }
         }
-        FirePlan { folds: self.folds(&mut fire, children), followers: made.into_values().collect() }
+        FirePlan { parent_updates: self.parent_updates(&mut fire, children), followers: made.into_values().collect() }
     }
 
     fn run_of(&self, job: JobId, made: &BTreeMap<JobId, Follower>) -> Option<RunId> {
@@ -197,16 +197,17 @@ impl FireFacts<'_> {
         let owner = (child.owner.node, child.owner.epoch);
         let run = Run {
             cause: self.root.run.get(),
-            // A verdict may come before the instant of its fire: that of an at-most-once run that was marked by a server that died.
+            // An at-most-once run may get its verdict before the instant of its fire, if a server marked it and died.
             due_at: now.max(self.root.fire_at),
             ..Run::new(id, of, self.root.fire_at, Trigger::Parent, owner)
         };
         if child.spec.is_sharded() { run.for_all_shards() } else { run }
     }
 
-    /// Counts the open children of the runs that await them. A run that ends here may end another one.
-    fn folds(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
-        let mut folds: BTreeMap<JobId, ParentUpdate> = BTreeMap::new();
+    /// Counts the open children of the runs that await them. A run that ends here may be the last open child of another run, which then
+    /// ends, too.
+    fn parent_updates(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
+        let mut updates: BTreeMap<JobId, ParentUpdate> = BTreeMap::new();
         loop {
             let mut has_changed = false;
             for (job, member) in &self.members {
@@ -235,7 +236,7 @@ impl FireFacts<'_> {
                     let verdict = Some((fold.status, None));
                     fire.set(*job, JobState { ended: Some(RunStatus::Succeeded), verdict });
                 }
-                folds.insert(*job, fold);
+                updates.insert(*job, fold);
             }
             if !has_changed {
                 let is_news = |fold: &ParentUpdate| {
@@ -244,7 +245,7 @@ impl FireFacts<'_> {
                     let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
                     !is_plain && (fold.is_new || before != Some(fold.open_children))
                 };
-                return folds.into_values().filter(is_news).collect();
+                return updates.into_values().filter(is_news).collect();
             }
         }
     }
@@ -304,7 +305,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
     Value::Object(params).to_string()
 }
 
-/// The parameters of a parent, without those of its own parents: they must not grow with the length of a chain.
+/// The parameters of a parent, without those of its own parents: otherwise the parameters would grow with the length of a chain.
 fn own_params(parent: &ParentResult) -> Value {
     let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
     match own.unwrap_or_else(|| parent.job_params.clone()) {

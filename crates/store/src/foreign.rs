@@ -82,7 +82,7 @@ impl Database {
     }
 
     async fn connect(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
-        // As the settings of programs in Java have it, mostly with the user elsewhere.
+        // Programs in Java write an address in this form; mostly the user is in another setting.
         let jdbc = url.strip_prefix("jdbc:");
         let url = jdbc.unwrap_or(url);
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);

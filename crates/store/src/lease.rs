@@ -1,4 +1,4 @@
-//! The leases that nodes act under: how one is asked for, answered and renewed, and when the one before it ended.
+//! The leases that nodes act under: requests for a lease, their answers, renewals, and the ends of earlier leases.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub struct JoinRequest {
     pub server_version: String,
     /// Whether to take the lease even from a node that seems to live: the caller holds SQLite's file lock, so no other server runs.
     pub take_over: bool,
-    /// The lease of this name that the caller has held until now. Its holder may take the next lease before this one has ended.
+    /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
 }
 
@@ -44,8 +44,8 @@ pub struct Renewal {
 }
 
 impl JoinRequest {
-    /// The next epoch, above both `stored` and the one that the caller has held: a database that went back in time has forgotten the
-    /// latter, and executors have not.
+    /// The next epoch: above `stored`, and above the epoch that the caller has held. A database that went back in time has lost the latter,
+    /// but executors still know it.
     pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
         let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
         stored.epoch.max(held) + 1
@@ -57,11 +57,13 @@ impl JoinRequest {
         held.unwrap_or_else(|| NodeId::new(newest + 1))
     }
 
-    /// The end of the lease `before` and all earlier ones: `last` is its own end, and `prior` that of those before it, which may be later
-    /// after a step back of the clock. `None` if the lease is alive, is not the caller's own, and may not be taken over.
+    /// The latest end of the lease `before` and of all leases before it. `last` is the end of `before`. `prior` is the latest end of the
+    /// earlier leases; it may be later than `last` if the clock has stepped back. `None` if the lease `before` is alive, is not the
+    /// caller's own, and may not be taken over.
     ///
-    /// A lease that is taken over ends a second later, though no server acts under it any more: triggers leave ahead of their instants, so
-    /// runs that are due until then may have been sent. No edit from now on settles these, so that none has to settle a run in a roll call.
+    /// A lease that is taken over ends at most a second after `now`, although no server acts under it any more: triggers are sent ahead of
+    /// their instants, so runs that are due within that second may have been sent. From now on no edit settles these runs, so no edit has
+    /// to settle a run that is in a roll call.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
@@ -74,7 +76,8 @@ impl JoinRequest {
         (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
     }
 
-    /// The end of the lease that is taken at `now`, after those that ended at `ended_at`. Two equal ends are the sign of a fenced node.
+    /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`. The two ends must differ, because equal ends
+    /// mean that the node is fenced.
     pub(crate) fn lease_until(&self, now: Timestamp, ended_at: Timestamp) -> Timestamp {
         let until = now + self.lease;
         if until == ended_at { until + Duration::from_millis(1) } else { until }

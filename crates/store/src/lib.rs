@@ -11,7 +11,7 @@
 //! - [`Logs`]: the log lines of runs;
 //! - [`SavedFilters`]: filters that users saved under names;
 //! - [`RequestKeys`]: idempotency keys, so that a repeated call takes effect once;
-//! - [`Channels`]: destinations of alerts, and the messages on their way there;
+//! - [`Channels`]: destinations of alerts, and the messages to them;
 //! - [`Alerts`]: alert rules, their incidents and silences;
 //! - [`Reports`]: failures by message, and the report schedules of namespaces;
 //! - [`Outbox`]: messages about failures; [`Upkeep`], [`Heal`], [`Stats`]: removal of old rows, repair of stuck jobs, and counts;

@@ -32,7 +32,7 @@ pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8
     Ok((DEFLATE, encoder.finish()?))
 }
 
-/// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and one that states the cut.
+/// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and a line that states the cut.
 pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> {
     let (mut plain, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
     match codec {

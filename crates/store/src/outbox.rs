@@ -1,7 +1,7 @@
 //! Outgoing messages that follow from a transaction: written in it, sent after it.
 //!
-//! One kind reports a failed run, the other a skipped run whose job wants that reported. The row has the id of the run: no run ends twice,
-//! and a node never makes an id that is in use.
+//! One kind reports a failed run, the other a skipped run whose job wants that reported. The row of a message has the id of its run. These
+//! ids are unique: no run ends twice, and a node never makes an id that is in use.
 
 use std::fmt;
 use std::time::Duration;
@@ -86,14 +86,15 @@ pub trait Outbox {
     /// The webhook to which failed runs of a namespace are reported.
     async fn failure_webhook(&self, namespace: NamespaceId) -> Result<Option<FailureWebhook>>;
 
-    /// Stores that webhook. An existing one gets the new URL and keeps its secret; `true` if this one is new.
+    /// Stores the webhook to which failed runs are reported. An existing one gets the new URL and keeps its secret; `true` if this one is
+    /// new.
     async fn put_failure_webhook(&self, namespace: NamespaceId, webhook: &FailureWebhook) -> Result<bool>;
 
-    /// Removes that webhook; `false` if there was none.
+    /// Removes the webhook to which failed runs are reported; `false` if there was none.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
-    /// Takes messages that are due at `now`: of the namespaces with the longest due ones, the longest due of each. For
-    /// `take.hold` no other server takes them.
+    /// Takes messages that are due at `now`. Namespaces whose messages have been due longest come first, and so do the messages within a
+    /// namespace. No other server takes them for `take.hold`.
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>>;
 
     /// Removes messages that were sent, or given up.

@@ -20,7 +20,7 @@ pub struct PumpJob {
     pub job: JobId,
     /// The version of its newest definition.
     pub version: i64,
-    /// When that was saved.
+    /// When that definition was saved.
     pub saved_at: Timestamp,
     /// The node that owns its open runs; 0 for none yet.
     pub home: NodeId,
@@ -45,8 +45,8 @@ pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The root rows of a job's fires, each for all groups of a fire: the newest, at most `limit`, and all that are open. The latest
-    /// planned instant comes first.
+    /// The root rows of a job's fires; a root row stands for all groups of its fire. Returns the newest ones, at most `limit`, and all that
+    /// are open. The latest planned instant comes first.
     async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.
@@ -66,7 +66,7 @@ pub trait Pumps {
     async fn forget_pump(&self, job: JobId) -> Result<()>;
 }
 
-/// Makes a change as [`rondel_core::pump::apply`] does, unless a test has taken out one of its safeguards.
+/// Makes a change as [`rondel_core::pump::apply`] does, unless a test has switched off one of its safeguards.
 pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Change, now: Timestamp) -> bool {
     let Some(item) = items.get(name) else { return apply(items, name, change, now) };
     match change {

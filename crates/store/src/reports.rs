@@ -40,8 +40,8 @@ pub struct FailureMessage {
 }
 
 impl FailureMessage {
-    /// Whether `jobs` is complete: it has all jobs, or [`MESSAGE_JOB_COUNT`] of them with at least `unread_max` runs each, the most that a
-    /// job that was not read can have.
+    /// Whether `jobs` is complete: it has all jobs, or it has [`MESSAGE_JOB_COUNT`] jobs with at least `unread_max` runs each. No job that
+    /// was not read has more runs than `unread_max`.
     pub(crate) fn names_its_jobs(&self, unread_max: u64) -> bool {
         let count = usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
@@ -191,7 +191,7 @@ pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> boo
 }
 
 impl FailureGains {
-    /// Counts a failure. Without a message its reason stands for it, without a reason its verdict.
+    /// Counts a failure by its message. A failure without a message is counted by its reason, and one without a reason by its verdict.
     pub(crate) fn add(&mut self, run: &CountedRun, message: Option<&str>) {
         let reason = || run.reason.map_or(run.status.as_str(), |reason| reason.as_str());
         let folded = fold(message.filter(|message| !message.trim().is_empty()).unwrap_or_else(reason));

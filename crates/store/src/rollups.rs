@@ -12,14 +12,14 @@ use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 use crate::error::Result;
 use crate::upkeep::CountedRun;
 
-/// What the runs that are counted together have in common.
+/// The kind of owner whose runs are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PointKind {
-    /// All of a namespace.
+    /// All runs of a namespace.
     Namespace,
-    /// All of an app.
+    /// All runs of an app.
     App,
-    /// Those of one job.
+    /// The runs of one job.
     Job,
 }
 
@@ -34,7 +34,7 @@ impl PointKind {
         }
     }
 
-    /// The buckets in which such runs are counted.
+    /// The lengths of the buckets in which the runs of such an owner are counted.
     #[must_use]
     pub const fn steps(self) -> &'static [Step] {
         match self {
@@ -150,7 +150,7 @@ pub struct NewestOutcomes {
     pub failed_at: Option<Timestamp>,
     /// The planned instant of the first such run since the last success; `None` while the newest run succeeded.
     pub failing_since: Option<Timestamp>,
-    /// Number of such runs since then.
+    /// Number of runs since then that failed, timed out, or whose end is unknown.
     pub streak: u64,
 }
 
@@ -167,8 +167,8 @@ impl NewestOutcomes {
         }
     }
 
-    /// Takes a verdict into account. Runs come approximately in the order in which they ended: a success that was planned earlier does not
-    /// end a streak.
+    /// Takes a verdict into account. Runs come only approximately in the order in which they ended, so a success does not end a streak if
+    /// it was planned before the newest failure.
     pub(crate) fn note(&mut self, run: &CountedRun) {
         match run.status {
             RunStatus::Succeeded => {
@@ -336,8 +336,8 @@ pub trait Rollups {
         limit: u32,
     ) -> Result<Vec<NewestOutcomes>>;
 
-    /// Counts the newest `row_count` rows of a namespace from run `since` on that ended without success, by job and status, the most
-    /// frequent first; of these rows, cancelled runs are left out.
+    /// Reads the newest `row_count` rows of a namespace, from run `since` on, that ended without success, and counts them by job and
+    /// status, the most frequent first. Cancelled runs among these rows are not counted.
     async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>>;
 
     /// Runs of these jobs for a chart, planned from `from` on and before `to`: job by job in the order of `jobs`, at most `limit` of each,

@@ -23,7 +23,7 @@ pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The row of a job's fires that an edit or a deletion skips; it has ended and has no owner.
+/// The row for the fires of a job that an edit or a deletion skips. The row has ended and has no owner.
 pub(crate) fn skipped_row(
     record: &JobRecord,
     before: Option<&Job>,
@@ -111,8 +111,8 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let NextStep::Retry { due_at, .. } = &mut then {
-        // After a step back of the clock, an attempt that was not due yet may have been lost: the next one does not start before it was
-        // due. A run that a maintenance window held back is due when the window has ended.
+        // If the clock has stepped back, an attempt may be lost before it is due: the next attempt does not start before that due time. A
+        // run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
     }
     Judgement::Ends(then)
@@ -190,9 +190,9 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
     if job.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) }
 }
 
-/// The next fire of a delay, for a run with this planned instant and this end. The end is by an executor's clock, which may be wrong: it
-/// counts if it lies between the planned instant and now. The delay begins no earlier than the job's definition was saved: the job may have
-/// been off when the run ended, and the end become known only now.
+/// The next fire of a delay, for a run with this planned instant and this end. An executor's clock measured the end and may be wrong, so
+/// the end counts only if it lies between the planned instant and now. The delay begins no earlier than the job's definition was saved: the
+/// job may have been off when the run ended, and the end may have become known only now.
 pub(crate) fn delayed(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),
@@ -258,7 +258,7 @@ pub(crate) fn clean_name(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text without NUL, which no database stores.
+/// The text without NUL, which PostgreSQL does not store.
 pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }

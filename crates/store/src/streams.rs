@@ -18,10 +18,11 @@ impl Session {
         self.ended_at.is_none()
     }
 
-    /// Whether a run that was due at `due_at` may have been sent on the stream. The recorded end of a session is no earlier than the instant
-    /// of any run that was sent on it: a node writes it after its dispatcher has dropped the stream, as the latest time that its clock has
-    /// shown, or the last instant of what it had sent ahead; a node that fences a lease writes the end of that lease, and nothing is sent
-    /// ahead for a later instant. All are the database's time, so the clocks of two nodes are never compared.
+    /// Whether a run that was due at `due_at` may have been sent on the stream. The recorded end of a session is no earlier than the
+    /// instant of any run that was sent on it. A node records the end after its dispatcher has dropped the stream: as the latest time that
+    /// its clock has shown, or as the latest instant of a run that it had sent ahead. A node that fences a lease records the end of that
+    /// lease; no run of a later instant was sent ahead under it. All these times are the database's, so the clocks of two nodes are never
+    /// compared.
     #[must_use]
     pub fn may_have_carried(&self, due_at: Timestamp) -> bool {
         if mutant::on(Mutant::StreamsEndWithTheLastBeat) {
@@ -65,7 +66,7 @@ impl LastStreams {
 pub struct StreamEnd {
     /// When its session was opened: an older stream of the executor does not end a newer one.
     pub opened_at: Timestamp,
-    /// The latest time that the node's clock has shown, or the last instant of what it has sent ahead: no run of a later instant was sent.
-    /// It is ahead of the database's clock if that has stepped back since.
+    /// The latest time that the node's clock has shown, or the latest instant of a run that the node has sent ahead: no run of a later
+    /// instant was sent. `reached` is ahead of the database's clock if that clock has stepped back since.
     pub reached: Timestamp,
 }

@@ -38,8 +38,8 @@ pub struct JobStat {
 /// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
-    /// Begins a pass of a housekeeping task that one node does per period. `false` if any node began a pass less than seven tenths of the
-    /// period ago, so that passes neither double nor drift.
+    /// Begins a pass of a housekeeping task that one node does once per period. `false` if any node began a pass less than seven tenths of
+    /// the period ago; this prevents both double passes and drift.
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
@@ -60,16 +60,16 @@ pub trait Heal {
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was forgotten, so that the scans of all nodes see them; at most `limit`. Returns
-    /// how many changed. A job without a next fire does not prevent its home from being forgotten, and may get a next fire later.
+    /// how many changed. A node is forgotten even if it is the home of a job without a next fire, and such a job may get a next fire later.
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
 }
 
 /// Counts of runs by job, hour and verdict.
 #[async_trait]
 pub trait Stats {
-    /// Adds runs whose ids were made before `before` to the statistics, each once: the next `limit` of them by id, and at most as many of
-    /// those that were still open when an earlier call came to them and have ended since. Returns how many rows it looked at; 0 means that
-    /// everything is counted. A provisional verdict that is replaced by the true one within a day is counted again.
+    /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and at most
+    /// `limit` runs that were open when an earlier call came to them and have ended since. Returns how many rows it looked at; 0 means that
+    /// everything is counted. A run whose provisional verdict is replaced by the true one within a day is counted again.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.

@@ -214,13 +214,13 @@ pub trait XxlExecutors {
 
     /// Registers an executor by hand. An executor that is registered already keeps its first id and what it registered itself. Returns its
     /// id.
-    async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
+    async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
 
-    /// Removes a registration by hand; `false` if there is none. What the executor registers itself stays.
-    async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool>;
+    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays.
+    async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool>;
 
     /// The executors that are registered by hand, of an app or of all.
-    async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>>;
+    async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// The executors that registered since `since`, signed off or not.
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;

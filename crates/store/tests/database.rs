@@ -30,7 +30,7 @@ use rondel_core::{
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher, InHand};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher, RunAtExecutor};
 use rondel_store::outbox::TakeOutbox;
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{
@@ -288,14 +288,14 @@ async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
         let read = "SELECT CAST(SUM(idx_tup_read) AS BIGINT) FROM pg_stat_user_indexes WHERE relname = 'run'";
         let before = place.number(read).await;
         let store = SqlStore::open(&place.config).await.unwrap();
-        let in_hand = |run: &Run| InHand {
+        let in_hand = |run: &Run| RunAtExecutor {
             run: run.id,
             attempt: 1,
             executor_id: ExecutorId::new(9),
             executor: "x".to_owned(),
             at: run.fire_at,
         };
-        let batch: Vec<InHand> = runs.iter().take(100).map(in_hand).collect();
+        let batch: Vec<RunAtExecutor> = runs.iter().take(100).map(in_hand).collect();
         store.note_running(token, &batch).await.unwrap();
         let ids: Vec<RunId> = batch.iter().map(|one| one.run).collect();
         let running = store.runs(&ids).await.unwrap();

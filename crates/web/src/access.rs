@@ -79,8 +79,8 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
 /// Admits a request for a page if its session is valid; other requests are redirected to the sign-in page.
 pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
-    let entrance = gate.web.config.entrance();
-    if !is_safe && !entrance.is_same(request.headers(), request.uri(), request.extensions()) {
+    let endpoint = gate.web.config.endpoint();
+    if !is_safe && !endpoint.is_same(request.headers(), request.uri(), request.extensions()) {
         return cross_origin(&gate.web).into_response();
     }
     let cookie = cookies::session(request.headers(), gate.web.config.tls).map(str::to_owned);
@@ -94,7 +94,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
         return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
     };
     let mut response = pass(&gate, caller.clone(), request, next).await;
-    // A problem gets the namespace here, since its page shows it too.
+    // Adds the namespace to a problem without one, since the problem page shows it.
     if response.extensions().get::<Problem>().is_some()
         && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
         && called_by.namespace.is_none()
@@ -104,8 +104,8 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
     response
 }
 
-/// Handles an admitted request and writes its audit entry; for a change, before the handler runs. Requests above the rate limit are refused
-/// first, so that they cost neither an audit entry nor a permit.
+/// Checks the permission of an authenticated request and handles it; the audit entry of a change is written before the handler runs.
+/// Requests above the rate limit are refused first, so that they cost neither an audit entry nor a permit.
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
     let note = Note::default();
@@ -113,7 +113,7 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
         Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
-    // Callers without the permission get no rate-limit headers: their refusal looks the same on every path, whether the path exists or not.
+    // Callers without the permission get no rate-limit headers, so that their refusal looks the same on every path, existing or not.
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }

@@ -156,7 +156,7 @@ impl Begun {
     }
 }
 
-/// Whether a request without a change was refused; such a refusal has an entry too.
+/// Whether a request was refused. A refusal gets an audit entry even if the request makes no change.
 pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
     status == StatusCode::FORBIDDEN || note.fields().is_denied
 }

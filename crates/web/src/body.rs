@@ -212,7 +212,8 @@ async fn pieces(
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let (tally, size) = (&web.load.body_bytes, web.config.limits.body_size);
-    // Reserves the declared length, which takes memory only once bytes arrive: a growing buffer leaves holes of half its size in the heap.
+    // Reserves the declared length at once, since a growing buffer leaves holes of half its size in the heap. Reserved memory is in use
+    // only once bytes arrive.
     let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
@@ -262,8 +263,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     serde_json::from_slice(bytes).map_err(|error| syntax(&error))
 }
 
-/// Upper bound for the number of values in a JSON text, keys included. They are counted before parsing, since a value of two bytes takes a
-/// hundred times that in memory.
+/// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes takes
+/// a hundred times its length in memory.
 fn value_count(bytes: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in bytes {

@@ -134,8 +134,9 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Like `check`, for an app by its name; returns the app's id if it exists. An app that does not exist yet needs the permission on the
-    /// namespace. Both refusals are the same, so that no caller learns which apps exist.
+    /// Like `check`, for an app by its name; returns the app's id if it exists. For an app that does not exist
+    /// yet, the caller needs the permission on the namespace. An existing app and a missing one are refused alike, so that no caller learns
+    /// which apps exist.
     pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
         let known =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
@@ -179,7 +180,7 @@ impl<Q> Call<Q> {
         if self.seen_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
         }
-        // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
+        // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
         let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
         Ok(found.into_iter().filter(|job| !self.sees(job.app)).map(|job| job.spec.name).collect())
@@ -294,7 +295,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
 
 /// The namespace with this name.
 pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
-    // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
+    // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
     found.ok_or_else(|| no_namespace(wanted))
 }

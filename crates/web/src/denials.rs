@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::limits::CallerKey;
 
-/// Maximum numbers of refusals stored within [`DENIED_PERIOD`], of all callers and of one. Refusals beyond them are in the log of the
-/// server alone.
+/// Maximum numbers of refusals stored within [`DENIED_PERIOD`], of all callers together and of one caller. Further refusals are only
+/// in the server's log.
 const DENIED_MAX: u32 = 600;
 const DENIED_PER_CALLER: u32 = 60;
 const DENIED_PERIOD: Duration = Duration::from_secs(60);

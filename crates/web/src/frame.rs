@@ -26,7 +26,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_LEN_MAX: usize = 64;
 /// Longer paths are cut in problems and logs.
 const PATH_LEN_MAX: usize = 256;
-/// The content security policy of API answers, none of which is a document that loads something.
+/// The content security policy of API answers, which are data and load nothing.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// Browsers use HTTPS only, for a year.

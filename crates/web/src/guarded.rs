@@ -1,4 +1,4 @@
-//! The body of an answer on its way. It is sent in small pieces, so that what the answer holds is released only after the client has taken
+//! The body of an answer in flight. It is sent in small pieces, so that what the answer holds is released only after the client has taken
 //! nearly all of it.
 
 use std::pin::Pin;

@@ -20,19 +20,19 @@ pub(crate) struct Holdings {
     pub(crate) bodies: Tally<IpAddr>,
     pub(crate) gateway: Tally<IpAddr>,
     pub(crate) body_bytes: Tally<Option<CallerKey>>,
-    pub(crate) live: Tally<(Live, Option<CallerKey>)>,
+    pub(crate) live: Tally<(StreamKind, Option<CallerKey>)>,
     pub(crate) shares: Shares,
 }
 
 /// The kinds of streams, which last longer than other answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Live {
+pub(crate) enum StreamKind {
     Events,
     Log,
 }
 
 /// A place among the live streams, and among those of its caller.
-pub(crate) type LiveShare = (Share<(Live, Option<CallerKey>)>, Share<(Live, Option<CallerKey>)>);
+pub(crate) type LiveShare = (Share<(StreamKind, Option<CallerKey>)>, Share<(StreamKind, Option<CallerKey>)>);
 
 impl Holdings {
     pub(crate) fn new(limits: &HttpLimits) -> Self {
@@ -54,7 +54,7 @@ impl Holdings {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
     pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
-    pub(crate) places: Tally<(Place, Option<CallerKey>)>,
+    pub(crate) places: Tally<(HeavyWork, Option<CallerKey>)>,
     pub(crate) apply_room: ApplyRooms,
     pub(crate) answers: Tally<Option<CallerKey>>,
 }
@@ -74,7 +74,7 @@ impl Default for ApplyRooms {
 
 /// The kinds of work that take so much time and memory that little of it may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Place {
+pub(crate) enum HeavyWork {
     Export,
     Apply,
 }

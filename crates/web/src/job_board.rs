@@ -47,7 +47,7 @@ pub(crate) struct Entry {
     pub(crate) handler: String,
     pub(crate) enabled: bool,
     pub(crate) is_shadow: bool,
-    /// Whether it is in shadow mode, or was up to an instant.
+    /// Whether some of its fires are in shadow mode: because of its mode, or before the instant from which the active mode holds.
     pub(crate) has_shadows: bool,
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,

@@ -18,7 +18,7 @@ use crate::problem::{Code, Problem};
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
 /// How many jobs are changed at the same time.
 const TOGETHER_MAX: usize = 8;
-/// How often a change is tried that conflicts with others.
+/// How often a change that conflicts with others is tried.
 const TRY_COUNT: usize = 4;
 
 /// What is to be done with jobs.
@@ -50,14 +50,14 @@ impl JobAction {
 
 /// An action with its arguments.
 #[derive(Clone, Debug)]
-pub(crate) struct JobDeed {
+pub(crate) struct BulkJobAction {
     pub(crate) action: JobAction,
     /// Key and value of a label.
     pub(crate) label: Option<(String, String)>,
     pub(crate) trigger: Trigger,
 }
 
-impl JobDeed {
+impl BulkJobAction {
     /// Checks the arguments of an action. `label` is `key=value`, or only a key if the label is to be removed.
     pub(crate) fn new(action: JobAction, label: &str, trigger: Trigger) -> Result<Self, Problem> {
         let refuse = |message: String| Err(refuse_value("/label", message));
@@ -149,14 +149,14 @@ pub(crate) struct JobsDone {
 /// Applies the action to each job; one that cannot be changed does not stop the others. Several jobs are changed at the same time, since
 /// each change may wait for the database and for the servers that have the job's queued runs. Jobs are deleted one after the other, since
 /// one may follow from another.
-pub(crate) async fn perform<Q>(call: &Call<Q>, deed: &JobDeed, names: &[String]) -> JobsDone {
+pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
-    let together = if deed.action == JobAction::Delete { 1 } else { TOGETHER_MAX };
+    let together = if bulk.action == JobAction::Delete { 1 } else { TOGETHER_MAX };
     let mut ended = Vec::with_capacity(names.len());
     for part in names.chunks(together) {
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
-            changes.push(one(call, deed, name));
+            changes.push(one(call, bulk, name));
         }
         ended.extend(join_all(changes).await);
     }
@@ -174,8 +174,8 @@ pub(crate) async fn perform<Q>(call: &Call<Q>, deed: &JobDeed, names: &[String])
         }
     }
     call.note.changed_to(&serde_json::json!({
-        "action": deed.action,
-        "label": deed.label.as_ref().map(|(key, value)| format!("{key}={value}")),
+        "action": bulk.action,
+        "label": bulk.label.as_ref().map(|(key, value)| format!("{key}={value}")),
         "jobs": done.changed,
         "unchanged": done.unchanged,
         "problems": done.problems.len(),
@@ -188,15 +188,15 @@ enum Changed {
     Not,
 }
 
-async fn one<Q>(call: &Call<Q>, deed: &JobDeed, name: &str) -> Result<Changed, Problem> {
+async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<Changed, Problem> {
     let gone = || Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"));
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
-        if !call.caller.rights.allow(deed.action.needs(), record.namespace, Some(record.app)) {
+        if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
             return Err(if call.sees(record.app) { forbidden() } else { gone() });
         }
-        match attempt(call, deed, &record, author).await {
+        match attempt(call, bulk, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
             Err(error) => return Err(call.job_problem(error).await),
             Ok(changed) => return Ok(changed),
@@ -205,11 +205,16 @@ async fn one<Q>(call: &Call<Q>, deed: &JobDeed, name: &str) -> Result<Changed, P
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
 }
 
-async fn attempt<Q>(call: &Call<Q>, deed: &JobDeed, record: &JobRecord, author: &str) -> Result<Changed, JobError> {
+async fn attempt<Q>(
+    call: &Call<Q>,
+    bulk: &BulkJobAction,
+    record: &JobRecord,
+    author: &str,
+) -> Result<Changed, JobError> {
     let engine = call.engine();
-    match deed.action {
+    match bulk.action {
         JobAction::Run => {
-            let request = RunRequest { trace: call.trace, ..RunRequest::by(deed.trigger) };
+            let request = RunRequest { trace: call.trace, ..RunRequest::by(bulk.trigger) };
             Ok(Changed::Done(Some(jobs::request_run(engine, record, request).await?.id)))
         }
         JobAction::Delete => {
@@ -217,7 +222,7 @@ async fn attempt<Q>(call: &Call<Q>, deed: &JobDeed, record: &JobRecord, author: 
             Ok(deleted.map_or(Changed::Not, |_| Changed::Done(None)))
         }
         JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
-            let spec = deed.edit(&record.spec);
+            let spec = bulk.edit(&record.spec);
             if spec == record.spec {
                 return Ok(Changed::Not);
             }

@@ -127,7 +127,7 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
     Ok(response)
 }
 
-/// Hashes parts so that none can run into the next one.
+/// Hashes each part with its length, so that the same bytes divided in another way have another hash.
 fn digest(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{BodyBound, collect_up_to};
 use crate::guarded::Held;
-use crate::holdings::{Live, LiveShare};
+use crate::holdings::{LiveShare, StreamKind};
 use crate::limits::{CallerKey, Share, address, network_of};
 use crate::peers::{Connection, Waiting};
 use crate::problem::{Code, Problem};
@@ -229,9 +229,9 @@ fn grpc_unavailable() -> Response {
 }
 
 /// Takes a place for a stream.
-pub(crate) fn live(web: &Web, what: Live, caller: CallerKey) -> Result<LiveShare, Problem> {
+pub(crate) fn live(web: &Web, what: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
-    let (tally, words) = (&web.load.live, if what == Live::Events { "event streams" } else { "followed logs" });
+    let (tally, words) = (&web.load.live, if what == StreamKind::Events { "event streams" } else { "followed logs" });
     let max = limits.live_streams_per_caller;
     let own = tally.take((what, Some(caller)), 1, max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);

@@ -34,12 +34,12 @@ impl Origin {
 
 /// Extension of a request through a trusted proxy: the host and the scheme with which the browser reached the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct ProxiedOrigin {
     host: Option<String>,
     scheme: Option<String>,
 }
 
-impl Reached {
+impl ProxiedOrigin {
     /// Reads the headers of a trusted proxy, of which the last value is its own. If two headers disagree, one of them came from the client,
     /// and neither is used.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
@@ -71,23 +71,23 @@ fn agreed(one: Option<&str>, other: Option<&str>) -> Option<String> {
 
 /// How browsers reach the server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entrance<'a> {
+pub(crate) struct PublicEndpoint<'a> {
     /// The URL that is advertised.
     pub(crate) advertised: Option<&'a str>,
     /// Whether browsers use TLS: over plain HTTP an attacker on the network can pose as a page of the same host.
     pub(crate) is_tls: bool,
 }
 
-impl Entrance<'_> {
+impl PublicEndpoint<'_> {
     /// The origin of our own pages, as far as it is known.
     fn origin(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> Option<Origin> {
         if let Some(url) = self.advertised {
             return Origin::of_url(url);
         }
-        let reached = extensions.get::<Reached>();
-        let scheme = reached.and_then(|reached| reached.scheme.as_deref());
+        let proxied_origin = extensions.get::<ProxiedOrigin>();
+        let scheme = proxied_origin.and_then(|proxied_origin| proxied_origin.scheme.as_deref());
         let scheme = scheme.unwrap_or(if self.is_tls { "https" } else { "http" });
-        let named = reached.and_then(|reached| reached.host.as_deref());
+        let named = proxied_origin.and_then(|proxied_origin| proxied_origin.host.as_deref());
         let direct =
             || uri.authority().map(|authority| authority.as_str()).or_else(|| headers.get(HOST)?.to_str().ok());
         Some(Origin::new(scheme, named.or_else(direct)?))
@@ -122,8 +122,8 @@ mod tests {
 
     #[track_caller]
     fn check_over(is_tls: bool, headers: &[(&'static str, &'static str)], expected: bool) {
-        let entrance = Entrance { advertised: None, is_tls };
-        let found = entrance.is_same(&map(headers), &Uri::from_static("/x"), &Extensions::new());
+        let endpoint = PublicEndpoint { advertised: None, is_tls };
+        let found = endpoint.is_same(&map(headers), &Uri::from_static("/x"), &Extensions::new());
         assert_eq!(found, expected, "{is_tls} {headers:?}");
     }
 
@@ -163,10 +163,10 @@ mod tests {
             ("https://jobs.example.com", "null", false),
             ("http://[::1]:80", "http://[::1]", true),
         ] {
-            let entrance = Entrance { advertised: Some(url), is_tls: true };
+            let endpoint = PublicEndpoint { advertised: Some(url), is_tls: true };
             let headers = map(&[("origin", origin), ("host", "rebound.example.net")]);
             assert_eq!(
-                entrance.is_same(&headers, &Uri::from_static("/x"), &Extensions::new()),
+                endpoint.is_same(&headers, &Uri::from_static("/x"), &Extensions::new()),
                 expected,
                 "{url} {origin}"
             );
@@ -191,9 +191,9 @@ mod tests {
             let mut all = headers.clone();
             all.extend([("host", "inner"), ("origin", origin)]);
             let mut extensions = Extensions::new();
-            extensions.insert(Reached::of(&map(&headers)));
-            let entrance = Entrance { advertised: None, is_tls: false };
-            assert_eq!(entrance.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
+            extensions.insert(ProxiedOrigin::of(&map(&headers)));
+            let endpoint = PublicEndpoint { advertised: None, is_tls: false };
+            assert_eq!(endpoint.is_same(&map(&all), &Uri::from_static("/x"), &extensions), expected, "{all:?}");
         }
     }
 }

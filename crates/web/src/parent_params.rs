@@ -1,5 +1,5 @@
-//! The parameters that a run got from its parent runs, as far as the caller may see those: a caller whose job follows from another one sees
-//! data of that parent job only as long as the caller may see it.
+//! The parameters that a run got from its parent runs, as far as the caller may see those: a caller whose job follows from another job sees
+//! data of that parent job only while it may see the parent job itself.
 
 use std::collections::HashMap;
 
@@ -15,7 +15,7 @@ use crate::problem::Problem;
 const PARENTS: &str = "parents";
 
 /// Whether these parameters contain data of parent runs.
-pub(crate) fn are_there(params: &Value) -> bool {
+pub(crate) fn contains_parent_data(params: &Value) -> bool {
     params
         .get(PARENTS)
         .and_then(Value::as_object)

@@ -85,7 +85,7 @@ impl Open {
         }
     }
 
-    /// Of the strangers of an address, ends the oldest without a request in work; `false` if there is none.
+    /// Ends the oldest stranger of an address among those without a request in work; `false` if there is none.
     fn evict(&mut self, network: IpAddr) -> bool {
         let own = self.strangers.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
@@ -166,7 +166,7 @@ impl Peers {
     /// most for `delay`.
     pub(crate) async fn make_room(&self, delay: Duration) {
         let mut ended = std::pin::pin!(self.ended.notified());
-        // Register before a connection is asked to end: it may do so at once.
+        // Registers before a connection is asked to end, since the connection may end at once.
         ended.as_mut().enable();
         self.evict_fullest();
         // The caller tries again even if none has ended.

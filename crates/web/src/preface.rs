@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// What every HTTP/2 connection with prior knowledge begins with.
+/// The bytes with which every HTTP/2 connection with prior knowledge begins.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Which protocol a client speaks.

@@ -138,7 +138,7 @@ impl Problem {
         problem
     }
 
-    /// Leaves out the path: the answer is the same for what exists and what does not.
+    /// Leaves out the path, so that the answer is the same whether the object exists or not.
     pub(crate) fn without_instance(mut self) -> Self {
         self.0.has_instance = false;
         self

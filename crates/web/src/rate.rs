@@ -53,7 +53,7 @@ struct Bucket {
 
 /// The state of the caller's bucket after a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Found {
+struct BucketState {
     /// How many requests are left after it.
     left: u32,
     /// How long until the next request is allowed, if this one was not.
@@ -61,7 +61,7 @@ struct Found {
 }
 
 impl Buckets {
-    fn take(&self, caller: CallerKey, rate: Rate, now: Instant) -> Found {
+    fn take(&self, caller: CallerKey, rate: Rate, now: Instant) -> BucketState {
         let mut by_caller = self.by_caller.lock().unwrap_or_else(PoisonError::into_inner);
         if by_caller.len() >= CALLER_COUNT_MAX && !by_caller.contains_key(&caller) {
             by_caller.retain(|_, bucket| bucket.filled(rate, now) < f64::from(rate.burst));
@@ -74,10 +74,10 @@ impl Buckets {
         if left < 1.0 {
             *bucket = Bucket { left, at: now };
             let wait = Duration::from_secs_f64((1.0 - left) / f64::from(rate.per_second.max(1)));
-            return Found { left: 0, wait: Some(wait) };
+            return BucketState { left: 0, wait: Some(wait) };
         }
         *bucket = Bucket { left: left - 1.0, at: now };
-        Found { left: whole(left - 1.0), wait: None }
+        BucketState { left: whole(left - 1.0), wait: None }
     }
 }
 
@@ -97,7 +97,7 @@ fn whole(left: f64) -> u32 {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     rate: Rate,
-    found: Found,
+    found: BucketState,
 }
 
 /// Counts a request for its caller, in whatever form the caller's header was written.
@@ -151,10 +151,10 @@ mod tests {
         let left: Vec<u32> = (0..3).map(|_| take(1, 0).left).collect();
         assert_eq!(left, [2, 1, 0]);
         assert_eq!(take(1, 0).wait, Some(Duration::from_millis(100)));
-        assert_eq!(take(2, 0), Found { left: 2, wait: None });
+        assert_eq!(take(2, 0), BucketState { left: 2, wait: None });
         assert!(take(1, 50).wait.is_some());
-        assert_eq!(take(1, 100), Found { left: 0, wait: None });
-        assert_eq!(take(1, 60_000), Found { left: 2, wait: None });
+        assert_eq!(take(1, 100), BucketState { left: 0, wait: None });
+        assert_eq!(take(1, 60_000), BucketState { left: 2, wait: None });
     }
 
     #[test]

@@ -27,22 +27,22 @@ pub(crate) struct Recheck {
 
 /// Why a caller gets no more of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lapse {
+pub(crate) enum AccessLoss {
     /// The token or the sign-in has ended, or no longer has the permission.
-    Over,
+    Ended,
     /// The database did not answer for [`UNCHECKED_MAX`].
-    Unchecked,
+    Unverified,
 }
 
-impl Lapse {
+impl AccessLoss {
     /// The problem for work that ends before it is done.
     pub(crate) fn problem(self, what: &str) -> Problem {
         match self {
-            Self::Over => {
+            Self::Ended => {
                 let detail = format!("the token or sign-in has ended, or lost its rights, {what}");
                 Problem::new(Code::Unauthenticated, detail)
             }
-            Self::Unchecked => {
+            Self::Unverified => {
                 let detail = format!("the database did not answer whether the token or sign-in is still valid, {what}");
                 Problem::new(Code::Unavailable, detail)
             }
@@ -60,24 +60,24 @@ impl Recheck {
     }
 
     /// Why the caller may no longer see this place, if so; checked once in each [`CHECK_PERIOD`].
-    pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<Lapse> {
+    pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<AccessLoss> {
         self.lapse_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
     }
 
     /// Like `lapse`, for a stream that needs other rights.
-    pub(crate) async fn lapse_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<Lapse> {
+    pub(crate) async fn lapse_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<AccessLoss> {
         if self.checked_at.elapsed() < CHECK_PERIOD {
             return None;
         }
         match self.renew(web).await {
             Ok(true) => {
                 self.checked_at = Instant::now();
-                (!may(&self.caller.rights)).then_some(Lapse::Over)
+                (!may(&self.caller.rights)).then_some(AccessLoss::Ended)
             }
-            Ok(false) => Some(Lapse::Over),
+            Ok(false) => Some(AccessLoss::Ended),
             Err(error) => {
                 tracing::warn!(target: "http", error = chain(&error), "whether a listener may look could not be asked");
-                (self.checked_at.elapsed() >= UNCHECKED_MAX).then_some(Lapse::Unchecked)
+                (self.checked_at.elapsed() >= UNCHECKED_MAX).then_some(AccessLoss::Unverified)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::try_join;
-use rondel_admin::reports::{self, Failure, Group, LENGTH_MAX, POINT_COUNT_MAX, Period, Row, Stretch};
+use rondel_admin::reports::{self, Failure, Group, LENGTH_MAX, POINT_COUNT_MAX, Period, ReportRange, Row};
 use rondel_core::report::ON_TIME_DEFAULT;
 use rondel_core::sketch::Step;
 use rondel_core::time::parse_duration;
@@ -131,7 +131,7 @@ impl FromQuery for ReportQuery {
 /// A report.
 #[derive(Debug)]
 pub(crate) struct Report {
-    pub(crate) stretch: Stretch,
+    pub(crate) range: ReportRange,
     /// The total over all runs that the query selects.
     pub(crate) total: Row,
     pub(crate) rows: Vec<Row>,
@@ -143,7 +143,7 @@ pub(crate) struct Report {
 
 /// What the rows and the total are computed from.
 #[derive(Debug, Default)]
-struct Found {
+struct ReportGroups {
     groups: Vec<Group>,
     /// The owners of the points in the total; `None` if the total is that of the groups.
     all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
@@ -155,36 +155,36 @@ struct Found {
 
 /// Makes a report of what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
-    let stretch = stretch(query, call.engine().now())?;
+    let range = range(query, call.engine().now())?;
     let kind = match (query.by, call.seen_apps()) {
         (By::Namespace, None) if query.app.is_none() => PointKind::Namespace,
         (By::Namespace | By::App, _) => PointKind::App,
         (By::Job | By::Label, _) => PointKind::Job,
     };
     let step = if kind == PointKind::Job { Step::Day } else { Step::Hour };
-    let stretch = Stretch { from: step.floor(stretch.from), ..stretch };
-    let group_max = POINT_COUNT_MAX / stretch.point_count(kind).max(1);
+    let range = ReportRange { from: step.floor(range.from), ..range };
+    let group_max = POINT_COUNT_MAX / range.point_count(kind).max(1);
     let group_max = usize::try_from(group_max).unwrap_or(usize::MAX).max(1);
     let app = match &query.app {
         Some(app) => Some(find_app(call, app).await?),
         None => None,
     };
-    let find = find(call, query, app, (kind, stretch, group_max));
+    let find = find(call, query, app, (kind, range, group_max));
     let failures = async |jobs: Option<&[JobId]>| {
         let apps = seen_apps(call, app);
-        let (namespace, from, to) = (call.namespace.id, stretch.from, stretch.to);
+        let (namespace, from, to) = (call.namespace.id, range.from, range.to);
         let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
         Ok(reports::failures(call.engine().node(), asked).await?)
     };
     let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == By::Label {
         let found = find.await?;
-        let (counts, failures) = try_join(counts(call, kind, stretch, &found), failures(found.jobs.as_deref())).await?;
+        let (counts, failures) = try_join(counts(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
         (found, counts, failures)
     } else {
         // Failures of whole apps need no list of jobs: they are read at the same time as the counts, since they take longest.
         let counted = async {
             let found = find.await?;
-            let counts = counts(call, kind, stretch, &found).await?;
+            let counts = counts(call, kind, range, &found).await?;
             Ok::<_, Problem>((found, counts))
         };
         let ((found, counts), failures) = try_join(counted, failures(None)).await?;
@@ -192,15 +192,15 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     };
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
     let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
-    Ok(Report { stretch, total, rows, failures, is_cut, next_cursor })
+    Ok(Report { range, total, rows, failures, is_cut, next_cursor })
 }
 
 /// The rows of the groups, and the total.
 async fn counts<Q>(
     call: &Call<Q>,
     kind: PointKind,
-    stretch: Stretch,
-    found: &Found,
+    range: ReportRange,
+    found: &ReportGroups,
 ) -> Result<(Vec<Row>, Vec<Row>), Problem> {
     let node = call.engine().node();
     let (of, owners) = found.all.clone().unwrap_or_else(|| {
@@ -208,8 +208,8 @@ async fn counts<Q>(
         (kind, owners)
     });
     let all = [Group { name: call.namespace.name.clone(), app: None, owners }];
-    let whole = Stretch { period: Period::Total, ..stretch };
-    let rows = reports::rows(node, kind, &found.groups, stretch);
+    let whole = ReportRange { period: Period::Total, ..range };
+    let rows = reports::rows(node, kind, &found.groups, range);
     Ok(try_join(rows, reports::rows(node, of, &all, whole)).await?)
 }
 
@@ -218,7 +218,7 @@ fn seen_apps<Q>(call: &Call<Q>, app: Option<AppId>) -> Option<Vec<AppId>> {
     app.map(|app| vec![app]).or_else(|| call.seen_apps())
 }
 
-fn stretch(query: &ReportQuery, now: Timestamp) -> Result<Stretch, Problem> {
+fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or_else(|| Step::Day.floor(to.saturating_sub(LENGTH_DEFAULT)));
     if from >= to {
@@ -238,15 +238,15 @@ fn stretch(query: &ReportQuery, now: Timestamp) -> Result<Stretch, Problem> {
         return Err(wrong("label", "is missing: by=label needs the key of a label, such as label=team".to_owned()));
     }
     let on_time = query.on_time.unwrap_or(ON_TIME_DEFAULT);
-    Ok(Stretch { from, to, period: query.period, on_time })
+    Ok(ReportRange { from, to, period: query.period, on_time })
 }
 
 async fn find<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
     app: Option<AppId>,
-    (kind, stretch, group_max): (PointKind, Stretch, usize),
-) -> Result<Found, Problem> {
+    (kind, range, group_max): (PointKind, ReportRange, usize),
+) -> Result<ReportGroups, Problem> {
     let store = call.engine().store();
     let apps = seen_apps(call, app);
     let whole = |apps: &Option<Vec<AppId>>| match apps {
@@ -258,7 +258,7 @@ async fn find<Q: Sync>(
             let (_, owners) = whole(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
             let is_cut = group.owners.len() > group_max;
-            Ok(Found { groups: vec![group], is_cut, ..Found::default() })
+            Ok(ReportGroups { groups: vec![group], is_cut, ..ReportGroups::default() })
         }
         By::App => {
             let mut seen = store.apps(call.namespace.id).await?;
@@ -271,18 +271,18 @@ async fn find<Q: Sync>(
                 app: None,
             };
             let groups = seen.into_iter().map(group).collect();
-            Ok(Found { groups, all: Some(whole(&apps)), is_cut, ..Found::default() })
+            Ok(ReportGroups { groups, all: Some(whole(&apps)), is_cut, ..ReportGroups::default() })
         }
-        By::Job => jobs(call, query, (app, stretch, group_max)).await.map(|found| {
+        By::Job => jobs(call, query, (app, range, group_max)).await.map(|found| {
             let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
-            Found { all, jobs, ..found }
+            ReportGroups { all, jobs, ..found }
         }),
         By::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
-            let found = labels(call, query, (app, stretch, group_max)).await?;
+            let found = labels(call, query, (app, range, group_max)).await?;
             let jobs = Some(owners_of(&found.groups));
-            Ok(Found { jobs, ..found })
+            Ok(ReportGroups { jobs, ..found })
         }
     }
 }
@@ -295,9 +295,9 @@ fn owners_of(groups: &[Group]) -> Vec<JobId> {
 async fn jobs<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
-    (app, stretch, group_max): (Option<AppId>, Stretch, usize),
-) -> Result<Found, Problem> {
-    let listing = Listing::new("report", (call.namespace.id, query.by, &query.app, stretch.from, query.period));
+    (app, range, group_max): (Option<AppId>, ReportRange, usize),
+) -> Result<ReportGroups, Problem> {
+    let listing = Listing::new("report", (call.namespace.id, query.by, &query.app, range.from, query.period));
     let mut after: String = match &query.cursor {
         Some(cursor) => listing.position(cursor)?,
         None => String::new(),
@@ -310,9 +310,9 @@ async fn jobs<Q: Sync>(
             let detail = format!("there is no job {} in namespace {}", quoted(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
-        let from = seen_from(call, &record, stretch.from, stretch.to).await?;
+        let from = seen_from(call, &record, range.from, range.to).await?;
         let group = Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from)] };
-        return Ok(Found { groups: vec![group], ..Found::default() });
+        return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
     let limit = group_max.min(usize::try_from(query.limit.max(1)).unwrap_or(usize::MAX));
     let (mut seen, mut looked_at, mut has_more) = (Vec::new(), 0, true);
@@ -324,21 +324,21 @@ async fn jobs<Q: Sync>(
         after = page.last().map_or(after, |last| last.name.clone());
         seen.extend(page.into_iter().filter(|job| call.sees(job.app)));
     }
-    let from = from_of(call, &seen, stretch).await?;
+    let from = from_of(call, &seen, range).await?;
     let group = |job: WatchedJob| Group {
-        owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(stretch.from))],
+        owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(range.from))],
         name: job.name,
         app: Some(job.app_name),
     };
     let next_cursor = has_more.then(|| listing.cursor(&after));
-    Ok(Found { groups: seen.into_iter().map(group).collect(), next_cursor, ..Found::default() })
+    Ok(ReportGroups { groups: seen.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
 }
 
-/// The instants from which the counts of these jobs may be shown; empty if the caller may see the whole range of all.
+/// The instants from which the counts of these jobs may be shown; empty for a caller who may see the whole namespace.
 async fn from_of<Q: Sync>(
     call: &Call<Q>,
     jobs: &[WatchedJob],
-    stretch: Stretch,
+    range: ReportRange,
 ) -> Result<BTreeMap<JobId, Timestamp>, Problem> {
     let mut from = BTreeMap::new();
     if call.seen_apps().is_none() {
@@ -346,7 +346,7 @@ async fn from_of<Q: Sync>(
     }
     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
     for record in call.engine().store().jobs_named(call.namespace.id, &names).await? {
-        from.insert(record.id, seen_from(call, &record, stretch.from, stretch.to).await?);
+        from.insert(record.id, seen_from(call, &record, range.from, range.to).await?);
     }
     Ok(from)
 }
@@ -355,8 +355,8 @@ async fn from_of<Q: Sync>(
 async fn labels<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
-    (app, stretch, group_max): (Option<AppId>, Stretch, usize),
-) -> Result<Found, Problem> {
+    (app, range, group_max): (Option<AppId>, ReportRange, usize),
+) -> Result<ReportGroups, Problem> {
     let label = query.label.as_deref().unwrap_or_default();
     let (key, wanted) = label.split_once('=').map_or((label, None), |(key, value)| (key, Some(value)));
     let (mut found, mut after, mut looked_at) = (Vec::new(), String::new(), 0);
@@ -380,14 +380,14 @@ async fn labels<Q: Sync>(
             break;
         }
     }
-    let from = from_of(call, &found, stretch).await?;
+    let from = from_of(call, &found, range).await?;
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for job in found {
         let Some(value) = job.labels.get(key) else { continue };
         let group = groups.entry(value.clone()).or_insert_with(|| Group { name: value.clone(), ..Group::default() });
-        group.owners.push((job.id.get(), from.get(&job.id).copied().unwrap_or(stretch.from)));
+        group.owners.push((job.id.get(), from.get(&job.id).copied().unwrap_or(range.from)));
     }
-    Ok(Found { groups: groups.into_values().collect(), is_cut, ..Found::default() })
+    Ok(ReportGroups { groups: groups.into_values().collect(), is_cut, ..ReportGroups::default() })
 }
 
 fn wrong(parameter: &'static str, message: String) -> Problem {

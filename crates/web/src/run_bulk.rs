@@ -36,13 +36,13 @@ pub(crate) enum Chosen {
 #[derive(Debug)]
 pub(crate) struct Selected {
     pub(crate) runs: Vec<Run>,
-    /// How many chosen runs the action does not apply to, since they have ended, or have not.
+    /// How many chosen runs have a status to which the action does not apply, such as an ended run for a cancel.
     pub(crate) left_out: usize,
     /// Whether more runs match than one request changes.
     pub(crate) has_more: bool,
 }
 
-/// The result of the action for one run.
+/// A run for which the action failed, and why.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "BulkRunProblem")]
 pub(crate) struct RunProblem {
@@ -144,8 +144,10 @@ async fn one<Q>(
     call.check(Some(run.app), gone)?;
     match action {
         RunAction::Cancel => match call.engine().cancel_run(run.id, by).await? {
-            CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(None),
-            CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
+            CancelAsked::Requested(_) | CancelAsked::AlreadyEnded(RunStatus::Cancelled) => Ok(None),
+            CancelAsked::AlreadyEnded(status) => {
+                Err(Problem::new(Code::RunFinished, format!("the run is over: {status}")))
+            }
             CancelAsked::NotFound => Err(gone()),
         },
         RunAction::Retry => {

@@ -26,7 +26,7 @@ use tower::ServiceExt as _;
 use crate::drain::Rest;
 use crate::guarded::{Guarded, guard};
 use crate::limits::HttpLimits;
-use crate::origin::Reached;
+use crate::origin::ProxiedOrigin;
 use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
 use crate::preface::{Version, sniff};
 use crate::tls::Tls;
@@ -161,8 +161,8 @@ impl Client {
     }
 
     /// The host and the scheme with which the browser reached the trusted proxy; `None` without such a proxy.
-    fn reached(&self, headers: &HeaderMap) -> Option<Reached> {
-        self.peers.trusted.contains(self.peer).then(|| Reached::of(headers))
+    fn proxied_origin(&self, headers: &HeaderMap) -> Option<ProxiedOrigin> {
+        self.peers.trusted.contains(self.peer).then(|| ProxiedOrigin::of(headers))
     }
 
     /// The address that a request comes from: behind a trusted proxy, the one that the proxy names.
@@ -182,11 +182,11 @@ impl Client {
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
         let is_session = request.uri().path() == SESSION_PATH;
-        let (peer, reached) = (self.address(request.headers()), self.reached(request.headers()));
+        let (peer, proxied_origin) = (self.address(request.headers()), self.proxied_origin(request.headers()));
         let extensions = request.extensions_mut();
         extensions.insert(peer);
-        if let Some(reached) = reached {
-            extensions.insert(reached);
+        if let Some(proxied_origin) = proxied_origin {
+            extensions.insert(proxied_origin);
         }
         extensions.insert(self.connection);
         if let Some(names) = self.names {
@@ -245,7 +245,7 @@ where
         }
     };
     ended.map_err(|error| {
-        // A kept-alive connection ends in the same way when it has no further request.
+        // A timeout also ends a kept-alive connection without a further request, so it is reported only if there never was a request.
         let is_late = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);
         if is_late && !own.has_served() {
             peers.report(Limit::HeaderTimeout, peer);

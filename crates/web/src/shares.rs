@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
 use crate::guarded::Held;
-use crate::holdings::{Place, Shares};
+use crate::holdings::{HeavyWork, Shares};
 use crate::limits::{APPLY_LEN_MAX, CallerKey, Share};
 use crate::problem::{Code, Problem};
 use crate::state::Web;
@@ -33,8 +33,8 @@ pub(crate) struct DryRunAnswer;
 /// A place for heavy work, and one in its caller's part.
 #[derive(Debug)]
 pub(crate) struct HeldPlace {
-    _own: Share<(Place, Option<CallerKey>)>,
-    _all: Share<(Place, Option<CallerKey>)>,
+    _own: Share<(HeavyWork, Option<CallerKey>)>,
+    _all: Share<(HeavyWork, Option<CallerKey>)>,
 }
 
 /// Room for a list of jobs, and room in its caller's part.
@@ -103,14 +103,14 @@ pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphoreP
 }
 
 /// Takes a place for heavy work of a caller, to be held until the work has ended.
-pub(crate) fn place(web: &Web, what: Place, caller: CallerKey) -> Result<HeldPlace, Problem> {
+pub(crate) fn place(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeldPlace, Problem> {
     let limits = &web.config.limits;
     let (words, own_max, all_max, own_limit, all_limit) = match what {
-        Place::Export => {
+        HeavyWork::Export => {
             let (own, all) = (Limit::ExportsPerCaller, Limit::Exports);
             ("exports", limits.exports_per_caller, limits.exports, own, all)
         }
-        Place::Apply => {
+        HeavyWork::Apply => {
             let (own, all) = (Limit::AppliesPerCaller, Limit::Applies);
             ("applied lists", limits.applies_per_caller, limits.applies, own, all)
         }
@@ -127,8 +127,8 @@ pub(crate) fn place(web: &Web, what: Place, caller: CallerKey) -> Result<HeldPla
     Ok(HeldPlace { _own: own, _all: all })
 }
 
-/// Counts the bytes of an answer until its client has read it. If too many bytes are under way, the answer to a read or to a dry run is
-/// refused; that to a change is not, since the change was made.
+/// Counts the bytes of an answer until its client has read it. If too many bytes are in flight, the answer to a read or to a dry run is
+/// refused. The answer to a change is not refused, since the change was made.
 pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut response: Response) -> Response {
     let len = response.body().size_hint().exact().and_then(|len| usize::try_from(len).ok()).unwrap_or_default();
     if len < ANSWER_LEN_MIN {

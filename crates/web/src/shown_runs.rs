@@ -27,7 +27,7 @@ const PAGE_LEN: u32 = 200;
 pub(crate) async fn named<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
     let names = names(call, &runs).await?;
-    // The runs of a job that was purged with its name show its id.
+    // If a job was purged together with its name, its runs show its id.
     let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
     Ok(runs.into_iter().map(|run| (name(&run), run)).collect())
 }
@@ -110,7 +110,7 @@ pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
     let Some(params) = text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
         return Ok(text.filter(|_| may_edit));
     };
-    let has_parents = parent_params::are_there(&params);
+    let has_parents = parent_params::contains_parent_data(&params);
     if may_edit && !has_parents {
         return Ok(text);
     }

@@ -16,7 +16,7 @@ use crate::job_board::JobBoards;
 use crate::job_order::JobRanks;
 use crate::limits::HttpLimits;
 use crate::mounted::Mounted;
-use crate::origin::Entrance;
+use crate::origin::PublicEndpoint;
 use crate::rate::{Buckets, Rate};
 use crate::refused_lines::RefusedLines;
 
@@ -50,8 +50,8 @@ pub struct WebConfig {
 }
 
 impl WebConfig {
-    pub(crate) fn entrance(&self) -> Entrance<'_> {
-        Entrance { advertised: self.advertised.as_deref(), is_tls: self.tls }
+    pub(crate) fn endpoint(&self) -> PublicEndpoint<'_> {
+        PublicEndpoint { advertised: self.advertised.as_deref(), is_tls: self.tls }
     }
 }
 

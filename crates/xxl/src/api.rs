@@ -24,7 +24,7 @@ use crate::{moved, wire};
 
 /// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
-/// How long callbacks wait for the store, and calls for room in memory, before they are refused.
+/// How long a callback waits for the store, or a call for room in memory, before it is refused.
 const STORE_PATIENCE: Duration = Duration::from_secs(20);
 const STORE_PERIOD: Duration = Duration::from_millis(500);
 
@@ -170,7 +170,8 @@ impl Bridge {
         self.0.tokens.app(hash, look_up).await
     }
 
-    /// Looks the app up in the store; the inner error is a sentence if the token is valid for other uses only.
+    /// Looks the app up in the store; the inner error is empty, or a sentence if the token is valid for other uses
+    /// only.
     async fn app_of_token(&self, text: &str, client: Option<IpAddr>) -> Result<Result<App, String>, Refusal> {
         let engine = &self.0.shared.engine;
         let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
@@ -196,7 +197,7 @@ impl Bridge {
 /// Why a call is refused.
 enum Refusal {
     Wrong(XxlOutcome, String),
-    /// The database is unavailable, or too many calls are in progress: executors that can, repeat the call.
+    /// The database is unavailable, or too many calls are in progress: executors repeat the call if they can.
     Busy(Option<StoreError>),
 }
 

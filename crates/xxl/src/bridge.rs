@@ -169,7 +169,7 @@ impl Bridge {
         let engine = &self.0.shared.engine;
         let since = engine.now() - REGISTERED_FOR;
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
-        let found = self.with_those_by_hand(registered).await?;
+        let found = self.with_registered_by_hand(registered).await?;
         let mut missing = Vec::new();
         let client = &self.0.shared.client;
         {
@@ -221,8 +221,8 @@ impl Bridge {
     }
 
     /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them.
-    async fn with_those_by_hand(&self, mut found: Vec<XxlExecutor>) -> Result<Vec<XxlExecutor>, StoreError> {
-        let by_hand = self.0.shared.engine.store().fixed_xxl(None, EXECUTOR_COUNT_MAX).await?;
+    async fn with_registered_by_hand(&self, mut found: Vec<XxlExecutor>) -> Result<Vec<XxlExecutor>, StoreError> {
+        let by_hand = self.0.shared.engine.store().xxl_registered_by_hand(None, EXECUTOR_COUNT_MAX).await?;
         let now = Instant::now();
         let places: HashMap<ExecutorId, usize> = (found.iter().map(|one| one.id)).zip(0..).collect();
         let due = {

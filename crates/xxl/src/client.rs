@@ -114,7 +114,7 @@ pub(crate) struct Peer {
     pub(crate) address: String,
     /// The token with which it registered.
     pub(crate) token: String,
-    /// Where its calls go, with the token as a header; otherwise why it cannot be called.
+    /// The target of its calls and the header with the token, or the reason why it cannot be called.
     target: Result<(Target, HeaderValue), String>,
 }
 

@@ -42,7 +42,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
     }
 }
 
-/// Wraps, without words of its own, what a Java handler throws.
+/// The exception that wraps what a Java handler throws. It has no message of its own.
 const WRAPPER: &str = "java.lang.reflect.InvocationTargetException";
 const CAUSED_BY: &str = "Caused by: ";
 

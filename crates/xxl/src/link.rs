@@ -313,7 +313,7 @@ impl Link {
         }
     }
 
-    /// The next heartbeat reports this number of runs.
+    /// Sets the number of runs that the next heartbeat reports.
     fn note_load(&self, session: &Session) {
         session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }

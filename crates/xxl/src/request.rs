@@ -13,7 +13,7 @@ const BEAN: &str = "BEAN";
 /// Maximum bits of a script's number, so that all executors represent it exactly.
 const VERSION_BITS: u32 = 40;
 
-/// How an executor that still has a run of the job handles the next one, after the engine has decided that it may start.
+/// How the executor handles a run that the engine has started while the executor still has an earlier run of the job.
 pub(crate) const fn block_strategy(overlap: Overlap) -> &'static str {
     match overlap {
         Overlap::Discard => "DISCARD_LATER",
@@ -55,7 +55,7 @@ fn own_params(params: Value) -> Value {
     let Value::Object(mut fields) = params else { return params };
     fields.remove("parents");
     match fields.remove("params") {
-        // Parameters that are not an object are wrapped in one, next to the parents.
+        // The server put parameters that are not an object into the field `params`, beside `parents`: they are unwrapped here.
         Some(own) if fields.is_empty() => own,
         Some(field) => {
             fields.insert("params".to_owned(), field);

@@ -199,8 +199,8 @@ impl Table {
         self.entries.values().filter(is_late).map(|entry| entry.row.log_id).collect()
     }
 
-    /// Remembers an ended attempt whose log another node is to read: if that node is gone, which shows only when its lease ends, no other
-    /// node would.
+    /// Remembers an ended attempt whose log another node is to read. If that node is gone, which shows only when its lease ends, this
+    /// node may have to read the log.
     pub(crate) fn leave_unread(&mut self, row: &XxlRun, now: Instant) {
         if self.unread.len() >= UNREAD_MAX {
             self.unread.pop_front();

@@ -1,4 +1,4 @@
-//! The bodies of both directions. Bodies that are written suit all protocol versions in use, and bodies of any of them can be read.
+//! The bodies of both directions. Written bodies suit all protocol versions in use, and bodies of all these versions can be read.
 //!
 //! | | 2.2 | 2.3 to 3.2 | 3.3 to 3.4 | 3.5 |
 //! |---|---|---|---|---|

@@ -17,7 +17,7 @@ const ROUND_COUNT: usize = 5;
 /// Calendars by name.
 pub(super) type Parts = BTreeMap<String, CalendarSpec>;
 
-/// The calendars of a namespace by name, each with the names of those that its rule refers to.
+/// The calendars of a namespace by name, each with the names of the calendars in its rule.
 #[derive(Debug, Default)]
 pub(crate) struct Composition(BTreeMap<String, Vec<String>>);
 
@@ -31,17 +31,17 @@ impl Composition {
     }
 
     /// Calendars whose own rules name this one.
-    pub(super) fn naming(&self, name: &str) -> Vec<String> {
+    pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()
     }
 
     /// Calendars that depend on this one, directly or through others.
-    pub(super) fn made_of(&self, name: &str) -> Vec<String> {
+    pub(super) fn all_dependents(&self, name: &str) -> Vec<String> {
         let mut found = BTreeSet::new();
         let mut next = vec![name.to_owned()];
         while let Some(part) = next.pop() {
-            next.extend(self.naming(&part).into_iter().filter(|composed| found.insert(composed.clone())));
+            next.extend(self.direct_dependents(&part).into_iter().filter(|composed| found.insert(composed.clone())));
         }
         found.into_iter().collect()
     }
@@ -92,7 +92,8 @@ pub(super) async fn parts(
     Ok(parts)
 }
 
-/// Expands and saves again those of the named calendars whose parts have changed, until all match their parts. Returns the number of saves.
+/// Expands and saves the named calendars whose parts have changed, and repeats this until all match their parts. Returns the number of
+/// saves.
 pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[String]) -> Result<u64, CalendarError> {
     let mut count = 0;
     for _ in 0..ROUND_COUNT {
@@ -163,9 +164,9 @@ mod tests {
             ("night".to_owned(), parts(&["work", "days"])),
             ("other".to_owned(), Vec::new()),
         ]));
-        assert_eq!(composition.naming("work"), ["night"]);
-        assert_eq!(composition.made_of("days"), ["night", "work"]);
+        assert_eq!(composition.direct_dependents("work"), ["night"]);
+        assert_eq!(composition.all_dependents("days"), ["night", "work"]);
         assert_eq!(composition.composed(), ["night", "work"]);
-        assert!(composition.made_of("other").is_empty());
+        assert!(composition.all_dependents("other").is_empty());
     }
 }

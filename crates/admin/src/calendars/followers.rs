@@ -22,7 +22,7 @@ const PARALLEL_COUNT: usize = 8;
 /// Jobs read by one statement.
 const BEHIND_PAGE: u32 = 200;
 
-/// Number of tries of one call to move a job, if the job or its calendar changes meanwhile.
+/// Maximum number of tries to move a job within one call; a try fails if the job or its calendar changes meanwhile.
 const TRY_COUNT: u32 = 3;
 
 type Found = Option<(PinnedCalendar, Arc<Calendar>)>;

@@ -84,7 +84,7 @@ pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> 
     checked(node, namespace, spec).await.map(drop)
 }
 
-/// Saves a calendar, expands the calendars that depend on it again, and moves the jobs that are planned by any of them.
+/// Saves a calendar, re-expands the calendars that depend on it, and moves the jobs that are planned by any of them.
 ///
 /// # Errors
 /// [`CalendarError`] except `Used` and `NotFound`. After an error of the store the calendar may be saved while its dependents are not
@@ -122,7 +122,7 @@ pub async fn save(
     // Reads the composition again: if another caller saved a related calendar since the check, at least one of the two sees the other's
     // change, since both write before they read.
     let composition = composition(node, namespace).await?;
-    let mut affected = composition.made_of(&spec.name);
+    let mut affected = composition.all_dependents(&spec.name);
     affected.insert(0, spec.name.clone());
     expand_again(node, namespace, &affected).await?;
     move_jobs_on(node).await?;
@@ -141,7 +141,7 @@ pub async fn delete(
     expected_version: Option<i64>,
 ) -> Result<(), CalendarError> {
     let record = find(node, namespace, wanted).await?.ok_or(CalendarError::NotFound)?;
-    let calendars = composition(node, namespace).await?.naming(wanted);
+    let calendars = composition(node, namespace).await?.direct_dependents(wanted);
     if !calendars.is_empty() {
         return Err(CalendarError::Used { calendars, jobs: Vec::new(), job_count: 0 });
     }
@@ -167,7 +167,7 @@ pub async fn users(
 ) -> Result<Vec<CalendarUser>, StoreError> {
     let mut users = Vec::new();
     if !matches!(after, Some(CalendarUser::Job(_))) {
-        let calendars = composition(node, record.namespace).await?.naming(&record.spec.name);
+        let calendars = composition(node, record.namespace).await?.direct_dependents(&record.spec.name);
         users.extend(calendars.into_iter().map(CalendarUser::Calendar).filter(|user| after < Some(user)));
         users.truncate(limit);
     }
@@ -192,7 +192,7 @@ pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<O
     if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
 }
 
-/// Checks a calendar and all calendars that depend on it; returns those on which it depends.
+/// Checks a calendar and all calendars that depend on it; returns the calendars that it depends on.
 async fn checked(
     node: &Node,
     namespace: NamespaceId,
@@ -216,7 +216,7 @@ async fn check_composed(
     spec: &CalendarSpec,
     composition: &Composition,
 ) -> Result<(), CalendarError> {
-    for composed in composition.made_of(&spec.name).iter().filter(|composed| **composed != spec.name) {
+    for composed in composition.all_dependents(&spec.name).iter().filter(|composed| **composed != spec.name) {
         let Some(record) = node.store().calendar(namespace, composed).await? else { continue };
         let parts = composition::parts(node, namespace, &record.spec, Some(spec)).await?;
         let calendar = Calendar::compile(&record.spec, |name| parts.get(name).cloned()).map_err(|errors| {

@@ -5,7 +5,7 @@ use rondel_core::{IncidentId, RunId, Timestamp};
 
 /// When the sample incidents began: an instant in the past.
 const STARTED_AT: Timestamp = Timestamp::from_secs(1_772_953_200);
-/// Time from the start of a sample incident to its notice.
+/// Delay between the start of a sample incident and its notice.
 const LATER: std::time::Duration = std::time::Duration::from_secs(900);
 
 /// One notice of each kind; the first one has runs, the last one has no optional part.

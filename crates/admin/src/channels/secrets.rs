@@ -1,4 +1,4 @@
-//! Secrets by reference: to a file in the folder, or to an environment variable with the prefix, that the operator allows.
+//! Secrets by reference to a file or an environment variable. The operator sets the folder of the files and the prefix of the variables.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -19,8 +19,8 @@ pub(super) fn read_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Checks whether messages of this kind can be sent to the URL, as far as it shows; the addresses of a host name are checked at each
-/// sending.
+/// Checks whether messages of this kind can be sent to the URL, as far as its text shows. The addresses of a host name are checked at
+/// each delivery.
 pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     let url = read_url(text)?;
     check_host(&url, allowed).map_err(|refused| refused.to_string())?;

@@ -1,5 +1,5 @@
-//! Adoption, a standing query: each second, it finds runs of this node that are overdue and not in its memory, runs of ended leases, and
-//! requests to cancel. So whatever a crash, a lost answer or a late commit left behind is found.
+//! Adoption, a standing query: each second, this node looks for its own overdue runs that are not in memory, for runs of ended leases, and
+//! for cancel requests. This finds whatever a crash, a lost answer or a late commit left behind.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::cluster::strays::Strays;
-use crate::cluster::{Held, Over, leases_over};
+use crate::cluster::{EndedLease, Held, leases_over};
 use crate::dispatch::{CalledRun, Event, Ready};
 use crate::host_process;
 use crate::node::Shared;
@@ -25,24 +25,24 @@ const PERIOD: Duration = Duration::from_secs(1);
 const AFTER_END: Duration = Duration::from_millis(50);
 /// Maximum number of cancel requests that one look reads.
 const CANCEL_PAGE: u32 = 1_000;
-/// Maximum number of fences that one round sends for other servers, and the maximum age of a request for one: the requesting server repeats
-/// it earlier.
+/// Maximum number of fences that one round sends for other servers, and the maximum age of a request for a fence; the requesting server
+/// repeats its request before that.
 const FENCE_PAGE: u32 = 500;
 const FENCE_ASKED_WITHIN: Duration = Duration::from_secs(60);
 /// How many jobs of a dead node one transaction leaves without a home, and how many such transactions one look makes.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
-/// How many rounds lie between two looks for running runs that are not in memory.
+/// Once in this many rounds, running runs that are not in memory are looked for.
 const MISSING_ROUNDS: u32 = 10;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
     rounds: u32,
-    /// The lease for which the dispatcher was notified that all runs that were open before are adopted.
+    /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted: Option<LeaseToken>,
     /// Whether jobs whose runs are being taken over have been announced to the dispatcher.
     is_announced: bool,
-    /// Whether runs may have been adopted without an answer from the database: then runs that are not in memory are looked for.
+    /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
     is_interrupted: bool,
     strays: Strays,
 }
@@ -73,7 +73,7 @@ impl AdoptLoop {
         Self { shared, rounds: 0, adopted: None, is_announced: false, is_interrupted: false, strays: Strays::new() }
     }
 
-    /// Waits until the next lease of another node ends, by what is known now: the runs of a dead node are late already.
+    /// Waits until the next lease of another node ends, as far as this node knows, because the runs of a dead node are late already.
     async fn wait_for_lease_end(&self) {
         let now = self.shared.clock.now();
         match self.shared.membership.next_end(now - AFTER_END) {
@@ -90,7 +90,7 @@ impl AdoptLoop {
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_on_its_way() {
             if self.is_interrupted {
-                // Runs that were found before the interruption may not have got their places: the sweep starts over.
+                // The interruption may have kept runs that the sweep already found from their places, so the sweep starts over.
                 self.strays.sweep_anew();
             }
             self.call_missing(&held).await?;
@@ -99,7 +99,7 @@ impl AdoptLoop {
             }
             self.is_interrupted = false;
         }
-        // The open runs of all jobs are known, also of those whose adoption was interrupted.
+        // The open runs of all jobs are known now, including the jobs whose adoption was interrupted.
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::Adopted(held.token)).await);
@@ -133,7 +133,7 @@ impl AdoptLoop {
         }
     }
 
-    /// Reads the fences that other servers cannot send themselves, and the answers to those that this one could not send.
+    /// Reads the fences that other servers cannot send themselves, and the answers to the fences that this server asked others to send.
     async fn relay_fences(&self, held: &Held) -> Result<(), StoreError> {
         let shared = &self.shared;
         if shared.store.is_single_server() {
@@ -164,10 +164,10 @@ impl AdoptLoop {
     }
 
     /// Adopts the open runs of ended leases, whole jobs at a time, those with the fewest runs first: a job that fires each second does not
-    /// wait for the backlog of another one. The dead leases are fenced first; from then on jobs without such runs may be claimed and fire. A
-    /// run starts only once all earlier runs of its job that may have been sent are known, because it waits for them; the retry of an
-    /// earlier run goes before it, even if that is due later. Returns `None` if the lease has ended by the database's clock, which may have
-    /// stepped ahead: the open runs are then unknown, and the next round tries again.
+    /// wait for the backlog of another one. The dead leases are fenced first; from then on jobs without such runs may be claimed and fire.
+    /// A run waits for the earlier runs of its job that may have been sent, so it starts only once all of these are known; the retry of an
+    /// earlier run goes first, even if it is due later. Returns `None` if this node's lease has ended by the database's clock, which may
+    /// have stepped ahead: the open runs are then unknown, and the next round tries again.
     async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
@@ -188,7 +188,7 @@ impl AdoptLoop {
             }
             if std::mem::take(&mut is_first) {
                 // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
-                let over: Vec<Over> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
+                let over: Vec<EndedLease> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
                 self.shared.membership.adopted(&over);
                 self.begin(held).await;
             }
@@ -207,8 +207,8 @@ impl AdoptLoop {
         Ok(Some(taken_over))
     }
 
-    /// Lets runs start. The first jobs with runs under ended leases, nearly always all of them, have been announced; the tick holds back the
-    /// runs of the other such jobs until they are announced too.
+    /// Lets runs start. The first page of jobs with runs under ended leases has been announced, which is nearly always all of them. The
+    /// tick holds back the runs of the remaining jobs until these are announced too.
     async fn begin(&mut self, held: &Held) {
         self.shared.note_adopted();
         if self.adopted != Some(held.token) {
@@ -233,7 +233,7 @@ impl AdoptLoop {
         }
         let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
-        // This node may have handed them over to the dead one. Those that its memory still has from that time must not start.
+        // This node may have handed these runs over to the dead one. Runs that have been in its memory since then must not start.
         let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
         shared.departing.came_back(back, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
@@ -269,7 +269,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Restores the places of runs that no executor has but that have begun: a retry, or a shard of a broadcast that is under way.
+    /// Restores the places of runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
     async fn restore(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
@@ -289,7 +289,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Calls the roll for running runs of this node that are not in its memory: they were adopted, and the answer was lost.
+    /// Calls the roll for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_missing(&mut self, held: &Held) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
@@ -318,8 +318,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Has the gates free the places of runs that awaited their children and have ended: such a run ends with its last child, on whichever
-    /// node that was.
+    /// Has the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
+    /// have ended on another node.
     async fn look_after_awaiting(&self, held: &Held) -> Result<(), StoreError> {
         let known = self.shared.awaiting.all();
         if known.is_empty() {
@@ -339,14 +339,14 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Starts the roll call for runs that may have been sent; none of them is a stray from here on. `from` has the lease under which each
-    /// may have been sent, if that is known.
+    /// Starts the roll call for runs that may have been sent; none of them is a stray from here on. `from` has the lease under which a run
+    /// may have been sent, if that lease is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
         let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
         let called = self.roll_call(runs, from).await;
         if called.is_err() {
-            // A result may have come meanwhile, and the next attempt may be here by now: that attempt stays.
+            // A result may have arrived meanwhile, and the run's next attempt may be in memory by now: that attempt stays.
             for (run, attempt) in attempts {
                 self.shared.in_memory.forget_through(run, attempt);
             }
@@ -367,7 +367,7 @@ impl AdoptLoop {
         let mut witnesses =
             shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
-            // A session that is still open has not been heard later than now.
+            // The store returns an open session as heard until its lease ends, which may be ahead: it was not heard later than now.
             session.last_seen_at = session.last_seen_at.min(now);
             // An executor that died on this host while no node saw it has no runs, like one that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
@@ -377,7 +377,7 @@ impl AdoptLoop {
             let from = from.get(&run.id).copied();
             Some(CalledRun { ready: Ready::new(run, definition), from })
         });
-        // Read after the adoption, which raised the epochs: a node that acted under the earlier ones is fenced.
+        // The nodes are read after the adoption, which raised the epochs of the dead ones: their earlier epochs are fenced.
         let over = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
         Ok(Some(Event::RollCall(called.collect(), witnesses, over)))
     }
@@ -388,7 +388,7 @@ impl AdoptLoop {
             return Ok(());
         }
         let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
-        // Whatever this node has sent under its lease is in its memory until it ends: these runs were not sent, marked or not.
+        // A run that this node has sent under its lease is in memory until it ends, so these runs were not sent, even if they are marked.
         let marked: Vec<(RunId, i32)> =
             overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
         if !marked.is_empty() {
@@ -405,9 +405,9 @@ impl AdoptLoop {
     }
 }
 
-/// The ended leases under which runs that were due at this instant may have been sent. Runs that came due after the end of a node's last
-/// lease were not sent under it, unless the clock has stepped back since: then the node may have taken another lease, which ends before the
-/// instants of runs that it had sent. In this case one of its streams is known to have been open for longer.
+/// The ended leases under which runs that were due at this instant may have been sent. A run that came due after the end of a node's last
+/// lease was not sent under it, unless the clock has stepped back since: the node may then have taken another lease that ends before the
+/// instants of runs that it had sent. In this case the row of one of its streams shows that the stream was open for longer.
 fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestamp) -> Vec<LeaseToken> {
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));
@@ -432,7 +432,7 @@ fn batches(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
 }
 
 /// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,
-/// and the rows of broadcasts under way, which their shards stand for.
+/// and the rows of broadcasts in progress, whose shards are listed instead.
 fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
     let open = adopted.into_iter().filter(|adopted| match adopted.run.status {
         RunStatus::Pending => true,

@@ -120,8 +120,8 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
-    /// Whether the database has lost the last write of this node: the lease ends earlier there than this node had written. A late renewal
-    /// moves the end back by a tenth of the lease at most.
+    /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A renewal that
+    /// is stored late, after a newer one, moves the end back by a tenth of the lease at most.
     fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);
@@ -148,7 +148,7 @@ impl BeatLoop {
     async fn report(&mut self) -> Result<(), StoreError> {
         let shared = &self.shared;
         let token = shared.membership.token();
-        if shared.config.claim_strategy.counts() && self.beats.is_multiple_of(COUNT_BEATS) {
+        if shared.config.claim_strategy.depends_on_load() && self.beats.is_multiple_of(COUNT_BEATS) {
             self.counted = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
             shared.claims.counted();
         }
@@ -184,8 +184,8 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// Passes the stops that operators have ordered to the dispatcher within a beat. If its queue is full, it gets them with the next beat:
-    /// the renewal of the lease does not wait for it.
+    /// Passes the stops that operators have ordered to the dispatcher within a beat. A dispatcher whose queue is full gets them with the
+    /// next beat, so that the renewal of the lease does not wait for it.
     fn heed_switches(&self) {
         let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
@@ -259,8 +259,8 @@ pub enum StartError {
     Store(#[from] StoreError),
 }
 
-/// Takes the node's lease at start. If a node with this name lives, it waits for that lease to end; if the lease is renewed meanwhile,
-/// another server really has the name. An adopter raises the epoch of a dead node, which does not extend its lease.
+/// Takes the node's lease at start. If a lease of this name still runs, waits for it to end; if that lease is renewed meanwhile,
+/// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.)
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
     let mut seen: Option<Timestamp> = None;
@@ -268,7 +268,7 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
-                // Executors that no server answers stop their runs long before they count as lost: rows this much out of date do no harm.
+                // An executor that no server answers stops its runs long before it counts as lost: rows this much out of date do no harm.
                 let spare = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(
                     Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)
@@ -360,7 +360,7 @@ mod tests {
         lifecycle.hard.cancel();
     }
 
-    /// The database's clock steps back by a minute: jobs are quiet until it is where it was, and no fire comes twice.
+    /// The database's clock steps back by a minute: jobs do not fire until it has caught up, and no fire runs twice.
     #[tokio::test]
     async fn a_clock_that_steps_back_makes_jobs_quiet() {
         let (started, step_ms) = (Instant::now(), Arc::new(AtomicI64::new(0)));

@@ -22,7 +22,7 @@ pub struct DatabaseTrouble {
 pub struct Regression {
     /// When that was found.
     pub found_at: Timestamp,
-    /// How much time was lost at least, by this node's own row; `None` if the row does not even have its lease.
+    /// The minimum time that was lost, by this node's own row; `None` if even the node's lease is missing from the row.
     pub by: Option<Duration>,
 }
 

@@ -17,12 +17,12 @@ pub(crate) struct Departing(Mutex<DepartingRuns>);
 
 #[derive(Debug, Default)]
 struct DepartingRuns {
-    /// When each is due, and the handover with which it went; `None` for a run that does not come back.
+    /// The instant at which each run is due, and its handover; `None` for a run that does not come back.
     runs: HashMap<RunId, (Timestamp, Option<HandoverNumber>)>,
     last: HandoverNumber,
 }
 
-/// A handover of runs; a later one is greater.
+/// The number of a handover of runs; a later handover has a greater one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HandoverNumber(u64);
 
@@ -38,8 +38,8 @@ impl Departing {
         }
     }
 
-    /// Like [`begin`](Self::begin), for runs that the dispatcher forgets as they go while the ring may still have them: they never come
-    /// back, because a run from the ring could not be distinguished from one that was taken over.
+    /// Like [`begin`](Self::begin), for runs that the dispatcher forgets while the ring may still have them. They never
+    /// [come back](Self::came_back), because a run from the ring could not be distinguished from one that this node has taken over again.
     pub(crate) fn begin_for_good(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         self.lock().runs.extend(runs.into_iter().map(|(run, due_at)| (run, (due_at, None))));
     }
@@ -57,7 +57,7 @@ impl Departing {
         self.lock().last
     }
 
-    /// Removes runs that this node has taken over from other nodes, if they had gone with handover `last` or an earlier one.
+    /// Removes runs that this node has taken over from other nodes, unless a handover after `last` has them.
     pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
         let mut known = self.lock();
         for run in runs {

@@ -1,5 +1,5 @@
-//! Leaving: a server that is asked to stop hands its jobs over to the others while it still works, then its unsent runs, and gives back its
-//! lease last. So a rolling restart makes no fire late.
+//! Leaving: a server that is asked to stop first hands its jobs over to the others while it still works, then its unsent runs, and gives
+//! its lease back last. So a rolling restart makes no fire late.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use rondel_core::error_chain::chain;
 /// How long jobs are handed over while everything still runs: long enough for a job that fires each second to be idle once.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 const PAUSE: Duration = Duration::from_millis(100);
-/// The pause between rounds once nothing is sent any more and only runs at executors are waited for.
+/// The pause between rounds once nothing more is sent and the server only waits for runs at executors.
 const LAST_PAUSE: Duration = Duration::from_millis(200);
 
 pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Duration) {
@@ -98,7 +98,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         let wake = (Instant::now() + LAST_PAUSE).min(end);
         match tokio::time::timeout_at(wake, &mut drained).await {
             Ok(_) => {
-                // Jobs that the last run held back go too.
+                // Jobs that had to stay until the last run ended go too.
                 give_the_rest(shared).await.ok();
                 return true;
             }

@@ -16,7 +16,7 @@ use crate::clock::Clock;
 
 /// Maximum age of a reading with which fires are claimed.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(2);
-/// A window still counts for this long after its end: a server that was away finds fires that were inside of it.
+/// A window still counts for this long after its end, because a server that was away still finds fires that were due inside of it.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
 /// The windows of all tenants, without those that ended long ago.
@@ -104,7 +104,7 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-    /// How many windows are known, and so many milliseconds after a reading, when one was planned in between.
+    /// The number of windows known at a reading and `millis` later, when one window was planned in between.
     async fn known_after(millis: i64) -> (usize, usize) {
         let micros = Arc::new(AtomicI64::new(1));
         let boot = Arc::clone(&micros);

@@ -12,7 +12,7 @@ use rondel_store::cluster::{Node, NodeReport};
 
 use crate::clock::Boot;
 
-/// Executors that connect within this time after the end of a node's lease still receive its fence. An older trigger cannot be on its way
+/// Executors that connect within this time after the end of a node's lease still receive its fence. An older trigger cannot be in flight
 /// any more.
 const FENCED_FOR: Duration = Duration::from_secs(3600);
 /// Maximum number of fences in one welcome.
@@ -35,10 +35,10 @@ pub(crate) struct Membership {
     is_given_back: AtomicBool,
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
-    adopted: RwLock<Vec<Over>>,
+    adopted: RwLock<Vec<EndedLease>>,
     /// Since when the lease holds without a gap, by the boot-time clock.
     held_since: AtomicI64,
-    /// Whether there was such a gap after the node's start.
+    /// Whether the lease has had a gap since the node's start.
     had_gap: AtomicBool,
     /// How long this node may be without an answer before it counts as cut off, in microseconds.
     cut_off_after: i64,
@@ -51,7 +51,7 @@ pub(crate) struct Membership {
 }
 
 /// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
-pub(crate) type Over = (NodeId, Timestamp);
+pub(crate) type EndedLease = (NodeId, Timestamp);
 
 /// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
 const UNSETTLED: Duration = Duration::from_secs(30);
@@ -93,7 +93,7 @@ impl Membership {
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
         self.until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
-        // Of this and [`give_back`](Self::give_back), whichever comes second sees the other.
+        // Whichever of this and [`give_back`](Self::give_back) runs second sees what the other has written.
         if self.is_given_back.load(Ordering::SeqCst) {
             self.end();
         }
@@ -138,8 +138,8 @@ impl Membership {
     }
 
     /// Whether this node is [cut off](Self::cut_off_after) from the database, or was within the last `length`. Other nodes may have been
-    /// cut off too: they could not store which executors they heard, and the rows show these as silent for longer than they were. A node
-    /// that is alone knows which executors it heard.
+    /// cut off too. They could not store which executors they heard, so the rows show executors as silent for longer than they were. A
+    /// node that is alone knows which executors it heard.
     pub(crate) fn was_cut_off_within(&self, length: Duration) -> bool {
         if self.nodes().len() < 2 || mutant::on(Mutant::OldRowsCount) {
             return false;
@@ -169,7 +169,7 @@ impl Membership {
     }
 
     /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
-    pub(crate) fn adopted(&self, over: &[Over]) {
+    pub(crate) fn adopted(&self, over: &[EndedLease]) {
         let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
         over.clone_into(&mut adopted);
     }
@@ -185,8 +185,8 @@ impl Membership {
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
-    /// The homes other than this node whose jobs it may claim if the strategy assigns them to it: the empty home, and dead nodes whose open
-    /// runs are known here. While a job's open runs are still to be taken over, it could run twice at the same time.
+    /// The other homes whose jobs this node may claim if the strategy assigns the jobs to it: the empty home, and dead nodes whose open
+    /// runs are known here. A job that is claimed before its open runs are taken over could run twice at the same time.
     pub(crate) fn claimable_homes(&self, now: Timestamp) -> Vec<NodeId> {
         let (this, nodes) = (self.token().node, self.nodes());
         if !nodes.iter().any(|node| node.id == this && node.takes_jobs(now)) {
@@ -214,7 +214,7 @@ impl Membership {
         self.nodes().iter().filter(|node| node.takes_jobs(now)).map(seat).collect()
     }
 
-    /// For how long the nodes that take jobs have been the same.
+    /// How long the set of nodes that take jobs has been the same.
     pub(crate) fn seated_for(&self, now: Timestamp) -> Duration {
         now.since(self.seated.read().unwrap_or_else(PoisonError::into_inner).0)
     }
@@ -233,9 +233,9 @@ impl Membership {
     }
 
     /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and all that have been dead for
-    /// two leases. After a gap in this node's own lease (the database was away, or the node slept) the others get the time of a lease to
-    /// come back first: they were cut off too.
-    pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<Over> {
+    /// two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the time of a
+    /// lease to come back, because they may have been cut off too.
+    pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
         let had_gap = self.had_gap.load(Ordering::Acquire);
@@ -269,7 +269,7 @@ pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
 }
 
 /// A node that is leaving, or switched off, inherits only if no other node can.
-fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<Over> {
+fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
@@ -388,7 +388,7 @@ mod tests {
         membership.adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
         membership.saw_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
         assert_eq!(membership.claimable_homes(now), [NodeId::new(0), NodeId::new(2)]);
-        // It came back, and its lease ended anew: what it has open by now was not taken over.
+        // Node 2 came back, and its lease ended again: the runs that it opened since were not taken over.
         membership.saw_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
         assert_eq!(membership.claimable_homes(now), [NodeId::new(0)]);
         let mut switched = node(1, 100);

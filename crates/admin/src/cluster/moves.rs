@@ -1,7 +1,7 @@
 //! Moves jobs to other homes: those that the strategy assigns to a node that joined, and all jobs of a node that leaves or is switched off.
 //!
-//! The home itself hands a job over, in one transaction with those of its runs that were not sent. A job with any other open run stays
-//! until that has ended, so that no runs overlap. The new home knows the next fire before it is due.
+//! The home itself hands a job over, in one transaction with the job's unsent runs. A job with any other open run stays until that run has
+//! ended, so that no runs overlap. The new home knows the next fire before it is due.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use crate::background::{Background, TickError};
 use crate::cluster::Held;
 use crate::node::Shared;
 
-/// When in each second jobs move: the runs of the whole second have mostly ended by then, and those of the next are not yet at the
-/// dispatcher. A job that is busy at the first moment may be idle at the second.
+/// When in each second jobs move. By then most runs that were due at the whole second have ended, and the runs of the next second are not
+/// at the dispatcher yet. A job that is busy at the first moment may be idle at the second.
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its moment a round may begin another transaction.
 const ROUND_MAX: Duration = Duration::from_millis(100);
@@ -27,7 +27,7 @@ const ROUND_MAX: Duration = Duration::from_millis(100);
 const LEAD: Duration = Duration::from_millis(650);
 /// Only runs that are due at least this long after their transaction begins go: an earlier one may have been marked …
 const MARKED_AHEAD: Duration = Duration::from_millis(250);
-/// … or sent, which it is at most `send_ahead` before its instant: this much is added to that.
+/// … or sent. A run is sent at most `send_ahead` before its instant; this margin is added to that.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE: u32 = 2_000;
 /// How many jobs one round looks at, and how many one transaction moves.
@@ -44,7 +44,7 @@ pub(crate) struct MoveLoop {
     /// How many rounds to skip, and how many the next unsuccessful round adds.
     skip: u32,
     next_skip: u32,
-    /// The nodes among which the jobs were distributed when none was misplaced any more, and when that was.
+    /// The nodes among which the jobs were distributed when a round last left none misplaced, and the instant of that round.
     settled: (Vec<NodeId>, Timestamp),
 }
 
@@ -126,8 +126,8 @@ impl MoveLoop {
     }
 
     /// Why jobs are to move now, if any are. Jobs are redistributed only once the nodes have been the same for two leases, so that a node
-    /// that restarts moves nothing. With the same nodes they are redistributed again after a while if the strategy counts recent fires,
-    /// which change.
+    /// that restarts moves nothing. If the strategy counts recent fires, which change, jobs are redistributed from time to time even among
+    /// the same nodes.
     fn why(&self, now: Timestamp) -> Option<Why> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {
@@ -135,7 +135,8 @@ impl MoveLoop {
         }
         let is_stable = membership.seated_for(now) >= self.shared.config.lease * 2;
         let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.settled);
-        let is_new = takers(&membership.seats(now)) != *among || strategy.counts() && now.since(*at) >= HALF_LIFE;
+        let is_new =
+            takers(&membership.seats(now)) != *among || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
         (strategy.rebalances() && is_stable && is_new).then_some(Why::Shares)
     }
 }
@@ -175,7 +176,7 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     if seats.is_empty() {
         return Ok(Round::default());
     }
-    if strategy.counts() || strategy == ClaimStrategy::Default {
+    if strategy.depends_on_load() || strategy == ClaimStrategy::Default {
         count_loads(shared, &mut seats, now).await?;
     }
     let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
@@ -183,7 +184,7 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     let going: Vec<(JobId, NodeId)> = match why {
         Why::Shares => strategy.misplaced(this, &jobs, &seats),
         Why::Leaves => {
-            let homes = strategy.give_away(&jobs, &seats);
+            let homes = strategy.deal_on_leave(&jobs, &seats);
             jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
         }
     };
@@ -223,7 +224,7 @@ async fn give(
         })
         .collect();
     shared.departing.begin(runs.iter().copied());
-    // Nothing starts these runs from here on. Those that came due while a slow database was read may have been started before.
+    // Nothing starts these runs from here on. Runs that came due while a slow database was read may have started already.
     let not_before = match may_go {
         MayGo::NotYetDue => shared.clock.now() + started_ahead(shared),
         MayGo::AllBut(_) => Timestamp::EPOCH,
@@ -295,7 +296,7 @@ mod tests {
         let moments: Vec<Timestamp> = [0, 199, 200, 250, 300, 999].map(|ms| next_moment(at(ms))).into();
         assert_eq!(moments, [at(200), at(200), at(300), at(300), at(1_200), at(1_200)]);
         for moment in MOMENTS {
-            // A fire at the next whole second may go, and no transaction begins when the tick has read it.
+            // A run that is due at the next whole second may go, and no transaction begins after the tick has read it.
             assert!(moment + LEAD < Duration::from_secs(1));
             assert!(moment + ROUND_MAX < Duration::from_millis(500));
         }

@@ -1,6 +1,6 @@
 //! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in
-//! this one's name, or they were dropped with a lease. Each look reads a few pages of keys alone, from where the last look ended, so that
-//! it gets to every run, however many wait in memory.
+//! this one's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so
+//! that every run is reached, however many wait in memory.
 
 use std::time::Duration;
 
@@ -95,7 +95,7 @@ impl Strays {
         let mut overdue = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         overdue.retain(|run| run.status == RunStatus::Pending && is_own(run));
-        // Read after the rows: a run that came here meanwhile may have been marked and sent since.
+        // Memory is read after the rows: a run that came into memory meanwhile may have been marked and sent since.
         let missing = shared.in_memory.missing(overdue.iter().map(|run| run.id));
         overdue.retain(|run| missing.contains(&run.id));
         Ok(overdue)
@@ -118,7 +118,7 @@ impl Strays {
         let missing = shared.awaiting.missing(self.running.missing(shared, token, range).await?);
         let mut running = shared.store.runs(&missing).await?;
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
-        // A broadcast that is under way is in no node's memory, only its shards are.
+        // A broadcast in progress is in no node's memory; only its shards are.
         running.retain(|run| run.status == RunStatus::Running && is_own(run) && !run.is_root());
         Ok(running)
     }

@@ -25,7 +25,7 @@ const SET_COUNT_MAX: usize = 20;
 const NAMED_LEN_MAX: usize = 100;
 
 /// Applies the declarations to the jobs; returns the problems of the declarations.
-pub(super) async fn bring_in_line(
+pub(super) async fn reconcile_app(
     node: &Node,
     app: &App,
     living_since: Timestamp,
@@ -122,7 +122,7 @@ async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError>
         left -= 1;
         let done = match node.store().job(app.namespace, &spec.name).await? {
             None => create(node, app, &spec).await,
-            Some(record) => meet(node, app, &record, &spec).await,
+            Some(record) => reconcile_job(node, app, &record, &spec).await,
         };
         match done {
             Err(JobError::Conflict { .. } | JobError::NameTaken | JobError::NotFound) if left > 0 => {}
@@ -159,7 +159,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
     remember(node, &record, spec).await
 }
 
-async fn meet(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
     // Refused even if the job belonged to this app before: the caller who moved it withdrew it from this app's code.
     if record.app != app.id {

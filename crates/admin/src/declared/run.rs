@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 use rondel_store::declarations::DeclaredMark;
 use tokio_util::sync::CancellationToken;
 
-use super::apply::bring_in_line;
+use super::apply::reconcile_app;
 use super::audit::App;
 use super::board::{self, Declaring};
 use crate::background::{Background, TickError};
@@ -105,7 +105,7 @@ impl DeclareLoop {
             return Ok(false);
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
-        let mut problems = Box::pin(bring_in_line(&self.node, &app, living_since)).await?;
+        let mut problems = Box::pin(reconcile_app(&self.node, &app, living_since)).await?;
         problems.extend(online.iter().filter_map(|one| one.declared_set.refusal.clone()));
         problems.sort();
         problems.dedup();

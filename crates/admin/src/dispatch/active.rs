@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::{ExecutorId, Timestamp};
-use rondel_store::ledger::InHand;
+use rondel_store::ledger::RunAtExecutor;
 
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
@@ -17,7 +17,7 @@ pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When it was sent; before that, when the executor was chosen, which is the instant of an at-most-once run's mark.
+    /// When the run was sent. Until then: when its executor was chosen, which is also the instant of the mark of a run that is marked first.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,
@@ -52,8 +52,8 @@ impl Active {
     }
 
     /// What the store is to note about the run. `at` is when it began, was sent, or got its executor.
-    pub(crate) fn in_hand(&self, at: Timestamp) -> InHand {
-        InHand {
+    pub(crate) fn in_hand(&self, at: Timestamp) -> RunAtExecutor {
+        RunAtExecutor {
             run: self.ready.run.id,
             attempt: self.ready.run.attempt,
             executor_id: self.executor,

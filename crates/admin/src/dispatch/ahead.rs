@@ -2,9 +2,9 @@
 //! the handler on time. So the time for writing, transport and reading of a second's triggers passes before that second, and a slow
 //! transport can only make a start later.
 //!
-//! It is for runs that no later event can change: everything that would have to take such a run back from its executor keeps it from being
-//! sent ahead. An edit leaves what is due within a second as it is (`ON_ITS_WAY` in `rondel_core::edit`), so it need not take it back
-//! either. The others are sent at their instants.
+//! Only runs that no later event can change are sent ahead: no later event may require that such a run is taken back from its executor. An
+//! edit leaves runs that are due within a second as they are (`ON_ITS_WAY` in `rondel_core::edit`), so it takes none back either. All other
+//! runs are sent at their instants.
 
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ pub(super) fn lead(d: &Decision<'_>, ready: &Ready) -> Duration {
     }
 }
 
-/// Whether a run that comes between now and this one's instant leaves this one as it is. The place of a run that waits for an executor, a
-/// limit or the answer of an executor depends on the runs that come until then; a later run with the policy *discard* would be skipped for
-/// one that has not begun, and with *cover* it replaces one.
+/// Whether no run that comes before this run's instant can change what is decided about it. The place of a run that waits for an executor,
+/// a limit or an executor's answer depends on the runs that come until then. Under the policy *discard* a later run would be skipped
+/// because of a run that has not begun; under *cover* it replaces that run.
 fn is_certain(ready: &Ready) -> bool {
     let (run, job) = (&ready.run, &ready.definition.job);
     let keeps_order = matches!(job.overlap.policy, OverlapPolicy::Serial | OverlapPolicy::Allow);
@@ -37,19 +37,19 @@ fn is_certain(ready: &Ready) -> bool {
     keeps_order && is_free && is_sent && !ready.is_marked_first()
 }
 
-/// Whether an executor has room for the run ahead of its instant, whichever of them it is routed to: each starts runs on time, and runs
-/// that come until then find slots as well, since a quarter of them is not given away ahead.
+/// Whether the run may be sent ahead to whichever executor it is routed to: each of them starts runs on time and has spare slots. A quarter
+/// of the slots is not used ahead, so that runs that come before the instant find slots as well.
 pub(super) fn has_room(d: &Decision<'_>, ready: &Ready) -> bool {
-    d.state.executors.all_fit(ready, |online| holds_for(d, online, ready) && online.has_spare_slots(d.now))
+    d.state.executors.all_fit(ready, |online| may_be_ahead(d, online, ready) && online.has_spare_slots(d.now))
 }
 
 /// Whether the run may be on this executor's stream before its instant.
 pub(super) fn may_leave(d: &Decision<'_>, online: &Online, ready: &Ready) -> bool {
-    is_certain(ready) && holds_for(d, online, ready)
+    is_certain(ready) && may_be_ahead(d, online, ready)
 }
 
 /// The lease has to hold at the instant: rows that are due after the end of a lease count as never sent under it.
-fn holds_for(d: &Decision<'_>, online: &Online, ready: &Ready) -> bool {
+fn may_be_ahead(d: &Decision<'_>, online: &Online, ready: &Ready) -> bool {
     let due_at = ready.run.due_at;
     let is_under_lease = due_at < d.facts.lease_until || mutant::on(Mutant::AheadOfTheLease);
     is_under_lease && due_at.since(d.now) <= online.ahead_max.min(d.facts.settings.send_ahead)

@@ -33,7 +33,7 @@ pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, 
     let now = d.now;
     d.state.executors.heard(executor, now);
     for job in d.state.probes.answered(executor, number, free, &mut d.state.runs) {
-        look_at_probes(d, job);
+        route_probed(d, job);
     }
 }
 
@@ -41,11 +41,11 @@ pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, 
 pub(super) fn end_probes(d: &mut Decision<'_>) {
     let now = d.now;
     for job in d.state.probes.take_ended(now) {
-        look_at_probes(d, job);
+        route_probed(d, job);
     }
 }
 
-fn look_at_probes(d: &mut Decision<'_>, job: JobId) {
+fn route_probed(d: &mut Decision<'_>, job: JobId) {
     let now = d.now;
     let (mut taken, mut waiting) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {

@@ -23,11 +23,11 @@ pub(crate) struct Facts<'a> {
     pub(crate) boot_micros_at_epoch: i64,
     /// How long this process has run, by the monotonic clock.
     pub(crate) uptime: Duration,
-    /// Whether, within the last `lost_after`, executors may have been heard later than their rows show: the database's clock may have
+    /// Whether rows may show executors as silent for longer than they were: within the last `lost_after` the database's clock may have
     /// stepped ahead, or the database was unreachable, so that other nodes could not store whom they heard.
     pub(crate) rows_may_be_old: bool,
-    /// Like `rows_may_be_old`, but within the last `continue_max`: for runs that keep their place in the order of their job while their
-    /// executor is silent.
+    /// Like `rows_may_be_old`, but within the last `continue_max`: used for runs that keep their place in the order of their job while
+    /// their executor is silent.
     pub(crate) rows_may_be_old_long: bool,
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,
@@ -49,16 +49,16 @@ pub(crate) struct Settings {
     pub(crate) is_single_server: bool,
     pub(crate) lost_after: Duration,
     pub(crate) continue_max: Duration,
-    /// An executor stops a run that continues in silence after this long without an answer from any server.
+    /// After this long without an answer from any server, an executor stops the runs that continue in silence.
     pub(crate) silence_max: Duration,
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,
     pub(crate) overdue_timeout: Duration,
-    /// How many kinds of runs one offer may find impossible to place before it ends.
+    /// An offer ends once it could not place runs of this many kinds.
     pub(crate) look_past: usize,
     /// Maximum number of jobs with parked runs for which one look seeks executors at other nodes.
     pub(crate) seek_jobs: usize,
-    /// How long before its instant a trigger may leave.
+    /// How long before a run's instant its trigger may be sent.
     pub(crate) send_ahead: Duration,
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Effect {
     /// Judge results of runs that this node does not have in memory.
     JudgeForeign(Reporter, Vec<IncomingResult>),
     /// Judge results by the rows of their runs: as far as this node knows, other executors have these runs.
-    JudgeDoubted(Reporter, Vec<IncomingResult>),
+    JudgeUnexpected(Reporter, Vec<IncomingResult>),
     /// Forget these runs: they are not in memory any more.
     Forget(Vec<RunId>),
     /// Forget these runs, unless they have been taken over under a later lease since.
@@ -65,7 +65,8 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Whether the dispatcher may forget this run with the effect: its end is stored, or the standing queries find it again.
+    /// Whether the dispatcher may forget this run because of this effect: the run's end is stored, or the standing queries find the run
+    /// again.
     pub(crate) fn ends(&self, run: RunId) -> bool {
         match self {
             Self::Finish(end) => end.finish.run == run && end.phase_before.is_none(),

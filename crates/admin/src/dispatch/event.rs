@@ -15,8 +15,8 @@ use rondel_store::cluster::Session;
 use rondel_store::ledger::{AttemptEnd, CancelElsewhere, FenceRequest, Finished, LimitName, RelayedAnswer, RunCheck};
 
 use super::active::Phase;
-use super::begin::{Begins, Start};
 use super::ready::{Ready, jitter, lost_detail};
+use super::starts::{Start, StartReports};
 use super::step::Step;
 use crate::registry::OnlineExecutor;
 
@@ -74,9 +74,9 @@ pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
     pub(crate) finished: HashSet<(RunId, i32)>,
     /// Which of the held attempts have begun.
-    pub(crate) begins: Begins,
+    pub(crate) starts: StartReports,
     pub(crate) predecessor: Option<ExecutorId>,
-    /// The predecessor and the processes before it, as far as each proved to succeed the one before; the newest first.
+    /// The chain of predecessors, the newest first, as far back as each process proved that it succeeds the one before it.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
@@ -85,12 +85,12 @@ pub(crate) struct Report {
 pub(crate) struct FenceAnswer {
     /// The newest of the node's leases whose triggers the executor refuses.
     pub(crate) lease: LeaseToken,
-    /// All attempts that it had then, from any node.
+    /// All attempts that the executor had when it answered, from any node.
     pub(crate) held: HashSet<(RunId, i32)>,
-    /// Attempts whose results no server had acknowledged then.
+    /// Attempts whose results no server had acknowledged by then.
     pub(crate) finished: HashSet<(RunId, i32)>,
     /// Which of the held attempts had begun then.
-    pub(crate) begins: Begins,
+    pub(crate) starts: StartReports,
 }
 
 /// A result as it came from an executor.
@@ -202,11 +202,11 @@ pub(crate) enum Event {
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
     /// jobs.
     Begun(LeaseToken),
-    /// The open runs of these jobs are about to be taken over, and follow.
+    /// The open runs of these jobs are about to be taken over; the events with these runs follow.
     Adopting(Vec<JobId>),
     /// The open runs of these jobs are known.
     AdoptedJobs(Vec<JobId>),
-    /// All runs that were open when this lease was taken are known, and those of jobs that have come to this node since.
+    /// All open runs are known: those from before this lease was taken, and those of jobs that have come to this node since.
     Adopted(LeaseToken),
     /// Runs that are to be cancelled, each with the user or part of the server that asked.
     Cancels(Vec<(RunId, String)>),
@@ -214,9 +214,9 @@ pub(crate) enum Event {
     Drops(Vec<(RunId, Reason)>),
     /// Runs that were durably asked to make room for a later one, and the cancel requests to deliver.
     Covered(Vec<RunId>, Vec<(RunId, String)>),
-    /// Servers without a stream to these executors ask which runs they have.
+    /// Servers without a stream to these executors ask which runs the executors have.
     FencesAsked(Vec<FenceRequest>),
-    /// Answers of executors that other servers have stored for this one.
+    /// Executors' answers that other servers have stored for this one.
     FencesRelayed(Vec<RelayedAnswer>),
     /// The home of each limit: the node that counts its runs.
     LimitHomes(Vec<(LimitName, NodeId)>),

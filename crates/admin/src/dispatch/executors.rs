@@ -13,10 +13,10 @@ use rondel_core::{AppId, ExecutorId, Job, NodeId, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 
-use super::begin::{Begin, Begins};
 use super::event::{FenceAnswer, Report, SessionHandle};
 use super::ready::Ready;
 use super::silences::Silences;
+use super::starts::{StartReport, StartReports};
 use crate::registry::OnlineExecutor;
 
 #[derive(Debug)]
@@ -36,7 +36,7 @@ pub(crate) struct Online {
     takes_any: bool,
     slots: usize,
     limit: usize,
-    /// How long before its instant it takes a trigger; zero if it starts each run at once.
+    /// How long before a run's instant it takes the trigger; zero if it starts each run at once.
     pub(crate) ahead_max: Duration,
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
@@ -56,7 +56,7 @@ pub(crate) struct Online {
     /// The attempts that it had, or whose results it had, when it last answered a fence.
     held: HashSet<(RunId, i32)>,
     /// Which of the attempts in `held` had begun.
-    begins: Begins,
+    starts: StartReports,
 }
 
 impl Online {
@@ -71,8 +71,8 @@ impl Online {
     }
 
     /// Whether this run had begun when the executor last answered a fence.
-    pub(crate) fn begin_of(&self, run: &Run) -> Begin {
-        self.begins.get(run.id, run.attempt)
+    pub(crate) fn start_report(&self, run: &Run) -> StartReport {
+        self.starts.get(run.id, run.attempt)
     }
 
     /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other executor.
@@ -133,7 +133,7 @@ impl Online {
         is_full.then_some(Refusal::Full)
     }
 
-    /// Whether it takes a run now, and more than a quarter of its slots are free, and more than one.
+    /// Whether it takes a run now and has spare slots: more than a quarter of its slots are free, and more than one.
     pub(crate) fn has_spare_slots(&self, now: Timestamp) -> bool {
         let free = self.slots.saturating_sub(self.in_flight + self.elsewhere);
         free > (self.slots / 4).max(1) && self.refusal(now).is_none()
@@ -148,7 +148,7 @@ impl Online {
 /// Separates a shared name from its distinguishing suffix; no name contains it.
 const SUFFIX: char = '~';
 
-/// Whether an executor with this obstacle is fit for the run and only cannot take it now.
+/// Whether an executor with this obstacle is fit for the run but cannot take it now.
 pub(crate) const fn is_fit_for_it(kind: ObstacleKind) -> bool {
     matches!(kind, ObstacleKind::Full | ObstacleKind::Busy | ObstacleKind::Silent)
 }
@@ -176,7 +176,7 @@ const LOST_KEPT_FOR: Duration = Duration::from_secs(3600);
 #[derive(Debug, Default)]
 pub(crate) struct Executors {
     online: BTreeMap<ExecutorId, Online>,
-    /// By name, the order in which routers see them; the id distinguishes two processes with one name.
+    /// The executors of each app, in the order in which routers see them: by name. The id distinguishes two processes with one name.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Executors that are not connected here, and when a node last heard them.
     gone: BTreeMap<ExecutorId, Timestamp>,
@@ -230,7 +230,7 @@ impl Executors {
             report,
             fenced: BTreeMap::new(),
             held: HashSet::new(),
-            begins: Begins::default(),
+            starts: StartReports::default(),
         };
         self.online.insert(id, online);
     }
@@ -333,7 +333,7 @@ impl Executors {
         };
         let epoch = online.fenced.entry(answer.lease.node).or_insert(answer.lease.epoch);
         *epoch = answer.lease.epoch.max(*epoch);
-        (online.held, online.begins) = (answer.held, answer.begins);
+        (online.held, online.starts) = (answer.held, answer.starts);
         online.held.extend(answer.finished);
         true
     }
@@ -351,7 +351,7 @@ impl Executors {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready)).collect()
     }
 
-    /// Whether there is an executor that a router may choose for the run, and this holds for each of them.
+    /// Whether there are executors that a router may choose for the run, and `holds` is true of each of them.
     pub(crate) fn all_fit(&self, ready: &Ready, holds: impl Fn(&Online) -> bool) -> bool {
         let mut in_app = self.in_app(ready.run.app);
         in_app.all(|online| holds(online) || !online.is_fit(ready))

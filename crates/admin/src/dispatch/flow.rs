@@ -17,7 +17,8 @@ use super::state::Work;
 use super::step::Step;
 use super::{ahead, assign, place, shadow, switches, waits};
 
-/// Releases every run whose instant has come, or that may be sent or marked ahead of it, once the runs that were open before are known.
+/// Releases every run whose instant has come, or that may be sent or marked ahead of its instant. Releases none before the runs that were
+/// open when the lease was taken are [known](Decision::knows_open_runs).
 pub(super) fn release(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.knows_open_runs() {
@@ -95,7 +96,7 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     work_off(d);
 }
 
-/// Offers freed places to waiting runs, in order. Only event handlers call it: the functions that it calls add to `d.state.work`.
+/// Offers freed places to waiting runs, in order. Only event handlers call it: the functions that it calls add to `d.state.work` instead.
 pub(super) fn work_off(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
@@ -137,17 +138,17 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     None
 }
 
-/// Offers rate limits that may admit their next run by now, and asks for the homes of limits that are not known yet.
+/// Offers places under the rate limits that may admit their next run by now, and asks for the unknown homes of limits.
 pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
-    // A node that takes over another's runs also counts the runs of that node's limits, once it knows those runs.
+    // A node that takes over another node's runs also counts the runs under that node's limits, but only once it knows those runs.
     if !d.state.recovery.is_adopting {
         let to_ask = d.state.limits.take_to_ask();
         if !to_ask.is_empty() {
             d.step(Step::LimitHomes(to_ask));
         }
     }
-    for key in d.state.limits.awake(now) {
+    for key in d.state.limits.limits_to_wake(now) {
         d.state.work.push_back(Work::Offer(key.clone()));
         work_off(d);
         d.state.limits.wait_on(&key, now, &d.state.runs);
@@ -170,7 +171,8 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for its job's earlier runs. The reason is `overlap` if an executor is there.
+/// Ends a run whose queue timeout passed while it waited for its job's earlier runs; a catch-up fire enters the gate again instead. The reason
+/// is `overlap` if an executor is there.
 pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
     let is_served = !d.state.executors.staying(&ready).is_empty();

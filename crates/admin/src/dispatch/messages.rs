@@ -12,9 +12,9 @@ use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::Finished;
 
-use super::begin::instant;
 use super::event::IncomingResult;
 use super::ready::Ready;
+use super::starts::instant;
 
 /// Maximum number of triggers in one message.
 pub(crate) const TRIGGER_BATCH: usize = 500;
@@ -25,8 +25,8 @@ const RESULT_DEPTH_MAX: usize = 50;
 /// How many bits of a fence term hold the epoch of the home's lease.
 const EPOCH_BITS: u32 = 24;
 
-/// The term of the fencing token that a handler gets. It rises when the job's home changes, and when the home takes a new lease, whatever
-/// the home's clock and the ids that it generates do then.
+/// The term of the fencing token that a handler gets. It rises when the job's home changes and when the home takes a new lease,
+/// independently of the home's clock and of the ids that the home generates.
 fn fence_term(ready: &Ready) -> i64 {
     let epoch = ready.run.node_epoch.clamp(0, (1 << EPOCH_BITS) - 1);
     ready.term.saturating_mul(1 << EPOCH_BITS).saturating_add(epoch)
@@ -71,7 +71,7 @@ pub(crate) fn trigger(
         shard_params: shard
             .filter(|shard| !shard.params.is_null())
             .map_or_else(String::new, |shard| shard.params.to_string()),
-        // Measured as it is put on the stream.
+        // Set when the trigger is put on the stream.
         start_in_us: 0,
     }
 }
@@ -193,7 +193,7 @@ pub(crate) fn ack(run: RunId, attempt: i32, finished: &Finished) -> v1::ResultAc
         Finished::Duplicate => Kind::Duplicate,
         Finished::Superseded => Kind::Superseded,
         Finished::Late => Kind::Late,
-        // A report of a run that another executor owns is answered like one of an unknown run.
+        // An end under a lease that no longer owns the run is answered like one of an unknown run.
         Finished::NoSuchRun | Finished::NotOwner => Kind::NoSuchRun,
     };
     v1::ResultAck { run_id: run.get(), attempt, kind: kind.into() }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((depth(texts), depth("7"), depth("]]]]")), (3, 0, 0));
     }
 
-    /// Nothing of it is stored with the shards: the definition of the fire has the parameters of all.
+    /// A shard's own parameters are not stored with it: the definition of its fire has those of all shards.
     #[test]
     fn a_shard_gets_its_own_parameters_over_those_of_its_fire() {
         let shards = json!([{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}, {"name": "all", "params": 7}]);
@@ -270,7 +270,7 @@ mod tests {
         assert_eq!(reported(1, at(999)).1, at(999), "not after the present, where a clock stepped back");
     }
 
-    /// Homes change, a home takes its lease anew, ids go on: every later start has the greater token.
+    /// Every later start has the greater token, whether the home changes, the home takes a new lease, or only the number rises.
     #[test]
     fn a_later_start_has_the_greater_token() {
         let definition = definition(&json!({}));

@@ -8,7 +8,6 @@ mod active;
 mod ahead;
 mod answers;
 mod assign;
-mod begin;
 mod decision;
 mod effect;
 mod ends;
@@ -30,6 +29,7 @@ mod run_loop;
 mod runs;
 mod shadow;
 mod silences;
+mod starts;
 mod state;
 mod step;
 mod streams;
@@ -39,7 +39,6 @@ pub(crate) mod tests_support;
 mod transition;
 pub(crate) mod waits;
 
-pub(crate) use begin::{Begins, Start, instant};
 pub(crate) use event::{
     Answer, CalledRun, Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, SessionHandle,
 };
@@ -47,3 +46,4 @@ pub use executors::given_name;
 pub(crate) use messages::{fence, incoming};
 pub(crate) use ready::{Ready, finish_unsent, jitter};
 pub(crate) use run_loop::DispatchLoop;
+pub(crate) use starts::{Start, StartReports, instant};

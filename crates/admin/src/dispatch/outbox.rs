@@ -60,7 +60,8 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     (sendable, unsent)
 }
 
-/// An at-most-once run whose mark is older than a second may already have been taken for one that died with this node.
+/// Whether the run may still be sent. An at-most-once run whose mark is older than a second may not: it may already count as one that died
+/// with this node.
 fn may_be_sent(active: &Active, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
 }
@@ -76,7 +77,7 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
     }
 }
 
-/// Sends only the runs that the store has marked, each at its instant, which may be a little ahead.
+/// Sends only the runs that the store has marked: at once, or at their instants if these are still ahead.
 pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
     let now = d.now;
     let won: BTreeSet<RunId> = won.iter().copied().collect();
@@ -101,7 +102,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
             d.state.outbox.triggers.entry(executor).or_default().push(*run);
         }
     }
-    place::let_go(d, &gone);
+    place::forget_and_check_rows(d, &gone);
     flow::work_off(d);
     unmark(d, unwanted);
 }
@@ -130,7 +131,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
             gone.push(active.ready);
         }
     }
-    place::let_go(d, &gone);
+    place::forget_and_check_rows(d, &gone);
     flow::work_off(d);
     unmark(d, marks);
 }

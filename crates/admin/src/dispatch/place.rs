@@ -22,8 +22,8 @@ pub(super) fn place_or_park(d: &mut Decision<'_>, ready: Ready) {
 pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
     if ready.token() != d.facts.token {
-        // The run was taken under a lease that has ended: the node that adopts it finds it.
-        let_go(d, &[ready]);
+        // The run was taken under a lease that has ended: the node that adopts the run finds it.
+        forget_and_check_rows(d, &[ready]);
         return None;
     }
     if !d.may_send() {
@@ -60,9 +60,9 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     routing::route(d, ready)
 }
 
-/// Forgets runs that are another node's, or settled, or that the standing queries find again. Until it is known which, they keep their
-/// places in their jobs' order.
-pub(super) fn let_go(d: &mut Decision<'_>, gone: &[Ready]) {
+/// Forgets runs that belong to another node, are settled, or will be found again by the standing queries. They keep their places in their
+/// jobs' order until their rows show which of these is the case.
+pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[Ready]) {
     for ready in gone {
         forget_unsent(d, ready);
         let passed = d.state.gates.again(ready.run.id, &mut d.state.runs);
@@ -92,7 +92,7 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
 fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
     let fit = d.state.executors.staying(&root);
     // Without room in memory for its shards, the run waits as it would for an executor.
-    if fit.is_empty() || !d.facts.in_memory.may_be_cut(&root.run) {
+    if fit.is_empty() || !d.facts.in_memory.may_expand(&root.run) {
         return Some(root);
     }
     // A shard of a broadcast belongs to one executor; shards of a fixed number get theirs when they are routed.

@@ -14,8 +14,8 @@ use rondel_store::ledger::AttemptEnd;
 
 use crate::definitions::Compiled;
 
-/// A run that this server takes up later than this after its instant was late before it had to wait for anything.
-const CAME_LATE: Duration = Duration::from_secs(1);
+/// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
+const LATE_AFTER: Duration = Duration::from_secs(1);
 
 /// A run with the definition that it runs under.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Ready {
     pub(crate) definition: Arc<Compiled>,
     /// When an executor was first looked for.
     pub(crate) tried_at: Option<Timestamp>,
-    /// The instant by which the misfire policy judges how late the run was: when the servers had caught up with it. `None` for a run that a
+    /// When the servers had caught up with the run: the misfire policy judges how late the run was at this instant. `None` for a run that a
     /// server had queued in time.
     pub(crate) taken_up_at: Option<Timestamp>,
     /// How late this server took it up.
@@ -57,25 +57,25 @@ impl Ready {
         }
     }
 
-    /// A run that leaves the ring, with which the servers had caught up at `taken_up_at`.
+    /// A run that leaves the ring. The servers had caught up with it at `taken_up_at`.
     pub(crate) fn released(run: Run, definition: Arc<Compiled>, taken_up_at: Timestamp) -> Self {
         let ready = Self::new(run, definition);
         let taken_up_at = (!ready.is_queued_in_time(taken_up_at)).then_some(taken_up_at);
         Self { taken_up_at, ..ready }
     }
 
-    /// Whether the run was not missed: a server queued it in time and noted its wait, before that server left or died, and its queue
-    /// timeout has not passed.
+    /// Whether a server queued the run in time, as the wait in its row shows, and its queue timeout has not passed. Such a run was not
+    /// missed, even if that server has left or died since.
     fn is_queued_in_time(&self, now: Timestamp) -> bool {
         let has_waited = self.run.waits_for().is_some_and(|what| what != WaitFor::RollCall);
         has_waited && now < self.run.due_at + self.definition.job.queue_timeout
     }
 
     /// The run as the dispatcher takes it up. Its queue time counts from its instant, or from now if this server is late: no executor is to
-    /// blame for a server that was away. A shard's queue time includes that of its broadcast, and an attempt's that of earlier attempts
-    /// that no executor received.
+    /// blame for a server that was away. The queue time of a shard includes that of its broadcast; the queue time of an attempt includes
+    /// that of earlier attempts that no executor received.
     pub(crate) fn taken_up(self, now: Timestamp) -> Self {
-        let is_late = self.run.due_at + CAME_LATE < now && !self.is_queued_in_time(now);
+        let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
         let queued_at = self.queued_at.unwrap_or(from);
         let of_fire = is_late && self.run.attempt == 1 && self.run.parent.is_none();

@@ -2,7 +2,7 @@
 
 use rondel_core::Reason;
 use rondel_store::LeaseToken;
-use rondel_store::ledger::InHand;
+use rondel_store::ledger::RunAtExecutor;
 
 use super::active::{Active, NOTE_AFTER, Phase};
 use super::decision::Decision;
@@ -47,7 +47,8 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
         flow::unpark(d, app);
     }
     seek::seek_elsewhere(d);
-    // Last, when every run that can be sent has been: a run whose wait is noted must be marked before it is sent.
+    // Waits are noted last, after every run that can be sent has been placed: a run whose wait is noted must be marked
+    // before it is sent.
     waits::note_waits(d);
 }
 
@@ -73,7 +74,7 @@ fn note_running(d: &mut Decision<'_>) {
         (active.phase, active.is_named) = (Phase::Noted, true);
         Some(active.in_hand(began_at))
     };
-    let mut noted: Vec<InHand> = d.state.runs.actives_mut().filter_map(note).collect();
+    let mut noted: Vec<RunAtExecutor> = d.state.runs.actives_mut().filter_map(note).collect();
     noted.sort_unstable_by_key(|in_hand| in_hand.run);
     d.effects.extend(noted.chunks(NOTE_BATCH).map(|batch| Effect::Store(Step::NoteRunning(batch.to_vec()))));
 }

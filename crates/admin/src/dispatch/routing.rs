@@ -15,7 +15,7 @@ use super::ready::Ready;
 use super::shadow;
 
 /// An executor that was heard this recently need not be asked whether it is there.
-const HEARD_LATELY: Duration = Duration::from_secs(1);
+const RECENTLY_HEARD: Duration = Duration::from_secs(1);
 
 /// What a router chose for a run.
 pub(super) enum Chosen {
@@ -54,10 +54,10 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
     let online = d.state.executors.fit(&probe.ready);
     if run.only_executor.is_some() {
-        return only(&probe.ready, &online, now);
+        return choose_named(&probe.ready, &online, now);
     }
     if let Some(pump) = &job.pump {
-        return evenly(d, &probe.ready, &online, pump.per_executor);
+        return choose_for_group(d, &probe.ready, &online, pump.per_executor);
     }
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
@@ -89,7 +89,7 @@ fn asks(ready: &Ready) -> Option<Question> {
 
 /// The executor that the caller of the run named, if it takes the run now: no router is asked. Of executors that share the name, the first
 /// that takes the run.
-fn only(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
+fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
         Some(index) => {
@@ -101,7 +101,7 @@ fn only(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
 }
 
 /// A group of a pump job goes to the executor that has the fewest groups of that job.
-fn evenly(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> Chosen {
+fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> Chosen {
     let now = d.now;
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
@@ -139,7 +139,7 @@ fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
     if shadow::is_shadow(&probe.ready) {
         return Answer::Yes;
     }
-    if question(job.route) == Some(Question::There) && online.heard_at + HEARD_LATELY > now {
+    if question(job.route) == Some(Question::There) && online.heard_at + RECENTLY_HEARD > now {
         return Answer::Yes;
     }
     probe.answers.answer(online.session.executor)

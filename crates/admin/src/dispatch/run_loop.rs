@@ -18,7 +18,7 @@ use super::effect::{Effect, Measure, Submission};
 use super::event::{Answer, Event};
 use super::messages::{trigger, triggers};
 use super::outbox;
-use super::results::foreign::Doubt;
+use super::results::foreign::ExpectedFrom;
 use super::state::State;
 use super::step::{DecidedStep, Step};
 use super::transition;
@@ -162,8 +162,10 @@ impl DispatchLoop {
                 }
                 shared.results.refuse(&reporter.session, (run, attempt), &Finished::NoSuchRun);
             }
-            Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results, Doubt::None),
-            Effect::JudgeDoubted(reporter, results) => shared.foreign.offer(&reporter, results, Doubt::ByHome),
+            Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results, ExpectedFrom::Unknown),
+            Effect::JudgeUnexpected(reporter, results) => {
+                shared.foreign.offer(&reporter, results, ExpectedFrom::OtherExecutors)
+            }
             Effect::Forget(runs) => shared.in_memory.forget(runs),
             Effect::ForgetOf(runs) => shared.in_memory.forget_of(runs),
             Effect::Await(runs) => shared.awaiting.admit(runs),

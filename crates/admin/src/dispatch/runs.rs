@@ -67,8 +67,8 @@ impl Timer {
         Self { at, ..self }
     }
 
-    /// Whether the run has waited here for longer than is possible by the clock, which must have stepped back since the run was read.
-    /// Meanwhile an edit may have taken the run's instant to be far ahead, and settled the run.
+    /// Whether the run has waited here for longer than the database's clock allows: the clock must have stepped back since the run was
+    /// read. By that clock the run's instant may have been far ahead again, so that an edit may have settled the run.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
         let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
         uptime.saturating_sub(self.armed_at) > overdue + READ_AHEAD_MAX
@@ -133,12 +133,12 @@ const fn epoch_and_attempt(ready: &Ready) -> (i64, i32) {
     (ready.run.node_epoch, ready.run.attempt)
 }
 
-/// How a run that comes from the ring relates to what waits here of it.
+/// How a run that comes from the ring relates to the copy of it that waits here, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Nothing of it waits here: it is taken in.
     New,
-    /// It replaces what is left here of an earlier attempt or lease, or the same attempt if that still waits for its timer.
+    /// It replaces an earlier attempt, a copy from an earlier lease, or the same attempt if that still waits for its timer.
     Replaces,
     /// It, or a later attempt, waits here already.
     Known,
@@ -147,7 +147,7 @@ pub(crate) enum Arrival {
 /// A run in the table.
 #[derive(Debug)]
 enum Entry {
-    /// In an allocation of its own: a table that has just grown is half empty.
+    /// In an allocation of its own, because a table that has just grown is half empty.
     Open(Box<OpenRun>),
     /// A decision in progress has taken the run out. It puts the run back, hands it on, or ends it.
     Deciding,
@@ -158,7 +158,7 @@ enum Entry {
 enum Hand {
     /// An executor has it, or is about to get it.
     Active(Box<Active>),
-    /// In a roll call: it was sent under a lease that has ended, and an executor may have it.
+    /// In a roll call: it may have been sent under a lease that has ended, so an executor may have it.
     Called(Box<Ready>),
 }
 
@@ -182,7 +182,7 @@ pub(crate) struct OpenRuns {
     /// Those that executors have, by executor.
     by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
     active_count: usize,
-    /// Runs that came into hand, or left it, since this was [asked](Self::take_moved) last.
+    /// Runs that came into hand, or left it, since the last call of [`take_moved`](Self::take_moved).
     moved: Vec<RunId>,
     /// Scheduled runs, by timer and then by planned instant.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
@@ -239,7 +239,7 @@ impl OpenRuns {
         if is_this { self.take(root.id).map(|open| open.ready) } else { None }
     }
 
-    /// The database did not confirm whether these shards of a broadcast are stored.
+    /// Keeps a broadcast until the database confirms whether these shards of it are stored.
     pub(crate) fn wait_for_expansion(&mut self, root: Ready, shards: Vec<Run>) {
         self.unconfirmed.push(root.run.id);
         self.put(root, Stage::Unconfirmed(shards));

@@ -24,7 +24,7 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
     if !is_shadow(&ready) {
         return Some(ready);
     }
-    let (ready, executor) = match is_whole(&ready.run) {
+    let (ready, executor) = match is_unexpanded_root(&ready.run) {
         true => {
             let executors = all_of(d, &ready);
             (ready, executors)
@@ -43,7 +43,7 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
 }
 
 /// Whether the run stands for all shards of its fire.
-const fn is_whole(run: &Run) -> bool {
+const fn is_unexpanded_root(run: &Run) -> bool {
     run.is_root() && run.shard_total.is_none()
 }
 

@@ -8,9 +8,9 @@ use rondel_core::{ExecutorId, Timestamp};
 
 use crate::registry::UnansweredTriggers;
 
-/// How long routing avoids an executor that left a trigger unanswered: this long, twice as long each further time …
+/// How long routing avoids an executor that left a trigger unanswered once; twice as long each further time …
 const PAUSE_MIN: Duration = Duration::from_secs(30);
-/// … and at most this.
+/// … and at most this long.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Executors that left triggers unanswered, until they answer one or are lost.
@@ -24,7 +24,7 @@ struct Silence {
 }
 
 impl Silences {
-    /// Records that the executor's stream is ended, because it has left a trigger unanswered since `since`.
+    /// Records that the executor's stream is ended, because the executor has left a trigger unanswered since `since`.
     pub(crate) fn left_unanswered(
         &mut self,
         executor: ExecutorId,

@@ -20,28 +20,28 @@ const QUEUED_AFTER: Duration = Duration::from_secs(2);
 
 /// Whether the handler of a run has begun, by its executor's report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begin {
-    NotBegun,
+pub(crate) enum StartReport {
+    NotStarted,
     /// At this instant, if the executor reports one.
-    Begun(Option<Timestamp>),
+    Started(Option<Timestamp>),
 }
 
 /// An executor's report of which of its runs have begun.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Begins(HashMap<(RunId, i32), Begin>);
+pub(crate) struct StartReports(HashMap<(RunId, i32), StartReport>);
 
-impl Begins {
+impl StartReports {
     pub(crate) fn of(held: &[v1::RunRef], now: Timestamp) -> Self {
-        let begin = |run: &v1::RunRef| match run.not_begun {
-            true => Begin::NotBegun,
-            false => Begin::Begun(instant(run.started_at_ms, now)),
+        let report = |run: &v1::RunRef| match run.not_begun {
+            true => StartReport::NotStarted,
+            false => StartReport::Started(instant(run.started_at_ms, now)),
         };
-        Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), begin(run))).collect())
+        Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
     }
 
     /// A run without a report counts as begun, which is the safe assumption.
-    pub(crate) fn get(&self, run: RunId, attempt: i32) -> Begin {
-        self.0.get(&(run, attempt)).copied().unwrap_or(Begin::Begun(None))
+    pub(crate) fn get(&self, run: RunId, attempt: i32) -> StartReport {
+        self.0.get(&(run, attempt)).copied().unwrap_or(StartReport::Started(None))
     }
 }
 
@@ -50,7 +50,7 @@ impl Begins {
 pub(crate) struct Start {
     /// The instant, by the server's clock; `None` from executors that do not report it.
     pub(crate) at: Option<Timestamp>,
-    /// The time from the arrival of the trigger to the start.
+    /// The delay between the arrival of the trigger and the start.
     pub(crate) after: Duration,
 }
 
@@ -60,8 +60,8 @@ pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
     (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
 }
 
-/// Why a run that its executor has accepted has not begun, as far as this node knows, and where it waits. `None` until a start and its
-/// report have had time to come. While the executor is not connected here, the run may have begun.
+/// What a run waits for that its executor has accepted and not begun, as far as this node knows, and where it waits. `None` until a start
+/// and its report have had time to come. While the executor is not connected here, the run may have begun.
 pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
     let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
@@ -72,7 +72,7 @@ pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp
         true => (WaitFor::Slot, ObstacleKind::Full),
         false => (WaitFor::Answer, ObstacleKind::Offline),
     };
-    // The row of a broadcast's shard names its executor from the start, and keeps that name.
+    // The row of a broadcast's shard names its executor from its creation, and keeps that name.
     let hand = (!active.ready.is_for_one_executor()).then(|| active.in_hand(active.sent_at));
     let place = WaitPlace::Executor(hand);
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
@@ -96,7 +96,7 @@ mod tests {
         }
     }
 
-    /// Sent at second 10 and accepted, unless changed.
+    /// The wait of a run that was sent at second 10 and accepted; `change` alters the run first.
     fn wait(is_connected: bool, now: i64, change: impl FnOnce(&mut Active)) -> Option<(Option<WaitFor>, bool)> {
         let ready = ready(10, &definition(&json!({})));
         let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(10_000), Phase::Sent);

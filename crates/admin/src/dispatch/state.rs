@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use rondel_core::route::Memories;
 use rondel_core::{ExecutorId, JobId, NodeId, RunId, Timestamp};
 use rondel_store::LeaseToken;
-use rondel_store::ledger::InHand;
+use rondel_store::ledger::RunAtExecutor;
 
 use super::active::Active;
 use super::executors::Executors;
@@ -39,7 +39,7 @@ pub(crate) struct State {
     /// What routers remember.
     pub(super) memories: Memories,
     pub(super) deadlines: Deadlines,
-    /// The newest term of each job under which a run was sent.
+    /// For each job, the newest term under which one of its runs was sent.
     pub(super) terms: HashMap<JobId, i64>,
     /// The waits of runs, as stored in their rows.
     pub(super) waits: Waits,
@@ -52,9 +52,9 @@ pub(crate) struct State {
 pub(crate) struct Outbox {
     /// Those that are sent with the next flush, by executor.
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
-    /// At-most-once runs that are marked with the next flush.
-    pub(super) marks: Vec<InHand>,
-    /// Runs whose instants are still ahead and that are sent then, by instant.
+    /// Runs that are marked with the next flush: at-most-once runs, and runs with a noted wait.
+    pub(super) marks: Vec<RunAtExecutor>,
+    /// Runs that are sent when their instants come, by instant.
     pub(super) ahead: BTreeSet<(Timestamp, RunId)>,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct Pending {
     pub(super) handing: BTreeSet<JobId>,
     /// Runs that are asked to end because a later one takes their place.
     pub(super) covering: BTreeSet<RunId>,
-    /// Unanswered requests that remove marks.
+    /// How many requests to remove marks are unanswered.
     pub(super) unmarking_count: usize,
     pub(super) is_looking_for_lost: bool,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Pending {
 pub(crate) struct Recovery {
     /// The lease of this node under which runs may start, if the open runs of their jobs are known.
     pub(super) begun: Option<LeaseToken>,
-    /// Whether open runs of ended leases are being taken over: how much of shared limits they hold is not known yet.
+    /// Whether open runs of ended leases are being taken over: until that ends, it is not known how much of the shared limits they hold.
     pub(super) is_adopting: bool,
     /// Jobs whose open runs are being taken over: their due runs wait.
     pub(super) adopting: HashSet<JobId>,
@@ -87,7 +87,7 @@ pub(crate) struct Recovery {
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,
     /// The last job for which executors were sought at other nodes.
-    pub(super) sought_to: Option<JobId>,
+    pub(super) last_sought: Option<JobId>,
 }
 
 impl State {
@@ -110,7 +110,7 @@ impl State {
                 relays: Relays::default(),
                 next_look_at: now,
                 next_seek_at: now,
-                sought_to: None,
+                last_sought: None,
             },
             executors: Executors::default(),
             memories: Memories::default(),
@@ -131,7 +131,7 @@ impl State {
         next
     }
 
-    /// Whether no executor has a run and no mark is being removed.
+    /// Whether no executor has a run other than a pump's group, and no mark is being removed.
     pub(crate) fn is_drained(&self) -> bool {
         // Groups of pump jobs have no end of their own: the next server takes them over.
         let waits_for = |active: &Active| active.ready.definition.job.pump.is_none();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, Run, RunId};
 use rondel_store::LeaseToken;
-use rondel_store::ledger::{FenceRequest, InHand, LimitName, NotedWait, RelayedAnswer};
+use rondel_store::ledger::{FenceRequest, LimitName, NotedWait, RelayedAnswer, RunAtExecutor};
 
 use super::ready::Ready;
 
@@ -22,13 +22,13 @@ pub(crate) enum Step {
     /// Fix the total of a broadcast and insert its shards.
     Expand(Box<Run>, Vec<Run>),
     /// Mark runs before they are sent: at-most-once runs, and runs with a noted wait.
-    Mark(Vec<InHand>),
+    Mark(Vec<RunAtExecutor>),
     /// Remove the marks of runs that were not received.
     Unmark(Vec<(RunId, i32)>),
     /// Note that the process of an executor has ended.
     NoteLeft(ExecutorId),
     /// Note as running the runs that take longer than about a second.
-    NoteRunning(Vec<InHand>),
+    NoteRunning(Vec<RunAtExecutor>),
     /// Store what pending runs wait for.
     NoteWaits(Vec<NotedWait>),
     /// Ask runs to make room for a later one of their job.

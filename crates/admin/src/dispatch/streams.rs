@@ -7,12 +7,12 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 
 use super::active::{Active, Phase};
-use super::begin::Begin;
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::event::{Reply, Report, SessionHandle};
 use super::executors::given_name;
 use super::recovery::{fences, lose, roll, unanswered};
+use super::starts::StartReport;
 use super::{flow, outbox};
 use crate::counters::Count;
 use crate::registry::OnlineExecutor;
@@ -21,8 +21,8 @@ use crate::registry::OnlineExecutor;
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
-    // Of two streams only the newer one counts. Only the executor knows which of them is alive: the other one is ended, so that the
-    // executor connects again if that was the live one.
+    // Of two streams only the newer one counts, and the other one is ended. Only the executor knows which of them is alive: if the ended
+    // one was, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.number > session.number => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -66,12 +66,12 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
 }
 
-/// Records the starts that an executor reports in its hello, of the runs that it has.
+/// Records the starts that an executor's hello reports for the runs that it has.
 fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
     for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
-        let Begin::Begun(at) = report.begins.get(run, active.ready.run.attempt) else { continue };
+        let StartReport::Started(at) = report.starts.get(run, active.ready.run.attempt) else { continue };
         active.began(at.unwrap_or(active.sent_at), now);
         if let (Some(_), Some(began_at)) = (at, active.began_at) {
             d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
@@ -109,7 +109,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         unanswered::answers(d, executor);
     }
     for (run, attempt, reply) in replies {
-        // Counted first, because a node that lost its lease has dropped the run by now.
+        // Counted before the run is looked up, because a node that lost its lease has dropped the run by now.
         if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced, _)) {
             tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
             d.count(Count::TriggersFenced, 1);

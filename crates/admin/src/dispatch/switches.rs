@@ -63,7 +63,7 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
 }
 
 /// Applies the switches of executors if they have changed.
-pub(super) fn heed(d: &mut Decision<'_>) {
+pub(super) fn apply_switches(d: &mut Decision<'_>) {
     if d.state.executors.switch_revision != d.facts.switches.revision() {
         d.state.executors.switch_revision = d.facts.switches.revision();
         d.state.executors.switch(&d.facts.switches.executors());

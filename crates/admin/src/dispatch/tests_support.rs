@@ -15,7 +15,7 @@ use crate::gateway::OutgoingStream;
 use crate::metrics::NamespaceCounts;
 use crate::registry::OnlineExecutor;
 
-/// A pending run that is due then.
+/// A pending run that is due at this instant.
 pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
     let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
     Run::new(RunId::new(due_at.as_millis()), of, due_at, Trigger::Cron, (NodeId::new(1), 1))

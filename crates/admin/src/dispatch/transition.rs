@@ -1,9 +1,10 @@
 //! The dispatcher's decisions: what an event means for the open runs.
 //!
-//! [`on`] changes the [`State`] and returns [effects](Effect); it knows no clock, no store and no stream. The [`Facts`] hold what it must
-//! know of the world, and the effects hold what it wants done. An effect that finds a full queue comes back as an event.
+//! [`on`] changes the [`State`] and returns [effects](Effect); it knows no clock, no store and no stream. The [`Facts`] are its input from
+//! outside, and the effects are its requests to the loop. An effect that finds a full queue comes back as an event.
 //!
-//! The functions in the files of this folder decide parts of it. All take a [`Decision`], and none of them waits for anything.
+//! The functions in the other files of this folder decide parts of an event's meaning. All take a [`Decision`], and none of them waits for
+//! anything.
 
 use rondel_core::RunId;
 use rondel_proto::v1;
@@ -25,7 +26,7 @@ use super::{answers, expand, flow, outbox, round, streams, switches, waits};
 /// Decides what an event means.
 pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effect> {
     let mut decision = Decision::new(state, facts);
-    switches::heed(&mut decision);
+    switches::apply_switches(&mut decision);
     decide(&mut decision, event);
     let Decision { state, effects, .. } = decision;
     for run in state.runs.take_decided() {
@@ -111,7 +112,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
     }
 }
 
-/// Handles the events that change which open runs are known: which of them have places at their gates, and whether these are all.
+/// Handles the events that report open runs with their places at gates, and those that report whether all open runs are known.
 fn places_known(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
@@ -148,8 +149,8 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
     }
 }
 
-/// The queue had no room for a request to the store. For the steps without an action here, the next round repeats the request, or the
-/// standing queries find what it was about.
+/// Handles a request to the store for which the queue had no room. A step without an action here needs none: the next round repeats the
+/// request, or the standing queries find its runs.
 fn step_refused(d: &mut Decision<'_>, step: Step) {
     match step {
         Step::Mark(marks) => {

@@ -13,21 +13,21 @@ use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, Timestamp};
 use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
 
-use super::begin::waits_to_begin;
 use super::decision::Decision;
 use super::executors::is_fit_for_it;
 use super::queue::limits::wait_detail;
 use super::queue::noted::Noted;
 use super::ready::{Ready, finish_unsent, waited_ms};
 use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, waits_for_answer};
+use super::starts::waits_to_begin;
 use super::step::Step;
 use super::{ends, switches};
 use crate::metrics::Counted;
 
 /// How long a run must have waited before its wait is stored.
-const NOTE_FROM: Duration = Duration::from_secs(1);
+const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
 /// How long a stored wait is left alone before it is looked at again.
-const NOTE_AGAIN: Duration = Duration::from_secs(5);
+const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How many waiting runs one round looks at, of each kind of wait …
 const LOOK_COUNT_MAX: usize = 1_000;
 /// … and how many waits it stores.
@@ -71,7 +71,7 @@ pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: 
     ends::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
 }
 
-/// Why a run that found no executor by its queue timeout ends.
+/// The reason for the end of a run that found no executor within its queue timeout.
 pub(super) fn unserved(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
@@ -135,10 +135,10 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut known = std::mem::take(&mut d.state.waits.noted);
     let (mut kept, mut changed) = (HashMap::with_capacity(known.len()), Vec::new());
-    for (ready, wait) in waiting_runs(d, now, now - NOTE_FROM, LOOK_COUNT_MAX) {
+    for (ready, wait) in waiting_runs(d, now, now - NOTE_AFTER_WAITING, LOOK_COUNT_MAX) {
         let (run, attempt, token) = (ready.run.id, ready.run.attempt, ready.token());
         let noted = known.remove(&run).filter(|noted| (noted.attempt, noted.token) == (attempt, token));
-        let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN > now);
+        let is_fresh = noted.as_ref().is_some_and(|noted| noted.at + NOTE_AGAIN_AFTER > now);
         if is_fresh || changed.len() >= NOTE_COUNT_MAX {
             kept.extend(noted.map(|noted| (run, noted)));
             continue;
@@ -158,7 +158,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
     }
 }
 
-/// These waits were not stored, for want of room or because the database failed: the next look stores them.
+/// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
 pub(super) fn note_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
@@ -167,7 +167,7 @@ pub(super) fn note_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// From here on these runs are marked before they are sent, because their rows may record that no executor holds them; the row of a run
+/// From here on these runs are marked before they are sent, because their rows may record that no executor holds them. The row of a run
 /// that an executor has accepted names that executor.
 fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
@@ -182,8 +182,8 @@ fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
 }
 
 /// Runs of this lease that have waited since `before` or longer, at most `count` of each kind of wait: the first in turn, not all of a long
-/// queue. Runs that are left in memory from an earlier lease may have been taken over, and their rows describe more than is known of them
-/// here.
+/// queue. Runs that remain in memory from an earlier lease are left out: they may have been taken over, and then their rows show more than
+/// this node knows.
 fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
     let is_old = |since: Timestamp| since <= before;
     let queued = d.state.gates.some_queued(count, &d.state.runs).map(|(ready, ahead)| {
@@ -209,7 +209,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
 enum Wait {
     Known(Box<Detail>),
     Executor,
-    /// For its executor, which has accepted it, to begin it.
+    /// Its executor has accepted the run and has not begun it.
     Begin(Box<(Detail, WaitPlace)>),
 }
 

@@ -14,7 +14,7 @@ pub struct Cursor {
     pub(super) watch: i64,
     /// The last event that the listener received.
     pub(super) number: u64,
-    /// When that event was seen, by which another node finds the position.
+    /// When that event was seen; another node finds the position by this instant.
     pub(super) at: Timestamp,
 }
 

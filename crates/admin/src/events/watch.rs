@@ -1,8 +1,8 @@
 //! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
 //! The watch has no task of its own: a listener that finds the last look a period old makes the next one, and the other listeners share its
-//! events. The state changes only after all reads of a look, without an await in between, so a listener that is dropped during a look loses
-//! nothing for the others.
+//! events. The state changes only after all reads of a look, without an await in between, so no event is lost for the others if that
+//! listener is dropped during the look.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -105,15 +105,15 @@ impl Events {
 impl Listener {
     /// Returns the next events; if there are none, waits until the next look is due and tries once more.
     pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> Next {
-        let next = self.take(store, now()).await;
+        let next = self.take_events(store, now()).await;
         if next != Next::Nothing {
             return next;
         }
         sleep(self.events.until_due().await).await;
-        self.take(store, now()).await
+        self.take_events(store, now()).await
     }
 
-    async fn take(&mut self, store: &dyn Store, now: Timestamp) -> Next {
+    async fn take_events(&mut self, store: &dyn Store, now: Timestamp) -> Next {
         let id = self.events.id;
         let mut state = self.events.state.lock().await;
         if state.looked_at.is_none_or(|at| at.elapsed() >= PERIOD) {
@@ -391,7 +391,7 @@ mod tests {
         switch(&store, Switch::Draining).await;
         let (heard, behind) = names_of(next(&mut one, &store, &clock).await);
         assert_eq!(heard, ["draining"]);
-        assert_eq!(names_of(two.take(&store, behind.at).await).0, ["draining"], "without another look");
+        assert_eq!(names_of(two.take_events(&store, behind.at).await).0, ["draining"], "without another look");
         switch(&store, Switch::Active).await;
         let mut back = events.listen(Some(behind));
         let (from, is_gap) = begun(&next(&mut back, &store, &clock).await);
@@ -414,7 +414,7 @@ mod tests {
         let long_ago = Cursor { at: start.at - Duration::from_secs(60), ..elsewhere };
         assert!(begun(&next(&mut events.listen(Some(long_ago)), &store, &clock).await).1);
         assert!(begun(&next(&mut events.listen(Some(Cursor { number: 1_000, ..behind })), &store, &clock).await).1);
-        // No client listened for long.
+        // No client listened for a long time.
         clock.fetch_add(i64::try_from(CARRY_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
         assert_eq!(names_of(next(&mut first, &store, &clock).await).0, ["gap"]);
         assert_eq!(next(&mut first, &store, &clock).await, Next::Nothing);
@@ -432,11 +432,11 @@ mod tests {
                 state.keep(Timestamp::EPOCH, None, What::Gap);
             }
         }
-        let Next::Events(heard, _) = slow.take(&store, Timestamp::EPOCH).await else { unreachable!() };
+        let Next::Events(heard, _) = slow.take_events(&store, Timestamp::EPOCH).await else { unreachable!() };
         assert_eq!(heard.len(), BATCH, "as many as fit are kept");
         let mut slower = Listener { last_delivered: Some(0), ..slow.clone() };
         events.state.lock().await.keep(Timestamp::EPOCH, None, What::Gap);
-        assert_eq!(slower.take(&store, Timestamp::EPOCH).await, Next::TooSlow);
+        assert_eq!(slower.take_events(&store, Timestamp::EPOCH).await, Next::TooSlow);
         assert!(events.state.lock().await.kept.len() <= KEPT_COUNT);
     }
 }

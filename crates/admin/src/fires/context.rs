@@ -19,7 +19,7 @@ const SILENT_HEARTBEATS: u32 = 3;
 const RUNNING_PAGE_LEN: u32 = 100;
 /// … and the number of pages: with more runs, some holders may be missing.
 const RUNNING_PAGES_MAX: usize = 50;
-/// Number of runs of the parent job among which the one of the same fire is searched.
+/// Number of runs of the parent job that are searched for the one of the same fire.
 const PARENT_RUN_COUNT: u32 = 100;
 
 /// The state of an executor.
@@ -45,7 +45,7 @@ impl State {
 pub(super) struct ContextReader<'a>(pub(super) &'a Node);
 
 impl ContextReader<'_> {
-    /// The context of a run, limited to what callers who may see only these apps may see.
+    /// The context of a run, limited to what a caller with access to these apps may see.
     pub(super) async fn of(&self, run: &Run, within: Option<&[AppId]>) -> Result<Context, StoreError> {
         let mut context = Context::default();
         if run.status.is_terminal() {
@@ -189,7 +189,7 @@ impl ContextReader<'_> {
         Ok(holders)
     }
 
-    /// Of the definitions of these runs, those whose runs a concurrency limit counts.
+    /// Those definitions of these runs that have the concurrency limit with this key.
     async fn counted(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
         let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;

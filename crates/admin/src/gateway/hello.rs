@@ -15,7 +15,7 @@ use tonic::Status;
 use super::{Pass, bounds, message_bounds, proof};
 use crate::apps::{self, AppError};
 use crate::declared::DeclaredSet;
-use crate::dispatch::{Begins, Report};
+use crate::dispatch::{Report, StartReports};
 use crate::host_process;
 use crate::node::Shared;
 use crate::registry::OnlineExecutor;
@@ -155,9 +155,9 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
         unanswered: None,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
-    let begins = Begins::of(&hello.held, now);
+    let starts = StartReports::of(&hello.held, now);
     let (held, finished) = (refs(hello.held), refs(hello.finished));
-    let report = Report { held, finished, begins, predecessor, lineage: lineage.into() };
+    let report = Report { held, finished, starts, predecessor, lineage: lineage.into() };
     Ok(Greeted { online, record, report, declared_set, process })
 }
 

@@ -1,8 +1,8 @@
 //! Which log lines are accepted: an executor writes only into runs that it holds or held recently, and only a bounded
 //! amount into each.
 //!
-//! The run's row names its executor about a second after the start; until then only its home knows. Logs may arrive at
-//! a node other than the home, after the result, and after a retry on another executor.
+//! The run's row names its executor about a second after the start; until then only the run's home knows the executor.
+//! Logs may arrive at a node other than the home, after the result, and after a retry on another executor.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -94,7 +94,7 @@ pub(super) struct LogRights {
 }
 
 impl LogRights {
-    /// Those of these attempts that are not cached as allowed to log.
+    /// The attempts among these that are not cached as allowed to log.
     pub(super) fn unknown<'a>(&self, hands: impl Iterator<Item = &'a Hand>, now: Timestamp) -> Vec<Hand> {
         let is_known = |hand: &Hand| self.good.get(hand).is_some_and(|at| *at + GOOD_FOR > now);
         let mut unknown: Vec<Hand> = hands.filter(|hand| !is_known(hand)).copied().collect();

@@ -46,7 +46,7 @@ pub(crate) struct LogItem {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pending(Arc<(AtomicUsize, Notify)>);
 
-/// One such message; it counts until it is dropped.
+/// A counted log message; it counts until this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct PendingGuard(Pending);
 
@@ -79,7 +79,7 @@ impl Drop for PendingGuard {
     }
 }
 
-/// The logs that wait for the store, in turns of apps and sessions: one executor cannot hold up another app's.
+/// The logs that wait for the store, in turns of apps and sessions, so that one executor cannot delay another app's logs.
 pub(crate) type LogQueue = Arc<TurnQueue<LogItem>>;
 
 pub(crate) fn log_queue() -> LogQueue {

@@ -193,7 +193,7 @@ impl GatewayService {
         pass: &Pass,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let inner = &self.inner;
-        // Numbered on arrival: of two streams of one executor the later one wins, whichever session is stored last.
+        // Streams are numbered on arrival: the later one of an executor's streams wins, even if its session is stored first.
         let number = inner.session_number.fetch_add(1, Ordering::Relaxed) + 1;
         let hello = hello::receive(&mut messages).await.map_err(|status| match status.code() {
             Code::InvalidArgument => inner.refuse(peer, status),

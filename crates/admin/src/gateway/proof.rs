@@ -28,7 +28,7 @@ pub(super) fn hash(secret: &[u8]) -> Option<String> {
 /// the proof, another executor of the same name is not a predecessor.
 ///
 /// A process that was killed before it was welcomed is not the predecessor of the next one, although the server may have recorded runs
-/// under it. It had proved the same predecessor with the same secret, so it is found as another successor of that one.
+/// under it. It had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
     let mut next = predecessor(shared, app, hello).await?;
@@ -88,7 +88,7 @@ fn verdict(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> Verdict {
     }
 }
 
-/// Whether a node has a stream of it.
+/// Whether a node has a stream of the executor.
 async fn is_living(shared: &Shared, id: ExecutorId) -> Result<bool, StoreError> {
     let now = shared.clock.now();
     let silence: Duration = shared.config.heartbeat.saturating_mul(LIVING_HEARTBEATS);

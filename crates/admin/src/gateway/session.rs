@@ -29,7 +29,7 @@ use super::{Inner, LogItem, Pass, log_line};
 use crate::cluster::fences;
 use crate::declared::Declaring;
 use crate::dispatch::{
-    Answer, Begins, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, fence, incoming, instant,
+    Answer, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, StartReports, fence, incoming, instant,
 };
 use crate::host_process;
 use crate::identity::tokens;
@@ -69,8 +69,8 @@ pub(super) struct Session {
 
 impl Session {
     /// Stores the session, reads which leases have ended, welcomes the executor, and notifies the dispatcher, in this order. A node that
-    /// adopts runs asks the executors whose sessions are stored by then; every later one receives the fence in its welcome, also that of
-    /// this node's own lease.
+    /// adopts runs asks the executors whose sessions are stored by then. An executor whose session is stored later receives the fence in
+    /// its welcome, even the fence of this node's own lease.
     pub(super) async fn open(
         inner: &Arc<Inner>,
         greeted: Greeted,
@@ -133,7 +133,7 @@ impl Session {
         stop: CancellationToken,
     ) {
         let mut refusal = None;
-        // Counted by timeouts, not by time passed: a server that was paused still has to read the messages that arrived meanwhile.
+        // Silence is counted in timeouts, not in elapsed time: a server that was paused has yet to read the messages that came meanwhile.
         let mut silent_heartbeats = 0;
         let mut said_goodbye = false;
         let mut recheck =
@@ -215,7 +215,7 @@ impl Session {
             done.send(()).ok();
         });
         drop(inner.events.send(Event::Left(id, handle.number, answer)).await);
-        // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before that is stored.
+        // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let end = StreamEnd { opened_at, reached: shared.sent_until() };
@@ -403,8 +403,8 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
 fn answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
-    let begins = Begins::of(&reply.held, now);
-    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished), begins }
+    let starts = StartReports::of(&reply.held, now);
+    FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished), starts }
 }
 
 fn chunk(chunk: v1::LogChunk) -> LogChunk {

@@ -1,6 +1,6 @@
 //! The streams of one executor to this node share one row in the store. Only the last of them ends it.
 //!
-//! Two hellos of an executor may be on their way to the store at the same time, and it may store the later one first. If the earlier stream
+//! Two hellos of an executor may be in flight to the store at the same time, and the later one may be stored first. If the earlier stream
 //! then ended the row, the row would state that nothing is sent to the executor any more, although the later stream lives: a server that
 //! adopts this node's runs would not ask that executor about them.
 

@@ -35,7 +35,7 @@ pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
 pub enum Descent {
     /// The replacement descends from this token; `None` if it descends from none.
     From(Option<TokenId>),
-    /// The replacement is the next token of the series, and descends from the creator of the replaced token.
+    /// The replacement continues the series of the replaced token, and keeps its parent.
     SameSeries,
     /// The caller's token descends from the one that it wants to replace, and would outlive it.
     Reversed,

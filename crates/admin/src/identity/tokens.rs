@@ -133,8 +133,8 @@ pub(super) async fn admit(
     Ok(Some(principal))
 }
 
-/// Records that a credential was used, if the database takes writes. It is valid either way: while the database takes none, callers can
-/// still read.
+/// Records that a credential was used, if the database takes writes. The credential is valid either way, so that callers can still read
+/// while the database takes none.
 pub(super) async fn record_use(touch: impl Future<Output = Result<(), StoreError>>) {
     if let Err(error) = touch.await {
         tracing::debug!(error = %chain(&error), "the use of a credential was not recorded");

@@ -32,8 +32,8 @@ pub(super) struct Checked {
 }
 
 impl Checked {
-    /// The definition as saved at `now`. A past `at` that is to run at once is moved to this instant, not to that of the check: saving a
-    /// long list takes longer than a fire may be late.
+    /// The definition as saved at `now`. A past `at` that is to run at once is moved to this instant, not to the instant of the check,
+    /// because saving a long list can take longer than a fire may be late.
     pub(super) fn at(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
         spec.run_past_at(just_after(now), before);

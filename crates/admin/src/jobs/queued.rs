@@ -88,7 +88,7 @@ mod tests {
 
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-    /// Two servers, the first of which has the runs of a job that wait for an executor.
+    /// Two servers. The first one has the runs of a job, which wait for an executor.
     struct Pair {
         store: Arc<dyn Store>,
         servers: [Engine; 2],

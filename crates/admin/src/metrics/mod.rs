@@ -35,15 +35,15 @@ pub use xxl::{XxlCall, XxlOutcome};
 /// The metrics of one node since its start.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    /// From the due instant of a scheduled fire to its release.
+    /// The delay between the due instant of a scheduled fire and its release.
     pub(crate) fire_lateness: Histogram,
-    /// From the due instant of a run to its sending.
+    /// The delay between the due instant of a run and its sending.
     pub(crate) run_queue: Histogram,
     /// Duration of handlers.
     pub(crate) run_duration: Histogram,
-    /// From the sending of a run to the executor's acceptance.
+    /// The delay between the sending of a run and the executor's acceptance.
     pub(crate) accepted: Histogram,
-    /// From the sending of a run to the executor's refusal.
+    /// The delay between the sending of a run and the executor's refusal.
     pub(crate) refused: Histogram,
     pub(crate) tick: Histogram,
     pub(crate) scan: Histogram,
@@ -119,7 +119,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
 #[derive(Clone, Debug)]
 pub(crate) struct Counted {
     definition: Arc<Compiled>,
-    /// Whether the run stands for a whole fire of which nothing was ever sent.
+    /// Whether the run stands for a whole fire, no part of which was ever sent.
     is_unsent_fire: bool,
     trigger: rondel_core::Trigger,
     fire_at: Timestamp,
@@ -162,7 +162,7 @@ fn is_whole(run: &Run) -> bool {
 }
 
 impl Metrics {
-    /// Sets the number of runs that executors have, and of those that are due and wait.
+    /// Sets the number of runs that executors have, and the number of runs that are due and wait.
     pub(crate) fn show_runs(&self, active: u64, queued: u64) {
         self.runs_active.store(active, Ordering::Relaxed);
         self.runs_queued.store(queued, Ordering::Relaxed);

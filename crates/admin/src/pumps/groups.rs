@@ -45,7 +45,7 @@ impl Groups {
         self.by_job.retain(|job, _| jobs.contains(job));
     }
 
-    /// The changes from the reports of executors on groups that they had when these were last seen.
+    /// The changes of items in the reports. A report counts only if its executor had the group when the group was last seen.
     pub(super) fn reported(
         &mut self,
         job: JobId,
@@ -61,7 +61,8 @@ impl Groups {
         changes
     }
 
-    /// The reports of groups that were never seen, for one more look: an executor that connects may report before its groups are read.
+    /// The reports of groups that were never seen. They are kept for one more look, because an executor that connects may report before its
+    /// groups are read.
     pub(super) fn unknown(
         &self,
         job: JobId,
@@ -115,7 +116,7 @@ impl Groups {
                 taken: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
-            // A group that was queued when the job was paused, and began all the same, has no cancel request of its own: its root run has.
+            // A group that was queued when the job was paused, but began anyway, has no cancel request of its own; its root run has one.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
             seen.mode = if ends || seen.leaves {
                 GroupMode::Leaves
@@ -165,7 +166,8 @@ impl Groups {
     }
 }
 
-/// Makes groups leave executors that no longer take any, and one group at a time if another executor has fewer.
+/// Makes groups leave executors that no longer take any, and one group at a time leave an executor that has at least two more than
+/// another one.
 fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
     let now = look.now;
     let online = online(shared, look);

@@ -143,7 +143,7 @@ impl PumpLoop {
     /// Whether a job continues to rest.
     fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
         let Some(pump) = &look.job().pump else { return false };
-        // Dryness need not be checked: a pump that is dry was so when its rest began, or its report ends the rest.
+        // Dryness need not be checked: either the pump was dry when its rest began, or the report that it is dry ends the rest.
         let step = |root| look.next_step(pump, root, false);
         let Some(totals) = self.rests.go_on(noticed, look.now, step) else { return false };
         self.totals.insert(look.record.job, totals);

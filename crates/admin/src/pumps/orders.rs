@@ -71,17 +71,17 @@ impl Ordered {
         taken == self.number
     }
 
-    /// Whether this content need not be sent (again): it is what was sent last, and the group has taken that, or may be about to. If the
-    /// group has taken a higher number, that was of an earlier order, when the clock was ahead: it has not taken this one.
+    /// Whether this content need not be sent (again): it equals the content sent last, and the group has taken that order, or may be about
+    /// to. A higher number that the group has taken is from an earlier order, when the clock was ahead: the group has not taken this one.
     pub(super) fn stands_for(&self, content: &Content, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
     }
 }
 
-/// The number of the next order to a group: above `last`, which is this server's, and above the number that the group has taken under this
-/// term, which may be from before a restart and by a clock that was ahead. It is never behind the clock, so that numbers keep rising after
-/// a restart.
+/// The number of the next order to a group. It is above `last`, the last number of this server, and above the number that the group has
+/// taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that numbers
+/// keep rising after a restart.
 pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
     let known = if taken.0 == term { last.max(taken.1) } else { last };
     now.as_millis().max(known + 1)

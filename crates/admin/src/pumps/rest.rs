@@ -1,8 +1,8 @@
 //! Rests of jobs with nothing in progress. The rows of such a job are read again when something is noticed that may concern it, and
 //! otherwise after a while: an idle pump costs nearly nothing.
 //!
-//! Noticed are a report of a group, which each group sends when it begins; the end of an attempt; another definition, home or lease;
-//! executors that come, go, fill up or are switched; and the instant at which the root run begins or ends. Other changes of rows, by
+//! The following is noticed: a report of a group, which each group sends when it begins; the end of an attempt; another definition, home or
+//! lease; executors that come, go, fill up or are switched; and the instant at which the root run begins or ends. Other changes of rows, by
 //! another server or by hand in the database, are found when the rest is over.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +14,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::pumps::PumpJob;
 
-/// How long a job rests: as long as an idle group pauses between reports, each of which ends the rest and lets a new one begin.
+/// How long a job rests: as long as an idle group pauses between two reports, since each report ends the rest and lets a new one begin.
 const LENGTH: Duration = Duration::from_secs(10);
 
 /// The part of a job's state that a look knows without reading its rows.

@@ -35,7 +35,7 @@ pub struct OnlineExecutor {
     pub weight: u32,
     /// How many runs it takes at the same time.
     pub slots: u32,
-    /// How long before its instant it takes a trigger; zero if it starts each run at once.
+    /// How long before a run's instant the executor takes its trigger; zero if it starts each run at once.
     pub(crate) ahead_max: Duration,
     /// How many runs it has, by its last heartbeat.
     pub running: u32,

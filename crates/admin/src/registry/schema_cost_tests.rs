@@ -46,7 +46,7 @@ fn a_recursive_choice_is_bounded_by_steps_and_an_ordinary_one_is_checked() {
     }
 }
 
-/// Doubled by each definition, on the same value.
+/// A schema in which each definition doubles the checks of the same value.
 fn doubling(count: usize, keyword: &str) -> Value {
     let next = |n: usize| json!({"$ref": format!("#/$defs/d{}", n + 1)});
     let mut defs: Map<String, Value> =
@@ -55,7 +55,7 @@ fn doubling(count: usize, keyword: &str) -> Value {
     json!({"$ref": "#/$defs/d0", "$defs": defs})
 }
 
-/// Every shape that was found to multiply its work. None takes long, whatever the parameters are.
+/// The schemas have every shape that was found to multiply the work. None takes long, whatever the parameters are.
 #[test]
 fn no_schema_takes_long_to_compile_or_to_check() {
     let chain = |count: usize| {

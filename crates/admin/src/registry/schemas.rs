@@ -22,7 +22,7 @@ const SHOWN_LEN_MAX: usize = 100;
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The longest complaint, in characters: one about a choice repeats those about its branches.
+/// The longest complaint, in characters: a complaint about a choice repeats the complaints about its branches.
 const MESSAGE_LEN_MAX: usize = 1_000;
 /// Only one check at a time collects errors: each may take as much memory as [`super::schema_cost`] allows.
 static COLLECTING: Mutex<()> = Mutex::new(());
@@ -286,7 +286,7 @@ fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Whether the complaint depends on what a following run receives from its parents, which is there only when it runs.
+/// Whether the complaint is only that `parents` is missing: a run that follows others gets that field when it runs.
 fn is_of_parents(error: &ValidationError<'_>) -> bool {
     error.instance_path().as_str().is_empty() && misses_parents(error)
 }

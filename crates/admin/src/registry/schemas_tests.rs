@@ -86,7 +86,7 @@ fn what_the_executor_fills_in_is_not_judged() {
     ] {
         assert_eq!(complaints(&params), Vec::<String>::new());
     }
-    // A secret beside it excuses nothing.
+    // A secret in one parameter does not excuse the others.
     let beside = complaints(&json!({"mode": secret, "rows": "x"}));
     assert_eq!(beside.len(), 2, "{beside:?}");
 }

@@ -79,7 +79,7 @@ fn month_of(at: Timestamp) -> Timestamp {
 
 /// The range of a report, and how it is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct ReportRange {
     /// Its beginning.
     pub from: Timestamp,
     /// Its end.
@@ -90,7 +90,7 @@ pub struct Stretch {
     pub on_time: Duration,
 }
 
-impl Stretch {
+impl ReportRange {
     /// The number of counts that are read for one owner.
     #[must_use]
     pub fn point_count(&self, kind: PointKind) -> u64 {
@@ -182,7 +182,7 @@ const fn step(kind: PointKind) -> Step {
 ///
 /// # Errors
 /// The store's.
-pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], stretch: Stretch) -> Result<Vec<Row>, StoreError> {
+pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportRange) -> Result<Vec<Row>, StoreError> {
     let step = step(kind);
     let mut made: BTreeMap<(usize, Timestamp), Row> = BTreeMap::new();
     let mut of_owner: BTreeMap<i64, Vec<(usize, Timestamp)>> = BTreeMap::new();
@@ -190,8 +190,8 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], stretch: Stret
         for (owner, from) in &group.owners {
             of_owner.entry(*owner).or_default().push((index, *from));
         }
-        if stretch.period == Period::Total {
-            made.insert((index, stretch.from), Row::new(group, stretch.from));
+        if range.period == Period::Total {
+            made.insert((index, range.from), Row::new(group, range.from));
         }
     }
     let owners: Vec<i64> = of_owner.keys().copied().collect();
@@ -200,20 +200,20 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], stretch: Stret
             kind,
             owners,
             step,
-            from: step.floor(stretch.from),
-            to: stretch.to,
+            from: step.floor(range.from),
+            to: range.to,
             limit: READ_COUNT,
             detail: PointDetail::Whole,
         };
         for point in node.store().points(&query).await? {
-            let at = stretch.period.floor(point.at, stretch.from);
+            let at = range.period.floor(point.at, range.from);
             for (index, from) in of_owner.get(&point.owner).into_iter().flatten() {
                 let Some(group) = groups.get(*index).filter(|_| point.at >= step.floor(*from)) else { continue };
                 made.entry((*index, at)).or_insert_with(|| Row::new(group, at)).add(&point);
             }
         }
     }
-    Ok(made.into_values().map(|row| row.finish(stretch.on_time)).collect())
+    Ok(made.into_values().map(|row| row.finish(range.on_time)).collect())
 }
 
 /// The most frequent messages of failed runs; equal messages of several jobs are joined.

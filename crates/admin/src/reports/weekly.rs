@@ -16,7 +16,7 @@ use rondel_store::rollups::PointKind;
 use tokio_util::sync::CancellationToken;
 
 use super::texts::{Week, sentence};
-use super::{Failure, Group, Period, Row, Stretch, failures, rows};
+use super::{Failure, Group, Period, ReportRange, Row, failures, rows};
 use crate::background::{Background, TickError};
 use crate::jobs::no_channel;
 use crate::node::Node;
@@ -187,10 +187,10 @@ async fn notice(
 ) -> Result<Notice, StoreError> {
     let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
     let groups = [group];
-    let stretch = |from, to| Stretch { from, to, period: Period::Total, on_time: ON_TIME_DEFAULT };
+    let range = |from, to| ReportRange { from, to, period: Period::Total, on_time: ON_TIME_DEFAULT };
     let earlier = from - to.since(from);
-    let this = rows(node, PointKind::Namespace, &groups, stretch(from, to)).await?;
-    let before = rows(node, PointKind::Namespace, &groups, stretch(earlier, from)).await?;
+    let this = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
+    let before = rows(node, PointKind::Namespace, &groups, range(earlier, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from, to, limit: NAMED_COUNT };
     let failed = failures(node, query).await?;
     let week = Week { this: this.first(), before: before.first(), failures: &failed };

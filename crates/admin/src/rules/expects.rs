@@ -30,8 +30,8 @@ impl LookContext<'_> {
     /// Evaluates the due expectations of the namespace's jobs.
     pub(super) async fn look_at_expects(&self, findings: &mut Findings) -> Result<(), StoreError> {
         let store = self.node.store();
-        let looks = store.due_expects(self.namespace, self.now, LOOK_COUNT).await?;
-        let open = store.open_expects(self.namespace).await?;
+        let looks = store.due_expectations(self.namespace, self.now, LOOK_COUNT).await?;
+        let open = store.open_run_expectations(self.namespace).await?;
         let mut seen = SeenRules::default();
         for record in self.due.iter().filter(|(rule, _)| is_expectation(**rule)).flat_map(|(_, records)| records) {
             seen.of(self.record(record.rule, record.spec.clone())).due.push(record.clone());
@@ -190,7 +190,7 @@ pub(super) async fn move_on(
     let Some(version) = store.alert_version(namespace).await? else { return Ok(()) };
     let ids: Vec<JobId> = succeeded.iter().map(|(job, _)| *job).collect();
     let at: HashMap<JobId, Timestamp> = succeeded.iter().copied().collect();
-    let rows = store.expects_of(&ids).await?;
+    let rows = store.expectations_of(&ids).await?;
     let jobs = store.watched_by_id(&ids).await?;
     let mut looks = Vec::new();
     for job in &jobs {

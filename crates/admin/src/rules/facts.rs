@@ -14,7 +14,7 @@ use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, Rule
 
 use crate::node::Node;
 
-/// Runs read beyond the longest streak, so that a later success, which ended a streak, is found.
+/// Number of runs read in addition to the longest streak, so that a later success that has ended the streak is found.
 const BEYOND_STREAK: u32 = 50;
 /// Maximum number of sample runs in a message for one job …
 const SAMPLES_EACH: usize = 3;
@@ -170,8 +170,8 @@ pub(super) fn of_runs(condition: &Condition, newest: &[EndedRun], events: &[RunI
     }
 }
 
-/// The newest runs of a job, followed by older ones from its events: in a flood, one look takes more events than it reads runs, and each of
-/// them counts.
+/// The newest runs of a job, followed by older ones from its events: in a flood, one look takes more events than it reads runs, and each
+/// event counts.
 fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     let known: BTreeSet<RunId> = newest.iter().map(|run| run.run).collect();
     let mut older: Vec<EndedRun> = events

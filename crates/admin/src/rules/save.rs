@@ -82,7 +82,7 @@ pub struct SilenceRequest {
 pub struct DryRun {
     /// The first subjects for which the condition holds.
     pub subjects: Vec<Subject>,
-    /// The number of such subjects, of those that were checked.
+    /// The number of such subjects among those that were checked.
     pub count: u64,
     /// How many subjects were checked; `None` if all were.
     pub looked_at: Option<u64>,

@@ -71,7 +71,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
         );
         return Err(ByHandError::Token(sentence));
     }
-    let known = store.fixed_xxl(Some(app.id), BY_HAND_COUNT_MAX).await?;
+    let known = store.xxl_registered_by_hand(Some(app.id), BY_HAND_COUNT_MAX).await?;
     let is_new = !known.iter().any(|one| one.address == address.as_str());
     if is_new && known.len() >= usize::try_from(BY_HAND_COUNT_MAX).unwrap_or(usize::MAX) {
         return Err(ByHandError::TooMany);
@@ -87,7 +87,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
         left_at: None,
         by_hand_at: Some(now),
     };
-    executor.id = store.fix_xxl(&executor, now).await?;
+    executor.id = store.register_xxl_by_hand(&executor, now).await?;
     Ok(executor)
 }
 
@@ -97,7 +97,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
 /// The store's.
 pub async fn remove_by_hand(store: &dyn Store, app: &App, address: &str) -> Result<bool, StoreError> {
     let text = address.trim().trim_end_matches('/');
-    store.unfix_xxl(app.id, text).await
+    store.unregister_xxl_by_hand(app.id, text).await
 }
 
 async fn is_token_of(node: &Node, app: &App, token: &str) -> Result<bool, StoreError> {

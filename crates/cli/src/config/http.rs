@@ -15,9 +15,9 @@ const SECTION: &str = HttpSettings::SECTION;
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
 /// Event and log streams send something every 15 s; a shorter timeout would end silent ones.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
-/// One caller has at most half of it, which must hold the largest body: a list of jobs.
+/// One caller may use at most half of `body_size`, which must hold the largest body: a list of jobs.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
-/// One caller has at most half of it, which must hold some of the largest answers.
+/// One caller may use at most half of `answer_size`, which must hold some of the largest answers.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {

@@ -293,7 +293,7 @@ pub(super) fn wrong(job: &Value) -> Vec<String> {
     }
 }
 
-/// Whether a cron expression has no instant from now on, as one of 31 February.
+/// Whether a cron expression has no instant from now on, such as one for 31 February.
 fn never_fires(job: &Value) -> bool {
     let text = |field: &str| job["schedule"][field].as_str();
     let cron = text("cron").and_then(|cron| CronExpr::parse(cron).ok());

@@ -237,7 +237,7 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     env
 }
 
-/// Indexed jobs become shards: the program finds its index in a variable of another name.
+/// Indexed jobs become shards. The program finds its index in a variable whose name differs from that in Kubernetes.
 fn shards(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
     let count = job_spec["completions"].as_u64().filter(|count| *count > 1)?;
     if job_spec["completionMode"] == "Indexed" {

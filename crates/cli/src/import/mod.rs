@@ -219,8 +219,9 @@ impl CrontabArgs {
         let (app, zone, executor) = (self.app.as_str(), self.time_zone.as_deref(), self.executor.as_deref());
         let from = shown(&self.file);
         let file = Some(from.as_str()).filter(|_| self.file.as_os_str() != "-");
-        let host = crontab::Host { app, zone, executor, file, prefix: self.name.checked()?, has_user: self.system };
-        let mut found = crontab::read(&read_text(&self.file)?, &host).map_err(Failure::refused)?;
+        let source =
+            crontab::CrontabSource { app, zone, executor, file, prefix: self.name.checked()?, has_user: self.system };
+        let mut found = crontab::read(&read_text(&self.file)?, &source).map_err(Failure::refused)?;
         self.switch.apply(&mut found, "cron");
         finish(&found, &from, &self.report)
     }

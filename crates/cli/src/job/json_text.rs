@@ -14,8 +14,8 @@ pub(super) struct JsonText {
 }
 
 impl JsonText {
-    /// Line and column, counted from 1, of the part that a pointer below the value names; if it does not exist, of the
-    /// innermost value that does.
+    /// The line and column, counted from 1, of the part that a pointer below the value names. If that part does not
+    /// exist, they are those of the innermost value around it.
     pub(super) fn place(&self, pointer: &str) -> (usize, usize) {
         let mut place = self.text.trim_start();
         let path = self.root.split('/').skip(1).chain(pointer.split('/').skip(1));

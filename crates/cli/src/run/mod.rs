@@ -197,8 +197,8 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text for a value that is not printed as JSON, such as how the run came to its executor. Of children and shards it
-/// is only the number: the tree shows them.
+/// The text for a value that is not printed as JSON, such as how the run came to its executor. For children and shards,
+/// it is only their number, because the tree shows them.
 fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),

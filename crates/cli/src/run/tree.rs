@@ -72,7 +72,7 @@ fn branches(depths: &[usize], place: usize) -> String {
     let own = depths[place];
     let mut text = String::new();
     for level in 1..=own {
-        // The branch of this level continues if the next line that is not deeper is exactly on it.
+        // The branch of this level continues if the next line that is not deeper is exactly on this level.
         let goes_on = depths[place + 1..].iter().find(|depth| **depth <= level) == Some(&level);
         text.push_str(match (level == own, goes_on) {
             (true, true) => "├─ ",

@@ -270,7 +270,7 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
         url: config.database.0.clone(),
         secret_keys: secret_key::read_or_make(config, startup_files)?,
         // Shorter than the lease: the locks of a server that stopped in the middle of a transaction must end before
-        // another one takes over.
+        // another server takes over.
         idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
         ..defaults
     };

@@ -1,4 +1,4 @@
-//! Deadlines such as `06:00 Europe/Berlin`: when they are, and from when on a success counts for them.
+//! Deadlines such as `06:00 Europe/Berlin`: their instants, and the earliest planned instant of a run that counts for each.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::cron::{Tz, parse_zone};
 use crate::local;
 use crate::time::Timestamp;
 
-/// A calendar without a day for this long counts as empty.
+/// A calendar that has no day within this many days counts as empty.
 const SEARCH_DAYS: u32 = 400;
 
 /// A time of day in a zone, on some days.
@@ -55,7 +55,7 @@ impl Deadline {
         None
     }
 
-    /// From when on a planned run counts for the deadline at `at`: the same time on the day before.
+    /// The earliest planned instant of a run that counts for the deadline at `at`: the same time on the day before.
     #[must_use]
     pub fn counts_from(&self, at: Timestamp) -> Timestamp {
         let day = local::shown(self.zone, at).date();

@@ -22,7 +22,7 @@ const LOOK_MIN: Duration = Duration::from_secs(2);
 /// Longest wait before an open incident is looked at again.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Within these bounds, the wait is the incident's age divided by this.
-const LOOK_PART: u32 = 20;
+const LOOK_AGE_DIVISOR: u32 = 20;
 /// Maximum number of open incidents of a rule. Further subjects are only counted, in the group.
 const OPEN_MAX: u64 = 10_000;
 
@@ -318,7 +318,7 @@ impl Case<'_> {
         }
     }
 
-    /// When it escalates, unless it already has. An incident that could not be reported escalates too.
+    /// When the incident escalates; `None` if it does not, or already has. An incident that could not be reported escalates too.
     fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
         let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing.contains(&to.channel))?;
         let from = incident.fired_at.unwrap_or(incident.started_at).max(incident.started_at);
@@ -376,7 +376,7 @@ impl Case<'_> {
         let look = match spec.condition.kind() {
             // The rule is checked again within seconds anyway, so the longest wait suffices.
             ConditionKind::Polled => LOOK_MAX,
-            ConditionKind::Events | ConditionKind::Instant => (age / LOOK_PART).clamp(LOOK_MIN, LOOK_MAX),
+            ConditionKind::Events | ConditionKind::Instant => (age / LOOK_AGE_DIVISOR).clamp(LOOK_MIN, LOOK_MAX),
         };
         let mut next = self.now + look;
         if incident.group.is_some() {

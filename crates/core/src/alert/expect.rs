@@ -1,7 +1,7 @@
 //! Expectations of jobs: the alert rule for each, whether it was met, and when it is checked next.
 //!
-//! Each part of a definition's `expect` becomes a rule about that job alone. Jobs with the same expectation share the rule, so that many
-//! misses at once form one group. A check that comes too early does no harm: it only computes when to check next.
+//! Each part of a definition's `expect` becomes a rule that is checked for its job. Jobs with the same expectation share one rule, so that
+//! many misses at once form one group. A check that comes too early does no harm: it only computes when to check next.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// Maximum number of deadlines in one search: of those that one success counts for, or of those that passed while no server ran.
+/// Maximum number of deadlines that one search steps through: deadlines for which one success counts, or that passed while no server ran.
 const DEADLINE_COUNT_MAX: u32 = 1_000;
 
 /// The prefix of the names of rules for expectations.
@@ -36,7 +36,7 @@ words! {
 }
 
 impl ExpectKind {
-    /// Whether open runs are compared with it, rather than the newest success.
+    /// Whether the expectation is checked against open runs rather than against the newest success.
     #[must_use]
     pub const fn is_about_open_runs(self) -> bool {
         matches!(self, Self::LongerThan | Self::Late)
@@ -193,7 +193,7 @@ impl Expectations {
         }
     }
 
-    /// From which planned instant on a success counts, for a check that was due at `look_at`.
+    /// The earliest planned instant of a success that counts, for a check that was due at `look_at`.
     #[must_use]
     pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {

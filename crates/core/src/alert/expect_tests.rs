@@ -48,7 +48,7 @@ fn a_success_moves_the_look_to_the_first_deadline_that_it_does_not_count_for() {
     check_next(&skipped, ExpectKind::SuccessBy, None, "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z");
     check_next(&skipped, ExpectKind::SuccessBy, None, "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z");
     let workdays = by(&json!({"time": "06:00", "weekdays": ["mon", "tue", "wed", "thu", "fri"]}));
-    // A run of Friday morning counts for Friday alone, and so does one of Saturday for no day.
+    // A run of Friday morning counts for Friday only, and a run of Saturday for no day.
     check_next(
         &workdays,
         ExpectKind::SuccessBy,
@@ -91,7 +91,7 @@ fn a_job_is_expected_to_succeed_so_often() {
     let kind = ExpectKind::NoSuccessFor;
     check_next(&often, kind, Some("2026-01-05T04:00:00Z"), "2026-01-05T05:00:00Z", "2026-01-06T06:00:00Z");
     check_next(&often, kind, None, "2026-01-01T05:00:00Z", "2026-01-02T02:00:00Z");
-    // It is overdue already: its incident is looked at more often than this.
+    // The job is overdue already. The next check may be late, because its open incident is checked more often.
     check_next(&often, kind, None, "2026-01-05T05:00:00Z", "2026-01-06T07:00:00Z");
     let check = |newest, now: &str| {
         let now = instant(now);

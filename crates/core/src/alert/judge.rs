@@ -90,8 +90,8 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
     u128::from(free) < bound
 }
 
-/// Whether a fire is part of an incident of its job: the incident names the fire's run, or the fire has ended and its planned instant lies
-/// within the incident or, before it, within the time that the rule looks back over.
+/// Whether a fire is part of an incident of its job: either the incident names the fire's run, or the fire has ended and was planned within
+/// the incident, or within the time before it that the rule looks back over.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,

@@ -452,7 +452,7 @@ fn many_subjects_are_one_group() {
 }
 
 proptest! {
-    /// Whatever is observed in whatever order: between two firing messages of a subject there is a resolved one, and every resolved
+    /// For any observations in any order: between two firing messages of a subject there is a resolved one, and every resolved
     /// one follows a firing one. The numbers of an incident's messages rise by one.
     #[test]
     fn firing_and_resolved_take_turns(

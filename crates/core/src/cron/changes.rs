@@ -1,4 +1,4 @@
-//! The changes of a zone's clock that affect a fire, and how they do, so that users are warned in advance.
+//! The changes of a zone's clock that affect a fire, and their effects, so that users are warned in advance.
 
 use chrono::{DateTime, NaiveDateTime};
 

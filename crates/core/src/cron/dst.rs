@@ -1,8 +1,8 @@
 //! From wall-clock times to instants: what happens to times that a zone's clock skips or shows twice.
 //!
 //! Within a span of one offset, wall-clock times and instants differ by that offset and nothing else. So the search goes
-//! span by span and looks at its neighbours: where the clock was set forward, the times before a span's start were skipped,
-//! a *gap*; where it was set back, the end of one span and the start of the next show the same times, a *fold*.
+//! span by span and checks the neighbours of each span. If the clock was set forward at the start of a span, the times just
+//! before were skipped: a *gap*. If it was set back, the end of one span and the start of the next show the same times: a *fold*.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -1,8 +1,8 @@
 //! Cron expressions of Quartz and of Unix: when a job is due.
 //!
-//! Text is read once into bit sets; asking for the next fire is then a search field by field with carry, in the wall-clock
-//! time of a zone, and a translation of that to an instant by a [`DstRule`]. Nothing here knows what time it is now,
-//! and nothing here knows of start dates, calendars or misfires: that is the business of schedules.
+//! An expression is read once into bit sets. The next fire is searched field by field with carry, in the wall-clock time of
+//! a zone, and a [`DstRule`] translates the result to an instant. Nothing here knows the present, or start dates, calendars
+//! and misfires: these belong to schedules.
 //!
 //! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (`MON-FRI/2` is
 //! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.

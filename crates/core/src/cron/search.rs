@@ -183,13 +183,13 @@ fn seconds((hour, minute, second): Time) -> i64 {
     i64::from(hour * 3600 + minute * 60 + second)
 }
 
-/// The least element that is not below `value`, which is below 64.
+/// The least element that is at least `value`; `value` is below 64.
 fn at_or_above(set: u64, value: u32) -> Option<u32> {
     let rest = set >> value;
     (rest != 0).then(|| value + rest.trailing_zeros())
 }
 
-/// The greatest element that is not above `value`, which is below 64.
+/// The greatest element that is at most `value`; `value` is below 64.
 fn at_or_below(set: u64, value: u32) -> Option<u32> {
     let rest = set & (u64::MAX >> (63 - value));
     (rest != 0).then(|| last(rest))

@@ -211,7 +211,8 @@ fn fires_by_chosen_rules() {
         check("0 30 1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
         check("0 30 1-1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
     }
-    // Once a year or once ever, in the very hour: the second pass lies before a match that is far away.
+    // Only in the repeated hour, once a year or once ever: the second pass comes before the next match on the clock, which is far away or
+    // does not exist.
     for text in ["0 30 1 1 11 ?", "0 30 1 1 11 ? 2026"] {
         check(text, "America/New_York", rule(Gap::Auto, Overlap::Both), autumn, winter, &[first, second]);
         let (text, zone) = (CronExpr::parse(text).unwrap(), Tz::America__New_York);
@@ -299,7 +300,7 @@ proptest! {
         let _ignored = CronExpr::parse(&text).is_ok();
     }
 
-    /// What the crate reads, our reader reads too, and alike.
+    /// Our reader reads everything that the crate reads, and gives the same values.
     #[test]
     fn the_crate_and_our_reader_agree(
         place in 0..QUARTZ.len(),

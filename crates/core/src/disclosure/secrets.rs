@@ -31,7 +31,7 @@ const SECRET_WORDS: &[&str] = &[
 ];
 /// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// The kinds of tokens, which follow the prefix of a token.
+/// The kind of a token, which follows [`TOKEN_PREFIX`].
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_"];
 /// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];

@@ -48,7 +48,7 @@ words! {
 }
 
 words! {
-    /// What can be wrong with a job, and its state: [`JobState::folded`] has those that are folded from its runs.
+    /// The problems and the states of a job. [`JobState::folded`] maps a word to the state that is folded from the job's runs.
     JobState {
         /// Its newest verdict is a failure.
         Failing = "failing",

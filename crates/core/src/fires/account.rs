@@ -21,7 +21,7 @@ pub const FOLD_ABOVE: u64 = 24;
 /// A definition that a job had, or has.
 #[derive(Clone, Debug)]
 pub struct Definition {
-    /// When it was saved: it plans the fires after this instant, up to and including the one at which the next definition
+    /// When it was saved: it plans the fires after this instant, up to and including the instant at which the next definition
     /// was saved.
     pub from: Timestamp,
     /// The definition, compiled with its calendar.

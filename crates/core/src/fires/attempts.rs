@@ -1,4 +1,4 @@
-//! Sentences about a run whose last attempt never began, although an earlier one did, or whose end no executor reported.
+//! Sentences about runs of two kinds: the last attempt never began although an earlier one did, or no executor reported the end.
 
 use super::bilingual::{Bilingual, both, executor_named};
 use crate::reason::Detail;

@@ -88,14 +88,14 @@ impl OtherRun {
 }
 
 /// The run that an answer is about, and how instants are written.
-pub(super) struct Around<'a, F> {
+pub(super) struct RunInContext<'a, F> {
     pub(super) run: &'a Run,
     pub(super) context: &'a Context,
     pub(super) now: Timestamp,
     pub(super) moment: F,
 }
 
-impl<F: Fn(Timestamp) -> String> Around<'_, F> {
+impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     /// What the run waits for if that is not stored with it: an executor, if none takes runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
         let is_executor = !self.context.has_taker && !self.context.executors.is_empty();
@@ -133,7 +133,7 @@ impl<F: Fn(Timestamp) -> String> Around<'_, F> {
         ))
     }
 
-    /// A run that is late without a known wait may have been due before its server was at work.
+    /// A sentence for a run that began late without a known wait, if its server began its work only after the run was due.
     fn late_server(&self) -> Option<Bilingual> {
         let (run, server) = (self.run, self.context.server.as_ref()?);
         let started_at = run.started_at?;

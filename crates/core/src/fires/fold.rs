@@ -4,7 +4,7 @@ use super::account::{Account, Entry, FOLD_ABOVE, Verdict};
 use crate::time::Timestamp;
 
 /// Fires with one verdict that are next to each other.
-pub(super) struct Stretch {
+pub(super) struct ReportRange {
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
     pub(super) count: u64,
@@ -21,7 +21,7 @@ pub(super) struct Fold {
 
 /// A stretch that the next fires may extend.
 struct Open {
-    stretch: Stretch,
+    stretch: ReportRange,
     /// Each instant, while there are few.
     listed: Vec<Timestamp>,
 }
@@ -32,13 +32,13 @@ impl Fold {
     }
 
     /// Adds a stretch that begins after everything before it; `instants` are its fires.
-    pub(super) fn push(&mut self, stretch: Stretch, instants: impl Iterator<Item = Timestamp>) {
+    pub(super) fn push(&mut self, stretch: ReportRange, instants: impl Iterator<Item = Timestamp>) {
         if self.open.as_ref().is_some_and(|open| open.stretch.verdict != stretch.verdict) {
             self.close();
         }
         let (last, count) = (stretch.last, stretch.count);
         let open =
-            self.open.get_or_insert_with(|| Open { stretch: Stretch { count: 0, ..stretch }, listed: Vec::new() });
+            self.open.get_or_insert_with(|| Open { stretch: ReportRange { count: 0, ..stretch }, listed: Vec::new() });
         open.stretch.last = last;
         open.stretch.count += count;
         if open.stretch.count <= FOLD_ABOVE {
@@ -64,11 +64,11 @@ impl Fold {
             return self.add(stretch);
         }
         for at in listed {
-            self.add(Stretch { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
+            self.add(ReportRange { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
         }
     }
 
-    fn add(&mut self, Stretch { first, last, count, verdict }: Stretch) {
+    fn add(&mut self, ReportRange { first, last, count, verdict }: ReportRange) {
         if self.next.is_some() {
             return;
         }

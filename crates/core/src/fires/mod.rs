@@ -1,15 +1,15 @@
 //! The account of fires: what became of each fire that a job's definitions planned in a stretch of time, and why.
 //!
-//! Computed from the definitions, the instants from which they held, and the rows of the ledger. A fire that has a row is
-//! described by it; what has none is described by the definition (removed by a calendar, paused), by the present (planned, not
-//! decided yet) or by the retention. Nothing is read here: the caller brings the [`Facts`].
+//! The account is computed from the definitions, the instants from which they held, and the rows of the ledger. A fire with a
+//! row is described by that row; a fire without one is described by the definition (removed by a calendar, paused), by the
+//! present (planned, not decided yet) or by the retention. Nothing is read here: the caller brings the [`Facts`].
 
 mod account;
 mod attempts;
 mod bilingual;
 mod context;
 mod fold;
-mod speaker;
+mod sentence_writer;
 mod walk;
 mod why;
 

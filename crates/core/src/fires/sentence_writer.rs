@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::account::{Facts, Verdict};
 use super::attempts::{cancel_unconfirmed, last_begun, not_begun};
 use super::bilingual::{Bilingual, both, executor_named, held_back, nothing};
-use super::context::Around;
+use super::context::RunInContext;
 use super::why::About;
 use crate::cron::Tz;
 use crate::job::Job;
@@ -27,14 +27,14 @@ const LATE_FROM: Duration = Duration::from_secs(1);
 const WAIT_FROM: Duration = Duration::from_millis(500);
 
 /// Writes the sentences about the fire of one instant.
-pub(super) struct Speaker<'a> {
+pub(super) struct SentenceWriter<'a> {
     facts: &'a Facts<'a>,
     job: Option<&'a Job>,
     zone: Tz,
     at: Timestamp,
 }
 
-impl<'a> Speaker<'a> {
+impl<'a> SentenceWriter<'a> {
     pub(super) fn new(facts: &'a Facts<'a>, at: Timestamp) -> Self {
         let definition = facts.definitions.iter().rfind(|definition| definition.from < at);
         let job = definition.or(facts.definitions.first()).map(|definition| &definition.job);
@@ -117,9 +117,9 @@ impl<'a> Speaker<'a> {
     }
 
     /// This run with its context, if there is any.
-    fn around<'r>(&'r self, row: Option<&'r Run>) -> Option<Around<'r, impl Fn(Timestamp) -> String + 'r>> {
+    fn around<'r>(&'r self, row: Option<&'r Run>) -> Option<RunInContext<'r, impl Fn(Timestamp) -> String + 'r>> {
         let (run, context) = row.zip(self.facts.context)?;
-        Some(Around { run, context, now: self.facts.now, moment: |at| self.moment(at) })
+        Some(RunInContext { run, context, now: self.facts.now, moment: |at| self.moment(at) })
     }
 
     fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
@@ -150,7 +150,8 @@ impl<'a> Speaker<'a> {
             );
         }
         if row.is_some_and(|row| row.started_at.is_none() && !row.is_root()) {
-            // Its server ended, and not all executors that may have the run have answered, or the one that has it reports no start.
+            // Either the server of the run ended, and an executor that may have the run has not answered yet; or the executor that has the
+            // run reports no start.
             return both(
                 format!("It may be running{}: it was sent, and when it began is not known{}.", on.0, again.0),
                 format!("可能正在执行{}：已发送，尚不知何时开始{}。", on.1, again.1),

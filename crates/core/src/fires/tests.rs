@@ -261,7 +261,7 @@ fn check_why(facts: &Facts<'_>, at: Timestamp, en: &str, zh: &str) {
     assert_eq!((why.sentence(Lang::En), why.sentence(Lang::Zh)), (en, zh));
 }
 
-/// What executors and the server write in English is given in the language of the answer, and no outcome twice.
+/// English messages of executors and the server are translated into the language of the answer, and no outcome is named twice.
 #[test]
 fn the_answer_says_the_message_in_its_language_and_the_outcome_once() {
     let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "UTC"});
@@ -402,7 +402,7 @@ fn definitions(base: i64) -> impl Strategy<Value = Vec<Definition>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// No planned fire without an entry, none twice, and nothing listed that is neither a fire, a row nor a calendar's.
+    /// Each planned fire, each row and each instant that a calendar removes or moves is counted in exactly one entry, and nothing else is.
     #[test]
     fn every_planned_fire_is_told_once(
         definitions in definitions(at("10-07T15:50:00").second()),

@@ -1,7 +1,7 @@
 //! The walk through a range: it is cut where something changes, and each stretch between two cuts is described as a whole.
 
 use super::account::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
-use super::fold::{Fold, Stretch};
+use super::fold::{Fold, ReportRange};
 use crate::local;
 use crate::maintenance::FiresInside;
 use crate::run::Run;
@@ -11,7 +11,8 @@ use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
 use crate::timetable::Applied;
 
-/// Maximum number of instants and days that one account looks at, an instant once for each schedule. The next account covers the rest.
+/// Maximum number of steps of one account. Counting the fires of a stretch or a day is one step; if each instant is walked through, each
+/// search of a schedule for its next instant is one. The next account covers the rest.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The account of a range.
@@ -301,7 +302,7 @@ impl<'a> Walk<'a> {
         instants: impl Iterator<Item = Timestamp>,
     ) {
         self.has_fire |= verdict.is_fire();
-        self.fold.push(Stretch { first, last, count, verdict }, instants);
+        self.fold.push(ReportRange { first, last, count, verdict }, instants);
     }
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::account::{Account, Entry, Facts, Range, Verdict};
-use super::speaker::Speaker;
+use super::sentence_writer::SentenceWriter;
 use super::walk::{Walk, account};
 use crate::run::Run;
 use crate::schedule::just_before;
@@ -66,7 +66,7 @@ impl Why {
     /// This answer for a question that named no instant: the sentence names the fire that it is about.
     #[must_use]
     pub fn about(self, about: About, facts: &Facts<'_>) -> Self {
-        let (en, zh) = Speaker::new(facts, self.at).lead(about);
+        let (en, zh) = SentenceWriter::new(facts, self.at).lead(about);
         Self { about, en: en + &self.en, zh: zh + &self.zh, ..self }
     }
 }
@@ -77,16 +77,16 @@ impl Why {
 #[must_use]
 pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
     let entry = account(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
-    let speaker = Speaker::new(facts, at);
+    let writer = SentenceWriter::new(facts, at);
     let about = About::Instant;
     if let Some(entry) = entry {
-        let (en, zh) = speaker.verdict(&entry.verdict);
+        let (en, zh) = writer.verdict(&entry.verdict);
         return Why { at, about, entry: Some(entry), before: None, after: None, en, zh };
     }
     let mut steps = SEARCH_STEP_COUNT_MAX;
     let before = nearest_before(facts, at, Verdict::is_fire, &mut steps);
     let after = nearest_after(facts, at, &mut steps);
-    let (en, zh) = speaker.nothing(before, after);
+    let (en, zh) = writer.nothing(before, after);
     Why { at, about, entry: None, before, after, en, zh }
 }
 
@@ -94,7 +94,7 @@ pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
 #[must_use]
 pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
     let verdict = Verdict::of_run(run, true);
-    let (en, zh) = Speaker::new(facts, run.fire_at).verdict(&verdict);
+    let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
     Why { at: run.fire_at, about: About::Instant, entry, before: None, after: None, en, zh }
 }
@@ -122,12 +122,12 @@ pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
 /// Why a job has not run so far and will not by itself.
 #[must_use]
 pub fn why_never(facts: &Facts<'_>) -> Why {
-    let (en, zh) = Speaker::new(facts, facts.now).never();
+    let (en, zh) = SentenceWriter::new(facts, facts.now).never();
     Why { at: facts.now, about: About::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
-/// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after it. Rows are
-/// not needed.
+/// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
+/// Rows are not needed.
 #[must_use]
 pub fn nearest(facts: &Facts<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;
@@ -135,8 +135,8 @@ pub fn nearest(facts: &Facts<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     (nearest_before(facts, after_now, |_| true, &mut steps), nearest_after(facts, after_now, &mut steps))
 }
 
-/// Searches the stretches of one definition each, the newest first, and each stretch backwards in growing windows: if a definition fires
-/// often, a small window has its last fire.
+/// Searches the stretch of each definition, the newest first, backwards in growing windows: if a definition fires often, a small window
+/// already has its last fire.
 fn nearest_before(
     facts: &Facts<'_>,
     at: Timestamp,
@@ -181,7 +181,7 @@ fn last_entry(
             None => return found,
         }
     }
-    // What was found may not be the last one.
+    // The steps are used up, so what was found may not be the last one.
     None
 }
 

@@ -8,8 +8,8 @@ use crate::time::Timestamp;
 /// After this time a fire counts half.
 pub const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// The factor by which a store multiplies a count that is younger than each age, for databases that cannot compute powers. [`DECAY_WHOLE`]
-/// is a factor of one; older counts are 0.
+/// Ages and factors, for databases that cannot compute powers: a store multiplies a count by the factor of the first age that the count has
+/// not reached. [`DECAY_WHOLE`] is a factor of one; a count older than all of the ages is 0.
 pub const DECAY_STEPS: [(Duration, u64); 8] = [
     (Duration::from_secs(40), 256),
     (Duration::from_secs(300), 211),

@@ -156,8 +156,8 @@ fn fires_inside() -> impl Strategy<Value = FiresInside> {
 }
 
 proptest! {
-    /// Scanned each second: no fire runs inside, each has one verdict, and after the windows plans are as without them. One
-    /// window may end early.
+    /// If a job is scanned each second, no fire runs inside of a window, each fire has one verdict, and plans after the windows
+    /// are the same as without windows. One window may end early.
     #[test]
     fn nothing_runs_inside_of_windows_and_nothing_is_lost(
         period in 1_i64..25,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::item::{Change, Item, Owner};
 use crate::time::Timestamp;
 
-/// How long an item that the definition no longer has is kept. If it is added again in that time, it keeps its epoch and its checkpoint.
+/// An item is kept for this long after the definition lost it. If it is added again in that time, it keeps its epoch and its checkpoint.
 const REMOVED_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A group that an executor runs.
@@ -154,7 +154,7 @@ mod tests {
         (0..count).map(|item| (format!("{item:05}"), String::new())).collect()
     }
 
-    /// Deals once, and answers how many items were asked back.
+    /// Deals once, and returns how many items their owners were asked to release.
     fn step(items: &mut BTreeMap<String, Item>, groups: &[Group], names: &BTreeMap<String, String>) -> usize {
         let wanted = Wanted { names, per_group: None, hand_over: HAND_OVER };
         let changes = deal(items, groups, wanted, NOW);
@@ -164,7 +164,7 @@ mod tests {
         changes.iter().filter(|(_, change)| matches!(change, Change::Ask { .. })).count()
     }
 
-    /// Everyone gives back what was asked for.
+    /// Each owner releases the items that it was asked to release.
     fn give_back(items: &mut BTreeMap<String, Item>) {
         for item in items.values_mut().filter(|item| item.asked_at.is_some()) {
             let Some(owner) = item.owner else { continue };
@@ -190,7 +190,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whichever groups come and go: the loads differ by at most one, and no more items move than must.
+        /// For any groups that join and leave: the numbers of items differ by at most one, and no more items move than necessary.
         #[test]
         fn items_are_shared_evenly_and_few_move(
             count in 1..200_usize,

@@ -146,7 +146,7 @@ pub struct Progress {
     pub released: bool,
 }
 
-/// A change of an item. Each names the state that it expects, and does nothing in any other.
+/// A change of an item. It names the state that it expects, and has no effect on an item in another state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// The definition has a new item.

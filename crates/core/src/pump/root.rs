@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 
 /// Wait between a root run that failed, or was skipped, and the next one.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// How long after a start's instant the schedule may begin the run. After that, this module begins it.
+/// For this long after the instant of a start, the run is left to the schedule. After that, this module begins it.
 const AFTER_START: Duration = Duration::from_secs(10);
 
 /// The newest root run of a pump job.

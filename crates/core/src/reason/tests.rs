@@ -85,7 +85,7 @@ fn an_open_run_says_what_it_waits_for() {
     let unanswered = Subject { detail: Some(&sent), ..pending };
     assert_eq!(sentence_of(unanswered, Lang::En), "Waits for executor w1 to answer (sent, not answered yet).");
     assert_eq!(sentence_of(unanswered, Lang::Zh), "正在等待执行器 w1 应答（已发送，尚未应答）。");
-    // What it waited for is over once it runs; the reason of the attempt is not.
+    // The sentence of a running run no longer names what it waited for, but still has the reason of its attempt.
     let running = open(RunStatus::Running, Some(Reason::NotReceived), 2);
     assert_eq!(sentence_of(running, Lang::En), "Attempt 2: the previous attempt reached no executor.");
     assert_eq!(sentence_of(open(RunStatus::Running, None, 1), Lang::En), "");

@@ -7,7 +7,7 @@ use super::ask::{Ask, Choice, nth_wrapping};
 pub enum Question {
     /// Are you there?
     There,
-    /// Could you start a run of this job at once, and have none of it?
+    /// Could you start a run of this job at once, and do you have no other run of it?
     Free,
 }
 
@@ -23,8 +23,8 @@ pub enum Answer {
     No,
 }
 
-/// Picks the first candidate, in the order of the list, that answered yes. It waits for earlier ones that have not answered until the
-/// question ends. The shards of a fire are dealt over all candidates that answered yes.
+/// Picks the first candidate of the list that answered yes, and waits for the answers of earlier candidates until the question ends. The
+/// shards of a fire are dealt over all candidates that answered yes.
 pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
     let answer = |index: &usize| ask.candidates[*index].answer;
     if ask.shards > 1 {

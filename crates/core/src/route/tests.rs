@@ -124,7 +124,7 @@ fn who_is_full_for_a_while_is_not_forgotten() {
     let mut memory = Memory::default();
     shares(Route::Lfu, &online, &mut memory, 30);
     shares(Route::Lfu, &full, &mut memory, 10);
-    // It has ten, the others fifteen each.
+    // `e000` was used ten times, the others fifteen times each.
     assert_eq!(shares(Route::Lfu, &online, &mut memory, 5)["e000"], 5);
     assert_eq!(shares(Route::Lru, &online, &mut Memory::default(), 3)["e000"], 1);
 }
@@ -155,7 +155,7 @@ fn consistent_hash_picks_as_xxl_job_does() {
         let picked = once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(&online) });
         assert_eq!(picked, Choice::Take(last - 7), "job {job}");
     }
-    // Under names of their own, and with the ids that the jobs had there.
+    // The executors have names of their own, and the jobs have the ids from XXL-JOB as their keys.
     let all_points = [7, 8, 9].map(|last| HashPoints::at(&format!("e{last}"), &format!("http://127.0.0.1:999{last}/")));
     let online = candidates(&all_points);
     for (job, last) in (1..).zip(expected) {
@@ -271,7 +271,7 @@ fn a_broadcast_shard_goes_where_it_belongs() {
     assert_eq!(shard(&online, 2, "e002"), Choice::NoExecutor);
 }
 
-/// What a memory has to keep of shards, each shard is asked for by itself.
+/// Routes the shards of a fire one by one, with one memory for all of them.
 fn deal_of(route: Route, online: &[Candidate<'_>], shards: usize, draw: u32) -> Vec<usize> {
     let mut memory = Memory::default();
     let one = |shard| match pick(route, &Ask { shard, shards, draw, ..ask(online) }, &mut memory) {

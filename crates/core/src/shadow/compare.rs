@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(comparison.both, 2);
     }
 
-    /// A known planned instant counts more than when it was sent.
+    /// If the planned instant of a fire is known, it decides, and not the time at which the fire was sent.
     #[test]
     fn a_planned_instant_pairs_however_late() {
         let fires = vec![own(0), own(10_000)];

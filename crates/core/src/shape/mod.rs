@@ -55,7 +55,7 @@ pub struct ShapeError {
 pub struct Misfit<T> {
     /// The errors in the order of the document, at most [`ERROR_COUNT_MAX`].
     pub errors: Vec<ShapeError>,
-    /// How many errors there are, also those that are not kept.
+    /// The number of all errors, including those that are not kept.
     pub count: usize,
     /// The document with stand-ins for what is wrong, if that makes a `T`. For further checks only.
     pub repaired: Option<T>,
@@ -75,8 +75,8 @@ impl ErrorKind {
 }
 
 impl<T> Misfit<T> {
-    /// The errors of `found` that no deviation can have caused: their pointers lie neither above nor below the pointer of one. `found` are
-    /// the errors of further checks of the repaired document.
+    /// The errors among `found`, from further checks of the repaired document, that no deviation can have caused: the pointer of such an
+    /// error lies neither above nor below the pointer of a deviation.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -41,7 +41,7 @@ pub struct PumpSpec {
     #[serde(default = "default_fetch")]
     #[schemars(range(min = 1, max = 100_000))]
     pub fetch: u32,
-    /// How many rows one execute gets.
+    /// Maximum number of rows that one call of execute gets.
     #[serde(default = "default_batch")]
     #[schemars(range(min = 1, max = 100_000))]
     pub batch: u32,

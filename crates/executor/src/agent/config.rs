@@ -24,7 +24,7 @@ pub struct AgentConfig {
     pub script_cache: Option<PathBuf>,
     /// Folder of secret files, in addition to the environment's `RONDEL_SECRET_*`.
     pub secrets_dir: Option<PathBuf>,
-    /// Secrets by name, used instead of those in the environment, for an agent that has removed them from it.
+    /// Secrets by name, used instead of those in the environment; for an agent that has removed its secrets from there.
     pub secrets: Option<Secrets>,
     /// Folder for the working directories of runs; `None` for a folder of this user in the host's temporary directory.
     pub work_dir: Option<PathBuf>,

@@ -63,10 +63,10 @@ pub struct RunAs {
     pub home: PathBuf,
     /// Its shell, for `SHELL`.
     pub shell: PathBuf,
-    /// A program and its first arguments, to which `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is added: it becomes that
-    /// program, run as this user.
+    /// A program and its first arguments; `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is appended. The launcher changes to
+    /// this user and then becomes PROGRAM.
     pub launcher: Vec<OsString>,
-    /// A program and its first arguments, to which a working directory is added. It fails, with a sentence on its
+    /// A program and its first arguments; a working directory is appended. The probe fails, with a sentence on its
     /// standard error, if this user cannot work there or can read files that belong to the agent alone.
     pub probe: Vec<OsString>,
 }
@@ -121,8 +121,8 @@ impl Confinement {
         ))
     }
 
-    /// The command for a program and its arguments in a directory. Of its variables the run's `own` override the job's,
-    /// and those override the ones that every run gets.
+    /// The command for a program and its arguments in a directory. The run's `own` variables override the job's, which
+    /// override those that every run gets.
     pub(super) fn command(
         &self,
         argv: &[String],
@@ -197,7 +197,7 @@ impl Confinement {
     }
 
     /// Makes the run's user the owner of its working directory and of the files in it.
-    pub(super) fn give(&self, folder: &Path) -> io::Result<()> {
+    pub(super) fn chown_to_user(&self, folder: &Path) -> io::Result<()> {
         let Some(user) = &self.run_as else { return Ok(()) };
         for entry in std::fs::read_dir(folder)? {
             std::os::unix::fs::lchown(entry?.path(), Some(user.uid), Some(user.gid))?;

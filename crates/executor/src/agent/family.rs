@@ -1,8 +1,8 @@
 //! Ends a child process together with everything that it started.
 //!
 //! Most processes are in the process group. One that left the group is found in `/proc`, by its parents or by the mark
-//! that every process of a run inherits in its environment. One that cut itself off from its parents *and* cleaned its
-//! environment before the end is not found. Without `/proc`, only the group is ended.
+//! that every process of a run inherits in its environment. A process outside the group that has lost its parents *and*
+//! has cleaned its environment is not found. Without `/proc`, only the group is ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -24,7 +24,7 @@ const PASSES_MAX: usize = 16;
 pub(super) struct Family {
     leader: Option<Pid>,
     mark: Vec<u8>,
-    /// Every process signalled so far: it is recognised after its parents are gone.
+    /// Every process signalled so far, so that it is still recognised when its parents are gone.
     signalled: Mutex<BTreeSet<Identity>>,
 }
 
@@ -49,8 +49,9 @@ impl Family {
         self.leader = None;
     }
 
-    /// Lists processes until each has been signalled: one with a signal pending to kill it forks no more. They are
-    /// listed before any is signalled, because the children of a parent that has ended cannot be traced.
+    /// Signals processes in at most `passes` passes, until a pass finds no new one: a process can fork until SIGKILL is
+    /// pending for it. Each pass lists all processes before it signals any, because the children of an ended parent
+    /// cannot be traced.
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
         let known = lock(&self.signalled).clone();
@@ -60,7 +61,7 @@ impl Family {
         let mut signalled = BTreeSet::new();
         for _ in 0..passes {
             let living = living();
-            let found = strays(&living, own);
+            let found = with_descendants(&living, own);
             let new: Vec<Identity> = found.difference(&signalled).copied().collect();
             if new.is_empty() && !signalled.is_empty() {
                 break;
@@ -71,7 +72,7 @@ impl Family {
             }
             // Only the processes outside the group: the group has just got the signal, and many programs take a second
             // SIGTERM as a request to end at once, without cleaning up.
-            let others = beyond(&living, leader.as_raw_pid(), &new);
+            let others = outside_group(&living, leader.as_raw_pid(), &new);
             others.for_each(|process| send_signal(process, signal));
             signalled.extend(new);
         }
@@ -90,7 +91,8 @@ pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
     let mark = format!("{name}={value_start}").into_bytes();
     let mut signalled = BTreeSet::new();
     for _ in 0..PASSES_MAX {
-        let found = strays(&living(), |process| signalled.contains(&process.identity) || process.has_start(&mark));
+        let found =
+            with_descendants(&living(), |process| signalled.contains(&process.identity) || process.has_start(&mark));
         let new: Vec<Identity> = found.difference(&signalled).copied().collect();
         if new.is_empty() {
             break;
@@ -111,7 +113,7 @@ fn send_signal(process: Identity, signal: Signal) {
 }
 
 /// The processes for which `own` holds, and all their descendants.
-fn strays(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
+fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
     let mut found: BTreeMap<i32, Identity> = BTreeMap::new();
     found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));
     loop {
@@ -126,7 +128,7 @@ fn strays(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identi
 }
 
 /// The processes of `found` that are not in the group.
-fn beyond(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<Item = Identity> {
+fn outside_group(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<Item = Identity> {
     let is_in = move |identity| living.iter().any(|process| process.identity == identity && process.group == group);
     found.iter().copied().filter(move |identity| !is_in(*identity))
 }
@@ -187,7 +189,7 @@ mod tests {
     fn descendants_are_found_at_any_depth() {
         let process = |id, parent| Process { identity: Identity { id, started: 1 }, parent, group: 1 };
         let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
-        let found = strays(&living, |process| process.identity.id == 3);
+        let found = with_descendants(&living, |process| process.identity.id == 3);
         assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
     }
 
@@ -196,7 +198,7 @@ mod tests {
         let process = |id, group| Process { identity: Identity { id, started: 1 }, parent: 1, group };
         let living = [process(7, 7), process(8, 7), process(9, 9)];
         let found = living.iter().map(|process| process.identity).collect::<Vec<_>>();
-        assert_eq!(beyond(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);
+        assert_eq!(outside_group(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Working directories: a fresh one for each run, removed with the run, and the cleanup of those that dead agents left.
+//! Working directories: each run gets a fresh one, which is removed when the run ends. Those of dead agents are cleaned
+//! up.
 //!
-//! An agent has one folder, `agent-…`, with a lock file in it whose lock ends with the process; its runs have their
-//! folders inside. At its start an agent looks at the siblings: a folder whose lock is free belongs to a dead agent, so
-//! the processes still running in it are ended, and it is removed.
+//! An agent has one folder, `agent-…`, which holds a lock file and the folders of its runs. The lock ends with the
+//! process. When an agent starts, it checks the sibling folders. A folder whose lock is free belongs to a dead agent:
+//! the processes still running in it are ended, and the folder is removed.
 
 use std::fs::{File, Permissions};
 use std::io;

@@ -25,7 +25,8 @@ const TEXT_COUNT_MAX: usize = 32;
 /// The length of a hash in hex.
 const HASH_LEN: usize = 64;
 
-/// A cache of the scripts that have been run, and the keys one of which must have signed each.
+/// A cache of the scripts that have been run, and the public keys. If there are keys, one of them must have signed each
+/// script.
 #[derive(Debug)]
 pub(super) struct KeptScripts {
     cache: Cache,

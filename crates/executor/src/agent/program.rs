@@ -124,7 +124,7 @@ impl Program {
         let mut own: BTreeMap<&str, OsString> = texts.map(|(name, value)| (name, value.into())).collect();
         own.insert(WORK_DIR, self.folder.path().into());
         let mut command = confinement.command(&self.argv, &self.env, own, cwd)?;
-        confinement.give(self.folder.path())?;
+        confinement.chown_to_user(self.folder.path())?;
         command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
         command.stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
         let program = &self.argv[0];

@@ -222,7 +222,7 @@ mod tests {
     #[test]
     fn no_message_is_larger_than_a_server_takes() {
         let link = Link::new(1, 1);
-        // Lines without a text, and results as large as they get.
+        // Lines without text, and results of the maximum size.
         let lines = vec![v1::LogLine { at_ms: i64::MAX, ..v1::LogLine::default() }; 2_000];
         for run_id in 0..40 {
             link.push(Item::Log(LogChunk { run_id, lines: lines.clone(), ..LogChunk::default() }));

@@ -63,13 +63,13 @@ pub(crate) struct Engine {
     journal: Option<Arc<Journal>>,
     /// Notified when results wait for the journal, or results in it were acknowledged.
     journal_wake: Notify,
-    /// Notified when something ended that a drain may be waiting for.
+    /// Notified when a run has ended or a result was acknowledged: a drain may be waiting for it.
     settled: Notify,
     /// Notified when a run came ahead of its instant.
     ahead_wake: Notify,
     next_link: AtomicU64,
     /// The runtime that handlers run on: the one that the executor was started on.
-    handlers_on: OnceLock<Handle>,
+    handler_runtime: OnceLock<Handle>,
     /// The last problems reported for the declared jobs, so that each is logged once, whichever server reports it.
     problems: Mutex<BTreeSet<String>>,
 }
@@ -99,7 +99,7 @@ impl Engine {
             settled: Notify::new(),
             ahead_wake: Notify::new(),
             next_link: AtomicU64::new(1),
-            handlers_on: OnceLock::new(),
+            handler_runtime: OnceLock::new(),
             problems: Mutex::default(),
         })
     }
@@ -110,7 +110,7 @@ impl Engine {
 
     /// Makes handlers run on the runtime of the caller.
     pub(crate) fn run_handlers_here(&self) {
-        self.handlers_on.get_or_init(Handle::current);
+        self.handler_runtime.get_or_init(Handle::current);
     }
 }
 
@@ -127,7 +127,7 @@ impl Engine {
                     () = hard.cancelled() => {}
                 }
             };
-            self.setup.lifecycle.tracker.spawn_on(task, self.handlers_on.get_or_init(Handle::current));
+            self.setup.lifecycle.tracker.spawn_on(task, self.handler_runtime.get_or_init(Handle::current));
         }
     }
 
@@ -178,11 +178,11 @@ impl Engine {
     /// Stops the runs that must not run twice if no server has answered for too long. This is also checked before each
     /// run begins: a paused process may resume exactly there, when the run is already another executor's.
     fn heed_silence(&self) {
-        self.stop_after(self.setup.silence.exceeded(host::uptime()));
+        self.stop_silenced(self.setup.silence.exceeded(host::uptime()));
     }
 
     /// Stops each run whose own limit the silence has exceeded.
-    fn stop_after(&self, silent: Option<Silent>) {
+    fn stop_silenced(&self, silent: Option<Silent>) {
         let Some(Silent { limit, lasted }) = silent else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
         // Whole seconds, except for lengths under one second.
@@ -260,7 +260,7 @@ impl Engine {
     /// Begins a session whose hello was sent at uptime `hello_at`; `None` if another session to the same node is alive.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = now();
-        self.stop_after(self.setup.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
+        self.stop_silenced(self.setup.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
         let mut table = self.table();
         if table.outbox.links().any(|link| link.node_id() == welcome.node_id) {
             return None;
@@ -300,7 +300,7 @@ impl Engine {
             return false;
         }
         let exceeded = self.setup.silence.heard(host::uptime());
-        self.stop_after(exceeded);
+        self.stop_silenced(exceeded);
         exceeded.is_none()
     }
 
@@ -402,7 +402,7 @@ const HELLO_OVERHEAD: usize = 16;
 mod tests {
     use super::*;
 
-    /// As much of everything as an executor can have.
+    /// The hello of an executor that has the maximum of everything.
     #[test]
     fn the_largest_hello_fits_into_one_message() {
         let largest = v1::RunRef { run_id: i64::MAX, attempt: 1_000, not_begun: true, started_at_ms: i64::MAX };

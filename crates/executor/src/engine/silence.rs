@@ -58,9 +58,9 @@ impl Silence {
         (limit > 0).then_some(Silent { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
     }
 
-    /// Records the answer to the hello that was sent at `hello_at`. Only at that instant was the server certainly
-    /// there, because the welcome may have waited in the socket too. If the silence before was too long, it is
-    /// returned, and the older streams are invalid.
+    /// Records the answer to the hello that was sent at `hello_at`. The server counts as heard at that instant and not
+    /// now, because the welcome may have waited in the socket. If the silence before was too long, it is returned, and
+    /// the older streams are invalid.
     pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration, uptime: Duration) -> Option<Silent> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_some() {

@@ -64,7 +64,7 @@ impl SweepLoop {
         drop(table);
         self.engine.heed_silence();
         self.engine.end_stuck(now);
-        if let Some(handlers) = self.engine.handlers_on.get() {
+        if let Some(handlers) = self.engine.handler_runtime.get() {
             self.pulse.feel(handlers, &self.engine.setup.lifecycle.tracker, now);
         }
     }

@@ -137,7 +137,7 @@ impl RunLog {
         self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
     }
 
-    /// Whether the beginning is complete: of further lines only the end will be kept.
+    /// Whether the beginning of the log is complete. Of further lines, only the last ones are kept.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).tail.is_some()
     }

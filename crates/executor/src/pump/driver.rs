@@ -100,7 +100,7 @@ impl<P: Pump> Driver<P> {
             let report_at = self.group().report_at();
             let wake_at = wake_at.into_iter().chain(report_at).min();
             tokio::select! {
-                // Calls that return without a pause must not hide the end.
+                // The stop is checked first, because calls that keep returning must not delay it.
                 biased;
                 () = self.run.stopped(), if !self.is_stopped => {}
                 () = port.leaving().cancelled(), if !self.is_leaving => {}
@@ -121,8 +121,8 @@ impl<P: Pump> Driver<P> {
         lock(&self.shared.group)
     }
 
-    /// Takes every step that is due. Returns when the next one is, if an instant is known, or `None` if the group has
-    /// ended.
+    /// Takes every step that is due. Returns the instant of the next step, `Some(None)` if it is not known, or `None`
+    /// if the group has ended.
     fn work(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
             // Checked before each row: the selected rows may belong to another executor by now.
@@ -249,10 +249,10 @@ impl<P: Pump> Driver<P> {
 
 /// A warning about returned rows that are not executed, if there are any.
 fn dropped_line(found: &Fetched, limit: usize) -> Option<String> {
-    let Fetched { surplus, strangers, .. } = *found;
+    let Fetched { surplus, foreign, .. } = *found;
     let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were asked for"));
     let of_others =
-        (strangers > 0).then(|| format!("{strangers} rows of items that were not asked for or are no longer held"));
+        (foreign > 0).then(|| format!("{foreign} rows of items that were not asked for or are no longer held"));
     let parts: Vec<String> = beyond.into_iter().chain(of_others).collect();
     (!parts.is_empty()).then(|| format!("select returned {}; they are dropped", parts.join(" and ")))
 }

@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 type Log<T> = Arc<Mutex<Vec<T>>>;
 type Work = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
 
-/// Rows in memory, one number each; what a row takes and whether it fails is up to the test.
+/// Rows in memory, each a number. The test decides how long each row takes and whether it fails.
 #[derive(Clone)]
 struct Rows {
     open: Arc<Mutex<BTreeMap<u32, String>>>,
@@ -218,7 +218,8 @@ async fn a_worker_that_runs_dry_fetches_beside_the_others() {
     let rows = Rows::new(5).taking(|row| if row == 1 { SECOND * 10 } else { SECOND });
     let running = Running::holding(&rows, v1::Pump { not_sleep: true, ..limits() });
     sleep(SECOND * 9).await;
-    // Row 1 is still in work: what the selects return of it is not executed again, nor do they spin.
+    // Row 1 is still in execution. The selects return it again, but it is not executed twice, and the selects do not
+    // spin.
     assert_eq!(rows.calls(), [[1], [2], [3], [4], [5]]);
     let selects = rows.selects.lock().unwrap().len();
     assert!((8..20).contains(&selects), "{selects}");
@@ -372,7 +373,7 @@ async fn a_group_that_hears_no_server_starts_no_row_and_ends_within_the_grace() 
     assert_eq!((rows.calls().len(), asked.elapsed().as_secs()), (2, 9));
 }
 
-/// The process stood still: nothing has noticed the silence so far.
+/// The process was paused, so nothing has noticed the silence yet.
 #[tokio::test]
 async fn a_row_is_not_started_after_too_long_a_silence() {
     let rows = Rows::new(9).taking(|_| Duration::from_millis(200));
@@ -394,7 +395,7 @@ async fn a_group_whose_executor_drains_gives_its_items_back() {
     running.run.pump().unwrap().leave();
     assert_eq!(running.ended().await, YIELDED("fetched 9, done 2, failed 0"));
     assert!(running.progress().released);
-    // Also one without items, and one whose handler has not begun.
+    // So does a group that has no items and whose handler has not begun.
     let mut empty = Running::start(&rows, limits());
     empty.run.pump().unwrap().leave();
     assert_eq!(empty.ended().await, YIELDED("fetched 0, done 0, failed 0"));

@@ -179,7 +179,7 @@ impl RunContext {
     /// the program exports traces, else the server's; `None` if the run is not traced.
     #[must_use]
     pub fn traceparent(&self) -> Option<TraceParent> {
-        self.inner.exported.get().copied().or_else(|| self.sent_in())
+        self.inner.exported.get().copied().or_else(|| self.server_span())
     }
 
     /// The job's parameters as JSON text.
@@ -248,8 +248,8 @@ impl RunContext {
         &self.inner.setup.blocking
     }
 
-    /// The silence of all servers after which the run stops, because another executor may be given the same work; `limit` is
-    /// the default of the servers. `None` for a run that continues.
+    /// How long all servers may be silent before the run stops, because another executor may then get the same work. `limit`
+    /// is the servers' default. `None` if the run continues.
     pub(crate) fn silence_limit(&self, limit: Duration) -> Option<Duration> {
         silence_limit(&self.inner.trigger, limit)
     }
@@ -260,7 +260,7 @@ impl RunContext {
     }
 
     /// The server's span that the run was sent in.
-    pub(crate) fn sent_in(&self) -> Option<TraceParent> {
+    pub(crate) fn server_span(&self) -> Option<TraceParent> {
         self.inner.trigger.traceparent.parse().ok()
     }
 
@@ -276,7 +276,8 @@ impl RunContext {
 
 /// The start and the end of the attempt.
 impl RunContext {
-    /// Marks the handler as begun, unless it is. Returns when it began, by this host's clock and by the server's.
+    /// Marks the handler as begun, unless it already is. Returns when it began, by this host's clock and by the
+    /// server's.
     pub(crate) fn set_started(&self) -> (Instant, Timestamp) {
         let server_now = || self.inner.setup.clock.now_not_before(self.due_at());
         *self.inner.started.get_or_init(|| (Instant::now(), server_now()))
@@ -287,7 +288,7 @@ impl RunContext {
         self.inner.started.get().map(|(_, started_at)| *started_at)
     }
 
-    /// From the trigger's arrival to the handler's start.
+    /// The delay between the trigger's arrival and the handler's start.
     pub(crate) fn started_after(&self) -> Duration {
         let arrived = self.inner.arrived;
         self.inner.started.get().map_or(Duration::ZERO, |(started, _)| started.duration_since(arrived))
@@ -300,8 +301,8 @@ impl RunContext {
         limits.map_or(self.inner.setup.timing.cancel_grace, |limits| limits.hand_over)
     }
 
-    /// Whether the run should have ended: it must stop and has had the longer grace of a pump, or its timeout has
-    /// passed.
+    /// Whether the run should have ended: its timeout has passed, or it must stop. For a cancelled pump, the part of
+    /// its grace beyond the ordinary one must have passed too.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)

@@ -37,8 +37,8 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor itself stopped the run, and no user or timeout did. A handler that succeeded without having
-    /// read the request has then done its work.
+    /// Whether the executor itself stopped the run, and not a user or the timeout. A handler that then succeeds without
+    /// having read the request has done its work.
     pub(crate) fn yields_to_success(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }

@@ -17,7 +17,7 @@ use stream::End;
 /// A session that lasted this long counts as good: the next wait is short again.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
-/// How often an unchanged trouble with a server is reported again.
+/// How often an unchanged problem with a server is reported again.
 const REMIND_PERIOD: Duration = Duration::from_secs(300);
 
 /// How often an alias of a connected server is checked again.

@@ -120,7 +120,7 @@ pub(crate) struct Servers {
 
 #[derive(Default)]
 struct KnownServers {
-    /// From the latest welcome that named any.
+    /// The servers from the latest welcome that named any.
     named: BTreeSet<ServerUrl>,
     /// Servers that have a dialling task.
     dialled: BTreeSet<ServerUrl>,

@@ -26,7 +26,7 @@ const CHANNEL_MAX: usize = 2;
 /// The largest message that is accepted: triggers carry their params.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// The shortest time between two rounds: under load the messages grow rather than their number.
+/// The shortest time between two rounds: under load, messages become larger instead of more frequent.
 const ROUND_PERIOD: Duration = Duration::from_millis(1);
 
 /// The default, if a welcome does not set it.
@@ -122,7 +122,8 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
     }
 }
 
-/// Why a server with an older protocol is refused: it would not know this executor's replies, and take it for silent.
+/// Why a server with an older protocol is refused: it would not understand this executor's replies, and would consider
+/// the executor silent.
 fn too_old(welcome: &Welcome) -> String {
     format!(
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",

@@ -147,7 +147,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 
     /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run can send it
-    /// elsewhere, so a run stays while the stream that it came by is gone.
+    /// elsewhere, so a run stays in the table while its stream is gone.
     pub fn refuse_expired(&mut self, now: Instant) {
         let links: Vec<u64> = self.outbox.links().map(|link| link.id()).collect();
         for run in self.runs.take_expired(now, |run| links.contains(&run.link())) {
@@ -200,8 +200,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.to_journal.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Sends results after the write to the journal. They are sent even if the disk failed: an acknowledgement keeps
-    /// them just as safe.
+    /// Sends results after the write to the journal. They are sent even if the disk failed, because an acknowledged
+    /// result is safe on the server.
     pub fn journaled(&mut self, results: &[v1::Result], on_disk: bool, now: Instant) {
         for result in results {
             let key = RunKey::new(result.run_id, result.attempt);
@@ -323,9 +323,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         if mutant::on(Mutant::FenceDropsAhead) {
             self.runs.drop_ahead();
         }
-        // The server that has taken over the queued runs would not receive their refusals, so they may begin at any
-        // time.
-        self.runs.lift_limits();
+        // The server that has taken over the queued runs would not receive their refusals, so these runs may begin at
+        // any time.
+        self.runs.clear_begin_until();
     }
 
     /// Sends the inventory to the server that fenced a node, and every unacknowledged result: several servers may have

@@ -36,7 +36,7 @@ pub(super) struct Runs<R> {
     held: BTreeMap<RunKey, Held<R>>,
     /// Runs that were sent ahead of their instants, by instant and arrival.
     ahead: BTreeMap<(Instant, u64), RunKey>,
-    /// In the order in which they may begin, and of those in the order of arrival: the server has decided which of them goes first.
+    /// The runs that wait for a slot, ordered by when they may begin and then by arrival: the server has decided which goes first.
     queue: BTreeMap<u64, RunKey>,
     arrivals: u64,
     /// How many held runs each job has.
@@ -209,8 +209,8 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Lets the runs that wait now begin after any wait.
-    pub(super) fn lift_limits(&mut self) {
+    /// Removes the time limit for the start of all runs that wait now.
+    pub(super) fn clear_begin_until(&mut self) {
         self.held.values_mut().for_each(|held| held.begin_until = None);
     }
 

@@ -150,7 +150,7 @@ fn triggers(epoch: i64, runs: &[i64]) -> Triggers {
     Triggers { node_id: 7, node_epoch: epoch, triggers: runs.iter().map(trigger).collect() }
 }
 
-/// Triggers for an instant so many milliseconds ahead.
+/// Triggers for an instant that is `millis` milliseconds ahead.
 fn ahead(runs: &[i64], millis: i64) -> Triggers {
     let mut triggers = triggers(3, runs);
     triggers.triggers.iter_mut().for_each(|trigger| trigger.start_in_us = millis * 1_000);
@@ -321,7 +321,7 @@ fn a_handler_that_does_not_return_keeps_its_slot() {
     assert_eq!(link.take(), ["Accepted 1", "Accepted 2", "Result 1"], "its second result is not sent");
 }
 
-/// Their handlers begin.
+/// Marks the handlers of these runs as begun.
 fn begin(runs: &[TestRun]) {
     runs.iter().for_each(|run| run.2.store(true, Ordering::Relaxed));
 }

@@ -11,7 +11,7 @@ use rondel_store::catalog::JobRecord;
 use super::facts::Facts;
 use crate::truth::Truth;
 
-/// The rows of a job's schedule: one for each fire; for a sharded fire, the row of the whole.
+/// The rows of a job's schedule: one for each fire; for a sharded fire, the row of its root.
 fn rows(facts: &Facts, job: JobId) -> Vec<&Run> {
     let is_row = |run: &&Run| run.job == job && run.cause == 0 && run.shard_index <= 0;
     let is_whole = |run: &&Run| {
@@ -78,8 +78,8 @@ pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I7: a fixed delay continues until the end. If a verdict was corrected, the next fire counts from the verdict before
-/// it.
+/// I7: a job with a fixed delay fires until the end. A job with a corrected verdict is left out, because its next fire
+/// counts from the verdict before the correction.
 pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
@@ -99,7 +99,7 @@ pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I14 of the rules: the runs that follow from a verdict exist.
+/// I7: the runs that follow from a verdict exist.
 pub(super) fn children(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
     for child in facts.jobs.values() {
@@ -137,7 +137,7 @@ pub(super) fn shards(facts: &Facts) -> Vec<String> {
             found.push(format!("I8 conservation: {} has {total} shards by its row and {indexes:?}", root.id));
         }
         let verdict = fold_shards(shards.iter().map(|run| run.status));
-        // A late result of a shard is only in the shard's row if the whole already had another verdict.
+        // If the root already had another verdict, a late result of a shard is in the shard's row only.
         let is_late = facts.jobs.get(&root.job).is_some_and(|job| job.spec.delivery == Delivery::AtMostOnce);
         if root.status.is_terminal() && root.status != verdict && !is_late {
             found.push(format!("I8 conservation: {} is {}, its shards make {verdict}", root.id, root.status));

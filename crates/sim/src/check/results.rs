@@ -45,7 +45,7 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &Acked| {
         let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
-            // It was stopped before its handler began, or it was to be cancelled anyway.
+            // The run was stopped before its handler began, or it was to be cancelled anyway.
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
             }
@@ -74,7 +74,7 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I6, the other way round: no run is stored as succeeded unless its handler succeeded.
-pub(super) fn true_ones(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn no_false_success(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     let is_stored_success =
         |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != BROADCAST;
@@ -92,7 +92,7 @@ pub(super) fn true_ones(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I11: a run whose id a caller has got exists.
+/// I11: every run exists whose id was returned to a caller.
 pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_lost = |run: RunId| !facts.runs.contains_key(&run);
     let lost = truth.requested.iter().filter(|requested| is_lost(requested.run));

@@ -1,4 +1,4 @@
-//! Checks of the starts of handlers: their times, their number, and which run at the same time.
+//! Checks of the starts of handlers: their times, their number, and which handlers run at the same time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use rondel_proto::v1::result::Status;
 use super::facts::Facts;
 use crate::truth::{Start, Truth};
 
-/// How far a node's clock may be ahead between two readings of the database's: its pace is wrong by up to 200
+/// How far a node's clock may be ahead between two readings of the database's clock: its pace is wrong by up to 200
 /// millionths, and the database may be away for twelve seconds, more than once.
 pub(super) const CLOCK_SLACK: Duration = Duration::from_millis(5);
 /// An executor that was paused for this long may have been given up meanwhile.
@@ -19,8 +19,8 @@ const LONG_STOP_MS: u64 = 2_000;
 /// How long after the acknowledgement of an edit the old definition may still be in effect.
 const EDIT_SLACK: Duration = Duration::from_millis(1_100);
 
-/// How long after its queue time a run may begin: up to a second until a server looks, and the marking of an
-/// at-most-once run.
+/// How long after its queue time a run may still begin: a server looks only once a second, and an at-most-once run is
+/// marked first.
 const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
 pub(super) fn describe_start(start: &Start) -> String {
@@ -69,7 +69,8 @@ pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// When a handler ended, as far as servers could know: one whose executor was paused had been given up meanwhile.
+/// When a handler ended, as far as servers could know. If its executor was paused for long, the beginning of the pause
+/// counts, because the executor may have been given up during the pause.
 fn end_ms(start: &Start, facts: &Facts, truth: &Truth) -> u64 {
     let end = start.ended_ms.unwrap_or(facts.now_ms);
     let of_it = truth.stops.iter().filter(|(incarnation, from, until)| {
@@ -110,7 +111,7 @@ pub(super) fn overlap(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I5: an executor begins no run that came under an epoch which it had to refuse.
+/// I5: an executor begins no run of an epoch that it had to refuse.
 pub(super) fn fenced(truth: &Truth) -> Vec<String> {
     let is_fenced = |start: &&Start| start.fenced.is_some_and(|fenced| start.origin.1 <= fenced);
     truth
@@ -144,7 +145,7 @@ pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// No attempt of a run began that is skipped in the ledger, unless a handler skipped a later attempt.
+/// If a run is skipped in the ledger, no attempt of it has begun, unless the handler skipped a later attempt.
 pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_skipped = |start: &&Start| {
         let run = facts.runs.get(&start.run).filter(|run| run.status == RunStatus::Skipped);
@@ -157,7 +158,7 @@ pub(super) fn skipped(facts: &Facts, truth: &Truth) -> Vec<String> {
     truth.starts.iter().filter(is_skipped).map(describe).collect()
 }
 
-/// I11: a job that is switched off does not begin the fires that were still to come.
+/// I11: after a job is switched off, its later fires do not begin.
 pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     if facts.has_clock_faults {
@@ -201,9 +202,9 @@ pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I12: no run begins later than its queue time after it was due. The time counts from the scan for a catch-up run,
-/// from the return of a server for a run that was due while there was none, and from the reading for an attempt that its
-/// owner found in the store after its instant.
+/// I12: no run begins later than its queue time after it was due. If there was no server then, the queue time counts
+/// from the return of one. If the owner found the attempt in the store after its instant, it counts from the reading.
+/// Catch-up runs are left out, because their time counts from the scan.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     if !facts.has_steady_servers {
         return Vec::new();

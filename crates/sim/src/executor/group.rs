@@ -34,7 +34,7 @@ pub(super) struct Driver {
     group: Group<usize>,
     calls: Vec<Call>,
     fetch: Option<CancellationToken>,
-    /// With the index in the list of executions.
+    /// The executions in progress, by number, each with its index in the list of executions.
     executions: BTreeMap<u64, (CancellationToken, usize)>,
     /// The checkpoint of each item at its epoch.
     progress: BTreeMap<(String, i64), u64>,
@@ -115,14 +115,14 @@ impl Driver {
         self.group.order(order, now());
     }
 
-    /// Records what this group holds by the order.
+    /// Records the items that this group holds according to the order.
     fn note_holds(&self, order: &v1::PumpOrder) {
         let world = self.executor.world();
         let owner = owner_of(self.held.key());
         let mut truth = lock(&world.pumps);
         for item in order.items.iter().filter(|item| !item.release) {
             let hold = Hold { epoch: item.epoch, owner };
-            // An order may be late, when the item already has its next owner.
+            // The order may be late: the item may already have its next owner.
             let known = truth.holds.entry(self.place(&item.name)).or_insert(hold);
             if known.epoch <= item.epoch {
                 *known = hold;
@@ -218,7 +218,7 @@ impl Driver {
         }));
     }
 
-    /// Checks the rules for the begin of a row.
+    /// Checks the rules that apply when the execution of a row begins.
     fn check_start(&self, item: &str, epoch: i64) {
         let what = || {
             format!(

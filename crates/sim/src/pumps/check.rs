@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 5;
 /// An executor that was paused for this long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
-/// How long a server with a slow database takes from its look at the root runs until it begins one.
+/// With a slow database, the delay between a server's look at the root runs and the begin of a new one.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {

@@ -71,7 +71,7 @@ fn items(chance: &mut Chance, least: u64) -> Value {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Wish {
+enum RequestKind {
     Edit,
     Switch,
     Cancel,
@@ -79,7 +79,7 @@ enum Wish {
 }
 
 /// Edits, pauses, cancels and starts pumps at random times, on any server that is up.
-pub(super) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
+pub(super) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
     let mut chance = Chance::new(mix(seed ^ REQUESTS));
     while world.is_faulty() && world.profile.edits {
@@ -87,18 +87,18 @@ pub(super) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
         if !world.is_faulty() {
             return;
         }
-        let wish = match chance.below(10) {
-            0..=3 => Wish::Edit,
-            4..=6 => Wish::Switch,
-            7 => Wish::Cancel,
-            _ => Wish::Run,
+        let kind = match chance.below(10) {
+            0..=3 => RequestKind::Edit,
+            4..=6 => RequestKind::Switch,
+            7 => RequestKind::Cancel,
+            _ => RequestKind::Run,
         };
         let (name, items) = (chance.pick(&names).clone(), items(&mut chance, 3));
         let Some((engine, process)) = hosts.nodes[chance.index(hosts.nodes.len())].engine() else { continue };
         let (done, answer) = oneshot::channel();
         let asked = Arc::clone(&world);
         let task = async move {
-            fulfil(&asked, &engine, wish, (&name, items)).await;
+            fulfil(&asked, &engine, kind, (&name, items)).await;
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
@@ -106,17 +106,19 @@ pub(super) async fn wish(hosts: Hosts, names: Vec<String>, seed: u64) {
     }
 }
 
-async fn fulfil(world: &World, engine: &Engine, wish: Wish, (name, items): (&str, Value)) {
+async fn fulfil(world: &World, engine: &Engine, kind: RequestKind, (name, items): (&str, Value)) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
-    world.record("wish", record.id.get(), || format!("{wish:?} {name} {items}"));
-    let answer = match wish {
-        Wish::Edit => edit(engine, &record, items).await,
-        Wish::Switch => jobs::set_enabled(engine, &record, !record.spec.enabled, "user").await.is_ok(),
-        Wish::Cancel => engine.cancel_runs(&record, None, "user", None).await.is_ok(),
-        Wish::Run if has_end(&record) => jobs::request_run(engine, &record, RunRequest::by(Trigger::Api)).await.is_ok(),
-        Wish::Run => false,
+    world.record("wish", record.id.get(), || format!("{kind:?} {name} {items}"));
+    let answer = match kind {
+        RequestKind::Edit => edit(engine, &record, items).await,
+        RequestKind::Switch => jobs::set_enabled(engine, &record, !record.spec.enabled, "user").await.is_ok(),
+        RequestKind::Cancel => engine.cancel_runs(&record, None, "user", None).await.is_ok(),
+        RequestKind::Run if has_end(&record) => {
+            jobs::request_run(engine, &record, RunRequest::by(Trigger::Api)).await.is_ok()
+        }
+        RequestKind::Run => false,
     };
-    world.record("wish answered", record.id.get(), || format!("{wish:?} {answer}"));
+    world.record("wish answered", record.id.get(), || format!("{kind:?} {answer}"));
 }
 
 /// Whether the job's root runs end on their own.

@@ -25,7 +25,7 @@ const LOST_AFTER: Duration = Duration::from_secs(6);
 const AFTER_FAILURE: Duration = Duration::from_secs(62);
 /// How long it may take to execute every row: with a row that hangs, retries, and a pump that begins late.
 const ROWS_WITHIN: Duration = Duration::from_secs(200);
-/// How long after that items may still change owners.
+/// How long after the execution of all rows items may still change owners.
 const CALM_AFTER: Duration = Duration::from_secs(40);
 const CALM_FOR: Duration = Duration::from_secs(15);
 
@@ -68,7 +68,7 @@ impl Look {
         self.roots.first().is_some_and(|run| run.status.is_terminal() && run.cancel_reason != Some(Reason::Dry))
     }
 
-    /// The items that no executor holds under their epochs.
+    /// The items that no executor holds at their current epochs.
     fn homeless(&self, world: &World) -> Vec<String> {
         let truth = lock(&world.pumps);
         let is_held = |name: &&String| {
@@ -94,7 +94,7 @@ impl Look {
         self.pump.items.keys().filter(has_rows).cloned().collect()
     }
 
-    /// Whether all of its rows must be executed in the end.
+    /// Whether all rows of the job must be executed in the end.
     fn is_complete(&self, world: &World) -> bool {
         match self.pump.until {
             Until::Stopped => true,
@@ -133,7 +133,7 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
     let before = lock(&world.pumps).deal_counts.clone();
     sleep(CALM_FOR).await;
     for name in names {
-        // The root runs of a pump that ends on its own may wait one behind the other.
+        // A pump that ends on its own is left out, because its root runs may still follow one another.
         let look = Look::read(world, name).await.filter(|look| look.pump.until == Until::Stopped);
         let Some(job) = look.map(|look| look.record.id) else { continue };
         let mut truth = lock(&world.pumps);

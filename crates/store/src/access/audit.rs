@@ -85,7 +85,7 @@ pub struct AuditEntry {
     pub request_id: Option<String>,
     /// The action: a noun and a verb, such as `job.pause`.
     pub action: String,
-    /// The object: a name or id of the kind that the noun names.
+    /// The name or id of the object; the noun in `action` gives its kind.
     pub object: String,
     /// Name of the object's namespace.
     pub namespace: Option<String>,
@@ -126,8 +126,8 @@ pub trait AuditLog {
     /// Writes an entry.
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()>;
 
-    /// Completes an entry that is [`UNANSWERED`]: its object, namespace, verdict, before and after. `false` if there is none, or it was
-    /// completed before.
+    /// Completes an entry that is [`UNANSWERED`]: sets its object, namespace, verdict, before and after. `false` if there is no such entry,
+    /// or it is complete already.
     async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool>;
 
     /// A page of entries.

@@ -56,7 +56,7 @@ pub struct Account {
     pub created_at: Timestamp,
     /// When its password was last set.
     pub password_changed_at: Option<Timestamp>,
-    /// When it was linked to the sign-in provider; without a link, the provider signs in no account that has a password.
+    /// When it was linked to the sign-in provider. An account with a password cannot sign in through the provider before it is linked.
     pub provider_linked_at: Option<Timestamp>,
     /// Its grants, in order.
     pub grants: Vec<Grant>,
@@ -97,7 +97,7 @@ impl ProviderLink {
 /// The access of an account that survives a change of its password.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptAccess {
-    /// This sign-in.
+    /// The sign-in that stays.
     pub session: Option<SessionId>,
     /// Whether its tokens stay, with all that they created.
     pub tokens: bool,
@@ -148,6 +148,6 @@ pub trait Accounts {
         now: Timestamp,
     ) -> Result<bool>;
 
-    /// Removes an account with its roles, its sign-ins and its tokens, and all that those created.
+    /// Removes an account with its roles, its sign-ins and its tokens, and everything that these tokens created.
     async fn delete_account(&self, id: AccountId) -> Result<AccountChanged>;
 }

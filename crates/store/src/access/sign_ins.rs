@@ -16,9 +16,9 @@ pub struct WebSession {
     pub hash: String,
     /// The account.
     pub account: Option<AccountId>,
-    /// The token whose rights it has, if a link for a token began it.
+    /// The token whose rights the session has, if a link for that token began the session.
     pub token: Option<TokenId>,
-    /// The token that made the link by which the account signed in; the sign-in ends with it.
+    /// The token that created the link by which the account signed in; the session ends with that token.
     pub minted_by: Option<TokenId>,
     /// When it began.
     pub created_at: Timestamp,
@@ -52,7 +52,7 @@ pub struct SignInLink {
     pub account: Option<AccountId>,
     /// The token whose rights it gives.
     pub token: Option<TokenId>,
-    /// The token that created the link for an account; the link ends with it.
+    /// The token that created the link for an account; the link ends with that token.
     pub minted_by: Option<TokenId>,
     /// When it expires.
     pub expires_at: Timestamp,
@@ -70,7 +70,8 @@ pub enum AttemptDecision {
 /// Sign-ins, links, attempts.
 #[async_trait]
 pub trait SignIns {
-    /// Begins a sign-in; removes those that have ended by then, and the oldest of the same account or token beyond `count_max`.
+    /// Begins a sign-in. Removes sign-ins that have ended, and the oldest ones of the same account or token if there are more than
+    /// `count_max`.
     async fn begin_sign_in(&self, session: &WebSession, idle_max: Duration, count_max: u32) -> Result<()>;
 
     /// The sign-in with this hash, even if it has ended.
@@ -98,7 +99,7 @@ pub trait SignIns {
     /// bound the number of buckets: each has a row.
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision>;
 
-    /// The key that all servers of this database share under a name: `fresh` if there is none yet.
+    /// The key that all servers of this database share under a name. If there is none yet, `fresh` becomes that key.
     async fn server_key(&self, name: &str, fresh: &str, now: Timestamp) -> Result<String>;
 
     /// Removes the attempts in a bucket.

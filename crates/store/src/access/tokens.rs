@@ -13,7 +13,7 @@ pub enum TokenKind {
     Api,
     /// Opening the sessions of executors, nothing else.
     Executor,
-    /// The calls of executors of one app that speak XXL-JOB's protocol, nothing else.
+    /// Calls by XXL-JOB's protocol from the executors of one app, nothing else.
     Xxl,
 }
 
@@ -52,12 +52,12 @@ pub struct TokenRecord {
     pub hash: String,
     /// Its first characters, so that users can recognize it.
     pub prefix: String,
-    /// The token that created it; it ends with that one. `None` if no token did.
+    /// The token that created this one, which ends with its creator. `None` if no token created it.
     pub minted_by: Option<TokenId>,
-    /// The first token of its line; valid tokens without an account are counted per line. The token itself if it begins a line.
+    /// The first token of its line of descent; the token itself if it begins a line. Valid tokens without an account are counted per line.
     pub line: TokenId,
-    /// The first token of its series, which is a token with the successors to which it rotated itself. The token itself unless it is such a
-    /// successor.
+    /// The first token of its series: a series is a token and the successors to which it rotated itself. The token itself unless it is such
+    /// a successor.
     pub series: TokenId,
     /// Whether executors that it lets in may declare jobs.
     pub declares: bool,
@@ -130,8 +130,8 @@ impl TokenScope {
 /// API tokens.
 #[async_trait]
 pub trait Tokens {
-    /// Stores a token, unless its hash exists. A token that another one created expires with it at the latest; `false` if the other one is
-    /// no longer valid.
+    /// Stores a token, unless its hash exists. A token that another token created expires no later than its creator; `false` if the creator
+    /// is no longer valid.
     async fn add_token(&self, token: &TokenRecord) -> Result<bool>;
 
     /// The token with this hash.
@@ -149,19 +149,19 @@ pub trait Tokens {
     /// Number of valid API tokens of a line that belong to no account.
     async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
-    /// Removes about `limit` tokens at most that ended before `before`, with all that belongs to them; returns how many. Valid tokens that
-    /// a removed token created then descend from its own creator.
+    /// Removes at most about `limit` tokens that ended before `before`, with everything that belongs to them; returns how many. A valid
+    /// token that a removed token created then descends from the creator of the removed token.
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// Records that a token is used.
     async fn touch_token(&self, id: TokenId, now: Timestamp) -> Result<()>;
 
-    /// Ends a token, expired or not, with its whole series and all that these tokens created: tokens, sign-ins and links, and what those
-    /// created. `false` if the token itself has ended already.
+    /// Ends a token, expired or not, with its whole series and everything that these tokens created, directly or through other tokens:
+    /// tokens, sign-ins and links. `false` if the token itself has ended already.
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool>;
 
-    /// Replaces a token by a new one; the old one works on until `old_ends_at` at the latest. What the old one created belongs to the new
-    /// one. A new token of the same series expires no later than the old one. `false` if the old one has ended, or, for a new one of
-    /// another series, if the token that created it has.
+    /// Replaces a token by a new one; the old token stays valid until `old_ends_at` at the latest. Everything that the old token created
+    /// belongs to the new one from then on. A new token of the same series expires no later than the old one. `false` if the old token has
+    /// ended, or if the new one belongs to another series and its creator has ended.
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool>;
 }

@@ -68,7 +68,7 @@ pub(super) fn token(kind: TokenKind, owner: Option<AccountId>, now: Timestamp) -
     }
 }
 
-/// They are removed with their apps and every role in them, but not while they have a job or a calendar.
+/// Namespaces are removed with their apps and every role in them, but not while they have a job or a calendar.
 pub async fn namespaces_are_made_and_removed_when_empty(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let made = Namespace { id: NamespaceId::new(next_id()), name: name("ns") };
@@ -215,7 +215,7 @@ pub async fn the_last_admin_account_stays(store: &dyn Store) {
     assert!(store.create_account(&third).await.unwrap());
 }
 
-/// A change of password or rights, a revoked token, and idleness each end it.
+/// A change of password or rights, a revoked token, and idleness each end a sign-in.
 pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
@@ -256,7 +256,7 @@ pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     assert_eq!(store.sign_in(&of_token.hash).await.unwrap(), None);
 }
 
-/// Of several concurrent callers, one uses it.
+/// Of several concurrent callers, one uses the link.
 pub async fn a_link_is_used_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let link = |minutes: u32| SignInLink {
@@ -399,7 +399,7 @@ pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     assert_eq!(store.tokens(&next).await.unwrap(), [executor]);
 }
 
-/// The old token stays valid for a while, and no longer than it would have been.
+/// The old token stays valid for a while, but no longer than without the replacement.
 pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (old, new) = (token(TokenKind::Executor, None, now), token(TokenKind::Executor, None, now));

@@ -9,7 +9,7 @@ use rondel_core::{AppId, Run, RunStatus, Timestamp};
 use super::hands::open_keys;
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
-use crate::ledger::{Adoption, InHand, NotedWait, OrphanedJob, OrphanedJobs, WaitPlace};
+use crate::ledger::{Adoption, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace};
 use crate::{LeaseToken, Store};
 
 /// One node gets a dead node's open runs, and with them their jobs; a living node's runs stay.
@@ -115,7 +115,7 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     store.note_running(heir, &hands).await.unwrap();
     let held = read(store, rows[4].id).await;
     assert_eq!((held.executor.as_deref(), held.awaits_roll_call()), (Some("one"), false));
-    store.note_running(heir, &[InHand { at: at + Duration::from_secs(999), ..hands[0].clone() }]).await.unwrap();
+    store.note_running(heir, &[RunAtExecutor { at: at + Duration::from_secs(999), ..hands[0].clone() }]).await.unwrap();
     assert_eq!(read(store, rows[4].id).await, held, "it is noted once");
 }
 
@@ -151,8 +151,8 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     }
 }
 
-/// Triggers leave ahead of their instants: a server that was killed may have sent what is due soon after the next one has taken its lease
-/// over.
+/// Triggers are sent ahead of their instants: a killed server may have sent runs that are due soon after the next server has taken over its
+/// lease.
 pub async fn what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };

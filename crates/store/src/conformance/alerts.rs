@@ -13,7 +13,7 @@ use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, created, finish, finish_one, job_with, join, name, next_id, pending, spec};
 use crate::Store;
 use crate::alerts::{
-    AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenExpects, OpenRunsCheck, RuleChange, RuleCheck,
+    AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
     RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
 use crate::catalog::{Namespace, NewJob};
@@ -116,7 +116,8 @@ pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     assert_eq!(save(store, namespace, &changed, Some(2)).await, RuleSaved::Conflict(0));
 }
 
-/// Of two decisions based on the same version one is written, and none that is based on a version before a change.
+/// Of two decisions based on the same version, one is written. A decision based on a version from before a change is
+/// not written.
 pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
@@ -308,7 +309,8 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
     assert_eq!(since(well.fire_at + SECOND).await.unwrap(), []);
 }
 
-/// The looks at the expectations of a job come and go with its definition, and are moved by a decision.
+/// The checks of a job's expectations are created and removed with its definition, and a decision sets when they are
+/// next due.
 pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     let namespace = tenant(store).await;
     let now = store.now().await.unwrap();
@@ -328,11 +330,11 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     };
     let job = created(store.create_job(new).await.unwrap());
     let now = store.now().await.unwrap();
-    let looks = store.expects_of(&[job.id, JobId::new(1)]).await.unwrap();
+    let looks = store.expectations_of(&[job.id, JobId::new(1)]).await.unwrap();
     let kinds: Vec<ExpectKind> = looks.iter().map(|look| look.kind).collect();
     assert_eq!(kinds, [ExpectKind::NoSuccessFor, ExpectKind::Late]);
     assert_eq!(looks[1].at, None);
-    let open = store.open_expects(namespace).await.unwrap();
+    let open = store.open_run_expectations(namespace).await.unwrap();
     assert!(open.at.is_some_and(|at| at <= now) && open.kinds == [ExpectKind::Late], "{open:?}");
     assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
 
@@ -349,18 +351,18 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     let due = [ExpectCheck { at: Some(now), ..looks[0] }];
     let seen = version(store, namespace).await;
     assert!(store.write_alerts(&write(seen, &due, Some(OpenRunsCheck { at: None }))).await.unwrap());
-    assert_eq!(store.due_expects(namespace, now, 10).await.unwrap(), due);
-    assert_eq!(store.open_expects(namespace).await.unwrap(), OpenExpects::default());
+    assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), due);
+    assert_eq!(store.open_run_expectations(namespace).await.unwrap(), OpenRunExpectations::default());
     assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
     assert!(store.watched_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
     let later = [ExpectCheck { at: Some(now + SECOND), ..looks[0] }];
     let seen = version(store, namespace).await;
     assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
-    assert_eq!(store.due_expects(namespace, now, 10).await.unwrap(), []);
+    assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), []);
     assert!(!store.alerts_due(now).await.unwrap().contains(&namespace));
 }
 
-/// A run that fails for good is dead until it is acknowledged; one of another namespace is not touched.
+/// A run that fails for good is dead until it is acknowledged; another namespace cannot acknowledge it.
 pub async fn a_failure_is_dead_until_it_is_acknowledged(store: &dyn Store) {
     let token = join(store).await;
     let (run, good) = (pending(store, token).await, pending(store, token).await);

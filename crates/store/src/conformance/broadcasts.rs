@@ -61,7 +61,7 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     assert!(!store.expand(token, whole.id, &shards(&whole, 5)).await.unwrap());
 }
 
-/// The worst shard counts, and the row has their count; a shard that is retried stays open.
+/// The worst verdict of a shard counts, and the row states how many shards have it; a shard that is retried stays open.
 pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let token = join(store).await;
     let (whole, shards) = expanded(store, token, 3).await;
@@ -93,7 +93,7 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     store
         .mark(
             token,
-            &[crate::ledger::InHand {
+            &[crate::ledger::RunAtExecutor {
                 run: shards[0].id,
                 attempt: 1,
                 executor_id: rondel_core::ExecutorId::new(1),

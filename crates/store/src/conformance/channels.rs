@@ -72,7 +72,7 @@ async fn lease(store: &dyn Store, now: Timestamp, channels: &[ChannelId]) -> Vec
     lease_as(store, (NodeId::new(next_id()), &[]), now, channels).await
 }
 
-/// Likewise for a node, without some channels.
+/// Like [`lease`], for a given node and without some channels.
 async fn lease_as(
     store: &dyn Store,
     (node, without): (NodeId, &[ChannelId]),
@@ -176,7 +176,7 @@ pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
     assert!(lease(store, now + HOLD * 2, &[one.id]).await.is_empty());
 }
 
-/// Two servers that look at once do not both send; the lease of one that died ends.
+/// Two servers that look at the same time do not both send; the lease of a server that died ends.
 pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     let channel = saved(store).await;
     let now = store.now().await.unwrap();

@@ -15,7 +15,7 @@ fn range(from: Timestamp, to: Timestamp, limit: u32) -> DueRange {
     DueRange { from, to, limit }
 }
 
-/// The earliest come first, of the given homes, within the range.
+/// The due jobs of the given homes within the range are read, the earliest first.
 pub async fn due_jobs_come_in_order(store: &dyn Store) {
     let token = join(store).await;
     // An hour that no other check uses.
@@ -41,7 +41,7 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
 }
 
-/// Instants at which many jobs of a home are due are found; fewer jobs do not count, and neither do claimed ones.
+/// Instants at which many jobs of a home are due are found. Instants with fewer jobs are left out, and jobs that were claimed do not count.
 pub async fn dense_instants_are_counted(store: &dyn Store) {
     let token = join(store).await;
     // An hour that no other check uses.
@@ -116,7 +116,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         assert_eq!(read(store, run.id).await, *run);
     }
 
-    // The row as it was seen is outdated for the winner, too; a job that keeps its home keeps its term, another home raises it.
+    // The row as it was seen is outdated for the winner, too; a job that keeps its home keeps its term, and a new home raises the term.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
     let again = |seen: DueJob| ClaimJob {
         recent_fires: seen.recent_fires,
@@ -235,7 +235,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     assert_eq!(finish_all(store, &[]).await, []);
 }
 
-/// The home owns the run; with a dead home it waits for the node that adopts the other open runs of the job.
+/// The home owns the run; if the home is dead, the run waits for the node that adopts the other open runs of the job.
 pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();

@@ -28,7 +28,7 @@ fn joined(join: Join) -> (LeaseToken, i64) {
     }
 }
 
-/// The clock runs forward, in milliseconds, and is not far from the time that a computer's clock can have.
+/// The clock runs forward, in milliseconds, and shows a plausible time.
 pub async fn the_clock_goes_on(store: &dyn Store) {
     let before = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -52,8 +52,8 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
     assert!(node.lease_until > lease_until && node.is_living(now));
 
-    // The end of the lease would move back, as after a step back of the clock: what was sent under it would be unknown. Its node takes the
-    // next lease, and runs that were due until its end may have been sent.
+    // A renewal that would move the end of the lease back, as after a step back of the clock, is refused: it would be unknown what was sent
+    // under the lease. Its node takes the next lease, and runs that were due until the old end may have been sent.
     assert_eq!(store.renew(first, LEASE / 2).await.unwrap(), None);
     let other = LeaseToken { epoch: 7, ..first };
     let again = |held| JoinRequest { held: Some(held), ..request.clone() };
@@ -92,7 +92,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(winners.count(), 1, "{a:?} {b:?}");
 }
 
-/// No two of them get the same id or ordinal.
+/// No two concurrent joins get the same id or ordinal.
 pub async fn concurrent_joins_get_distinct_ids_and_ordinals(store: &dyn Store) {
     let requests = [request(&name("node")), request(&name("node")), request(&name("node"))];
     let (a, b, c) = tokio::join!(store.join(&requests[0]), store.join(&requests[1]), store.join(&requests[2]));
@@ -102,7 +102,8 @@ pub async fn concurrent_joins_get_distinct_ids_and_ordinals(store: &dyn Store) {
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
 }
 
-/// Runs that were due before the clock stepped back may have been sent: a lease that is released then ends no earlier.
+/// Runs that were due before the clock stepped back may have been sent, so a lease that is released afterwards ends no earlier than these
+/// runs were due.
 pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
     let token = join(store).await;
     let end = async || super::homes::node(store, token.node).await.lease_until;
@@ -306,7 +307,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
     assert_eq!(heard.iter().map(|session| (session.token, session.is_open())).collect::<Vec<_>>(), [(next, true)]);
 }
 
-/// An executor that shut down cleanly has left every node, until it comes again.
+/// An executor that shut down cleanly has left every node, until it connects again.
 pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();

@@ -136,7 +136,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     assert!(due(store, &job, &[token.node]).await.is_some());
 }
 
-/// A job that was paused while its run ran does not fire when it ends, and does after it is switched on again.
+/// A job that was paused while its run ran does not fire when the run ends, but fires after the job is switched on again.
 pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
     let (job, run) = following(store, token, 0).await;
@@ -182,7 +182,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &three, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + Duration::from_secs(3)));
     assert_eq!(read(store, run.id).await.status, RunStatus::Skipped);
-    // A job whose run ended while it had no delay is not held up by that.
+    // A job whose run ended while the job had no delay is not held up by that run.
     let (job, run) = following(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
     saved(change(store, job.id, &every, None, now).await);
@@ -212,7 +212,7 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let at = now.ceil_second() - Duration::from_secs(30);
-    // Drawn for each fire, so that one of thirty is put off far enough whatever the job's id.
+    // The jitter is drawn for each fire, so that it puts off one of thirty far enough, whatever the job's id.
     let schedule = serde_json::json!({"cron": "* * * * * ?", "jitter": {"max": "60s", "by": "fire"}});
     let spec = spec(&name("jitter"), serde_json::json!({"schedule": schedule}));
     let job = super::job_with(store, spec, Some(at)).await;

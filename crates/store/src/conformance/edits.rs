@@ -102,7 +102,7 @@ pub(super) async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord,
     let job = job_with(store, spec, Some(at(1))).await;
     let rows: Vec<Run> = (1..=4).map(|offset| run(&job, token, at(offset))).collect();
     claim(store, token, &job, rows.clone()).await;
-    // None of them is on its way yet: an edit leaves rows alone that are due within a second.
+    // None of them can have been sent yet: an edit leaves rows alone that are due within a second.
     (token, job, rows, at(0))
 }
 
@@ -115,7 +115,7 @@ async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Rea
     found
 }
 
-/// Rows that the new definition fires as well move to it; others are settled; settled ones are reopened.
+/// Rows whose instants the new definition has, too, move to it, and are reopened if they were settled; the other rows are settled.
 pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     use RunStatus::{Pending, Skipped};
     let (token, job, rows, now) = with_four_rows(store).await;
@@ -207,7 +207,7 @@ pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
 /// An unsent row becomes a broadcast, and an unsharded run again; a marked row may have been sent and stays.
 pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
-    let hand = crate::ledger::InHand {
+    let hand = crate::ledger::RunAtExecutor {
         run: rows[0].id,
         attempt: 1,
         executor_id: rondel_core::ExecutorId::new(1),
@@ -260,7 +260,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
     assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
     assert_eq!(store.cancels(token).await.unwrap(), []);
-    // The request is three seconds old: rows that start within a second may have been read meanwhile.
+    // The time of the request is three seconds ago: rows that start within a second from now may have been read meanwhile.
     let now = store.now().await.unwrap();
     let job = job_with(store, spec(&name("slow"), serde_json::json!({"schedule": {"every": "1s"}})), Some(now)).await;
     let row = run(&job, token, now + Duration::from_millis(800));

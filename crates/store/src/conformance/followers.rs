@@ -191,7 +191,7 @@ async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> 
     found
 }
 
-/// A run may end before its instant, where it was marked by a server that died: what follows from it waits for the instant.
+/// A run may end before its instant if the server that marked it died: the runs that follow from it wait for the instant.
 pub async fn no_child_is_due_before_the_instant_of_its_fire(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({})).await;
@@ -308,7 +308,7 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let on_failure = json!({"schedule": {"after": [a.spec.name], "on": "failure"}});
     let repair = child(store, "repair", &[], on_failure).await;
     let root = start(store, token, &a).await;
-    let hand = crate::ledger::InHand {
+    let hand = crate::ledger::RunAtExecutor {
         run: root.id,
         attempt: 1,
         executor_id: rondel_core::ExecutorId::new(9),
@@ -325,8 +325,8 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     assert!(in_fire(store, &root, &repair).await.is_some());
 }
 
-/// An edit skips future runs without releasing the runs that follow from them. If a skipped run ran after all (the clock had stepped back,
-/// and it was on its way), its end releases them like any other, once.
+/// An edit skips future runs without releasing the runs that follow from them. If a skipped run ran after all (it had been sent before the
+/// clock stepped back), its end releases these runs once, like any other end.
 pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     let (token, job, rows, _) = with_four_rows(store).await;
     let on = |on: &str| json!({"schedule": {"after": [job.spec.name], "on": on}});
@@ -344,7 +344,7 @@ pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     }
 }
 
-/// A run that ends with its children keeps its result, belongs to no executor meanwhile, and gets the verdict that they give.
+/// A run that ends with its children keeps its result, belongs to no executor while it awaits them, and gets its verdict from theirs.
 pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({"over": "children"})).await;
@@ -382,7 +382,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
         assert_eq!(state(root.id).await, (status, Some(0), message));
         assert_eq!(ends(&root, Outcome::Succeeded).await.answers, [Finished::Duplicate]);
     }
-    // A failure of its own is the end at once; a wish ends the waiting.
+    // A failure of its own ends the run at once; a request to cancel ends a run that awaits its children.
     let root = start(store, token, &a).await;
     ends(&root, FAILED).await;
     assert_eq!(state(root.id).await, (RunStatus::Failed, None, None));
@@ -391,7 +391,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let now = store.now().await.unwrap();
     assert!(matches!(
         store.ask_cancel(root.id, CancelRequest::requested("mia"), now).await.unwrap(),
-        CancelAsked::Noted(_)
+        CancelAsked::Requested(_)
     ));
     ends(&root, Outcome::Cancelled).await;
     assert_eq!(read(store, root.id).await.status, RunStatus::Cancelled);

@@ -1,4 +1,4 @@
-//! Checks of open runs on their way to an executor.
+//! Checks of the dispatch of open runs to executors.
 
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timest
 use super::broadcasts::expanded;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
 use crate::ledger::{
-    AttemptEnd, CancelAsked, CancelElsewhere, InHand, LimitName, NotedWait, OpenPage, RunCheck, WaitPlace,
+    AttemptEnd, CancelAsked, CancelElsewhere, LimitName, NotedWait, OpenPage, RunAtExecutor, RunCheck, WaitPlace,
 };
 use crate::{LeaseToken, Store};
 
-pub(super) fn in_hand(run: &Run, executor: &str) -> InHand {
-    InHand {
+pub(super) fn in_hand(run: &Run, executor: &str) -> RunAtExecutor {
+    RunAtExecutor {
         run: run.id,
         attempt: run.attempt,
         executor_id: ExecutorId::new(7),
@@ -55,7 +55,7 @@ pub async fn waiting_runs_wake_when_due(store: &dyn Store) {
     assert_eq!(keys(other, until, start, 10).await, []);
 }
 
-/// The own open runs with this status.
+/// The open runs of this lease with this status.
 pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunStatus) -> Vec<RunId> {
     let page = OpenPage { status, before: Timestamp::MAX, after: (Timestamp::EPOCH, RunId::new(0)), limit: 1_000 };
     store.open_keys(token, page).await.unwrap().into_iter().map(|(_, run)| run).collect()
@@ -68,7 +68,7 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     let hands = [in_hand(&first, "a"), in_hand(&second, "a")];
     assert_eq!(store.mark(other, &hands).await.unwrap(), []);
     assert_eq!(store.mark(token, &[]).await.unwrap(), []);
-    let later = InHand { attempt: 2, ..hands[0].clone() };
+    let later = RunAtExecutor { attempt: 2, ..hands[0].clone() };
     assert_eq!(store.mark(token, &[later]).await.unwrap(), []);
     let (a, b) = tokio::join!(store.mark(token, &hands), store.mark(token, &hands));
     let mut won = [a.unwrap(), b.unwrap()].concat();
@@ -84,7 +84,7 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
     assert_eq!(store.mark(token, &hands).await.unwrap(), [first.id]);
-    // The run was accepted, waited there for long, and was returned without having begun.
+    // The run was accepted, waited at its executor for long, and was returned without having begun.
     store.note_running(token, &hands[..1]).await.unwrap();
     assert_eq!(read(store, first.id).await.status, RunStatus::Running);
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
@@ -155,8 +155,8 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     assert_eq!(checks, [check(&running, RunStatus::Running), check(&ended, RunStatus::Succeeded)]);
 }
 
-/// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor; also if it was adopted,
-/// which takes it for running. Its start is the one that is recorded first.
+/// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor. This also holds for a run
+/// that was adopted as running. The start that is recorded first is kept.
 pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
@@ -201,7 +201,7 @@ pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     let states = begun.each_ref().map(|run| (run.status, run.started_at, run.executor.as_deref()));
     assert_eq!(states, [&run, &shard].map(|run| (RunStatus::Running, Some(run.due_at), Some("läufer"))));
     store.note_waits(other, &both).await.unwrap();
-    let later = InHand { at: run.due_at + Duration::from_secs(9), ..hand };
+    let later = RunAtExecutor { at: run.due_at + Duration::from_secs(9), ..hand };
     store.note_running(other, &[later]).await.unwrap();
     assert_eq!([read(store, run.id).await, read(store, shard.id).await], begun);
 }
@@ -215,13 +215,13 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
         store.ask_cancel(RunId::new(next_id()), CancelRequest::requested("x"), now).await.unwrap(),
         CancelAsked::NotFound
     );
-    let CancelAsked::Noted(noted) = store.ask_cancel(run.id, CancelRequest::requested("Änne"), now).await.unwrap()
+    let CancelAsked::Requested(noted) = store.ask_cancel(run.id, CancelRequest::requested("Änne"), now).await.unwrap()
     else {
         unreachable!()
     };
     let (cancel_by, cancel_reason) = (Some("Änne".to_owned()), Some(Reason::Requested));
     assert_eq!(*noted, Run { cancel_by, cancel_reason, ..run.clone() });
-    let CancelAsked::Noted(again) = store.ask_cancel(run.id, CancelRequest::requested("leo"), now).await.unwrap()
+    let CancelAsked::Requested(again) = store.ask_cancel(run.id, CancelRequest::requested("leo"), now).await.unwrap()
     else {
         unreachable!()
     };
@@ -238,7 +238,7 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     assert_eq!(store.cancels(token).await.unwrap(), []);
     assert_eq!(
         store.ask_cancel(run.id, CancelRequest::requested("x"), now).await.unwrap(),
-        CancelAsked::Over(RunStatus::Failed)
+        CancelAsked::AlreadyEnded(RunStatus::Failed)
     );
 }
 
@@ -322,7 +322,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(store.ask_cancels(&[], CancelRequest::requested("Cy"), now).await.unwrap(), 0);
 }
 
-/// The first node that asks counts for a limit, until it is dead and another one adopts its open runs.
+/// The first node that asks counts the runs of a limit, until it is dead and another node adopts its open runs.
 pub async fn a_limit_has_one_home(store: &dyn Store) {
     let (first, second) = (join(store).await, join(store).await);
     let limit = || LimitName { namespace: DEFAULT, key: super::name("limit") };

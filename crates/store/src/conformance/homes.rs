@@ -101,7 +101,7 @@ pub async fn executors_are_switched_by_name(store: &dyn Store) {
     }
 }
 
-/// A job moves with all of its open runs, or stays: if a run was sent, may have been sent, has begun, or was not named.
+/// A job moves with all of its open runs. It stays if one of them was sent, may have been sent, has begun, or was not named.
 pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     let (token, to) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);

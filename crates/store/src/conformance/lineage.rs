@@ -13,7 +13,7 @@ use crate::access::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A token, one that it created, one that this one created, and a sign-in and a link of each of the first two.
+/// Three tokens, of which each created the next, and a sign-in and a link of each of the first two.
 struct Family {
     tokens: [TokenRecord; 3],
     sessions: [WebSession; 2],
@@ -61,7 +61,7 @@ fn link(account: Option<AccountId>, token: Option<TokenId>, minted_by: Option<To
     SignInLink { hash: name("link"), purpose, account, token, minted_by, expires_at }
 }
 
-/// Revoking the token, resetting the password of its owner, and deleting its owner: each ends all of it.
+/// Revoking a token, resetting the password of its owner, and deleting its owner each end the token with everything that it created.
 pub async fn what_a_token_made_ends_with_it(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
@@ -87,7 +87,7 @@ pub async fn what_a_token_made_ends_with_it(store: &dyn Store) {
     assert_eq!(bystander.works(store, now).await, [true; 7]);
 }
 
-/// A token that was created by another one expires with it at the latest, and is not created by one that has ended.
+/// A token that another token created expires no later than its creator, and a token that has ended creates none.
 pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let parent = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
@@ -167,7 +167,7 @@ async fn work(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec
     work
 }
 
-/// The tokens of a series end together, whichever is revoked, with what they created; so they do when their creator ends.
+/// The tokens of a series end together, with everything that they created, whichever of them is revoked, and also when their creator ends.
 pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
     // Long ago, so that the removal affects no other test's tokens.
     let now = Timestamp::from_secs(900_000_000);
@@ -195,8 +195,8 @@ pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
     }
 }
 
-/// What was created before a rotation belongs to the successor; a token that another caller rotates leaves its series, and when first
-/// tokens are removed the others stay one series.
+/// What was created before a rotation belongs to the successor; a token that another caller rotates leaves its series. When the first
+/// tokens of a series are removed, the others stay one series.
 pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     let now = Timestamp::from_secs(900_000_000);
     let maker = token(TokenKind::Api, None, now);

@@ -157,8 +157,8 @@ pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
     assert_eq!((&data(&taken[1])["count"], &data(&taken[1])["last_fire_at"]), (&json!(5), &json!(now)));
 }
 
-fn in_hand(run: &Run) -> crate::ledger::InHand {
-    crate::ledger::InHand {
+fn in_hand(run: &Run) -> crate::ledger::RunAtExecutor {
+    crate::ledger::RunAtExecutor {
         run: run.id,
         attempt: 1,
         executor_id: rondel_core::ExecutorId::new(77),

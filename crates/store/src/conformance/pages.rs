@@ -10,7 +10,7 @@ use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::RunQuery;
 
-/// Twenty-five runs of one job, the newest last; two of them ended, one well.
+/// Twenty-five runs of one job, the newest last; two of them ended, one successfully.
 async fn runs(store: &dyn Store) -> (JobRecord, Vec<Run>) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();

@@ -7,7 +7,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
-use crate::ledger::{AttemptEnd, Finished, InHand};
+use crate::ledger::{AttemptEnd, Finished, RunAtExecutor};
 use crate::{LeaseToken, Store};
 
 /// A stored result is durable, complete, and never changes; a result of a missing run is reported as such.
@@ -41,10 +41,15 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
-    // The executor and the start are those that were stored before if the end does not have them.
+    // If the end has no executor and no start, those that were stored before are kept.
     let run = pending(store, token).await;
-    let hand =
-        InHand { run: run.id, attempt: 1, executor_id: ExecutorId::new(9), executor: "b".to_owned(), at: run.due_at };
+    let hand = RunAtExecutor {
+        run: run.id,
+        attempt: 1,
+        executor_id: ExecutorId::new(9),
+        executor: "b".to_owned(),
+        at: run.due_at,
+    };
     store.note_running(token, &[hand]).await.unwrap();
     let end = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Cancelled) };
     finish_one(store, end).await;
@@ -72,8 +77,8 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
 }
 
-/// Skipped means that no attempt began: if one did, or may have, and no further one could begin, the run has failed, with the reason for
-/// it.
+/// Skipped means that no attempt began. If an attempt began, or may have begun, and no further one could begin, the run has failed, with
+/// the reason why no further one could.
 pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     let token = join(store).await;
     let skipped = |run: &Run, attempt| AttemptEnd {
@@ -114,7 +119,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     assert_eq!(answers, Finished::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
 }
 
-/// The newest attempt counts; the end of an older one corrects its verdict.
+/// The newest attempt counts; the end of an older attempt corrects the verdict of that attempt.
 pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -154,7 +159,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
 pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
-    let hand = InHand {
+    let hand = RunAtExecutor {
         run: run.id,
         attempt: 1,
         executor_id: ExecutorId::new(77),

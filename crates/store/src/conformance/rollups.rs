@@ -30,7 +30,7 @@ async fn points(store: &dyn Store, kind: PointKind, owner: i64, step: Step) -> V
 pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
-    // Other checks count in the app of the other jobs.
+    // The job gets an app of its own, because other checks count runs in the common one.
     let app = store.ensure_app(AppId::new(next_id()), super::DEFAULT, &super::name("points"), at).await.unwrap().id;
     let job = crate::catalog::JobRecord { app, ..job(store, Some(at)).await };
     let rows: Vec<Run> = (0..6).map(|number| run(&job, token, at + Duration::from_secs(number * 600))).collect();
@@ -143,7 +143,7 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     assert_eq!(failing(None).await, None);
 }
 
-/// A job runs while a run of it does, fails by its newest verdict, counted or not, and is over with its last run.
+/// A job is running while one of its runs is, failing by its newest verdict, counted or not, and over when its last run has ended.
 pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);

@@ -116,7 +116,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     let mut search = RunSearch {
         jobs,
         texts: vec![RunText { text: "on 6 ".to_owned(), ..RunText::default() }],
-        look_at: 10,
+        row_limit: 10,
         ..RunSearch::new(now, 5)
     };
     let (mut count, mut rounds) = (0, 0);

@@ -80,7 +80,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let all: Vec<RunId> = rows.iter().chain(&shards).map(|run| run.id).collect();
     let at_most_once = AfterPolicy { at_least_once: false, ..POLICY };
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
-    // Only a run with a mark may have begun, so that its end is unknown.
+    // The run is marked: only a marked run may have begun, which makes its end unknown.
     store.mark(token, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
     let lost =
         AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[2], Outcome::Lost(Reason::ExecutorLost)) };

@@ -22,7 +22,7 @@ pub async fn a_trace_is_found_by_its_run_and_forgotten_with_age(store: &dyn Stor
     found.sort_by_key(|(run, _)| *run);
     assert_eq!(found, [(run, parent), (another, other)]);
 
-    // Longer ago than any: three days after the first instant that ids know.
+    // Longer ago than the spans of other checks: three days after the first instant that ids can have.
     let old = Timestamp::from_secs(1_704_326_400);
     let first = IdGen::first_at(old);
     let runs: Vec<RunId> = (0..3).map(|index| RunId::new(first + index)).collect();

@@ -63,10 +63,10 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     let app = AppId::new(base);
     let known = |id: i64, address: &str, token: &str, seen| executor(app, base + id, (address, token), at(seen));
     let (one, two) = ("http://10.0.0.5:9999", "http://10.0.0.6:9999");
-    assert_eq!(store.fix_xxl(&known(1, one, "a", 100), at(100)).await.unwrap(), ExecutorId::new(base + 1));
-    assert_eq!(store.fix_xxl(&known(2, one, "b", 110), at(110)).await.unwrap(), ExecutorId::new(base + 1));
+    assert_eq!(store.register_xxl_by_hand(&known(1, one, "a", 100), at(100)).await.unwrap(), ExecutorId::new(base + 1));
+    assert_eq!(store.register_xxl_by_hand(&known(2, one, "b", 110), at(110)).await.unwrap(), ExecutorId::new(base + 1));
     store.register_xxl(&known(3, two, "c", 120)).await.unwrap();
-    assert_eq!(store.fix_xxl(&known(4, two, "d", 130), at(130)).await.unwrap(), ExecutorId::new(base + 3));
+    assert_eq!(store.register_xxl_by_hand(&known(4, two, "d", 130), at(130)).await.unwrap(), ExecutorId::new(base + 3));
     let unseen = Timestamp::EPOCH;
     let first = XxlExecutor {
         first_seen_at: at(100),
@@ -75,21 +75,21 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
         ..known(1, one, "b", 100)
     };
     let second = XxlExecutor { by_hand_at: Some(at(130)), ..known(3, two, "d", 120) };
-    assert_eq!(store.fixed_xxl(Some(app), 10).await.unwrap(), [first.clone(), second.clone()]);
-    assert_eq!(store.fixed_xxl(Some(app), 1).await.unwrap(), std::slice::from_ref(&first));
-    assert!(store.fixed_xxl(Some(AppId::new(base + 1)), 10).await.unwrap().is_empty());
-    let all = store.fixed_xxl(None, 10_000).await.unwrap();
+    assert_eq!(store.xxl_registered_by_hand(Some(app), 10).await.unwrap(), [first.clone(), second.clone()]);
+    assert_eq!(store.xxl_registered_by_hand(Some(app), 1).await.unwrap(), std::slice::from_ref(&first));
+    assert!(store.xxl_registered_by_hand(Some(AppId::new(base + 1)), 10).await.unwrap().is_empty());
+    let all = store.xxl_registered_by_hand(None, 10_000).await.unwrap();
     assert!(all.contains(&first) && all.contains(&second));
     // Registering itself changes when the executor was seen; signing off changes nothing else.
     assert_eq!(store.register_xxl(&known(5, one, "e", 140)).await.unwrap(), ExecutorId::new(base + 1));
     assert!(store.unregister_xxl(app, one, at(150)).await.unwrap());
-    let found = store.fixed_xxl(Some(app), 1).await.unwrap();
+    let found = store.xxl_registered_by_hand(Some(app), 1).await.unwrap();
     let seen = XxlExecutor { token: "e".to_owned(), last_seen_at: at(140), left_at: Some(at(150)), ..first };
     assert_eq!(found, [seen]);
-    assert!(!store.unfix_xxl(AppId::new(base + 1), one).await.unwrap(), "another app's");
-    assert!(store.unfix_xxl(app, one).await.unwrap());
-    assert!(!store.unfix_xxl(app, one).await.unwrap());
-    assert_eq!(store.fixed_xxl(Some(app), 10).await.unwrap(), [second]);
+    assert!(!store.unregister_xxl_by_hand(AppId::new(base + 1), one).await.unwrap(), "another app's");
+    assert!(store.unregister_xxl_by_hand(app, one).await.unwrap());
+    assert!(!store.unregister_xxl_by_hand(app, one).await.unwrap());
+    assert_eq!(store.xxl_registered_by_hand(Some(app), 10).await.unwrap(), [second]);
 }
 
 /// Numbers rise, fit into 32 bits, and are given only under a valid lease; a job keeps its number.

@@ -159,9 +159,9 @@ impl XxlDatabase {
         Ok(query.fetch_all(&mut self.0).await?.iter().map(read).collect::<Result<_, _>>()?)
     }
 
-    /// Stops jobs whose next instant is `not_before` or later, each as of its next instant; `not_before` is called once the lock of
-    /// XXL-JOB's scheduler is held. The scheduler waits meanwhile, so that exactly the fires that it has taken up lie before the instant.
-    /// The instant stays in the row: a stopped job that has one was stopped here.
+    /// Stops the jobs whose next instant is `not_before` or later, each as of its next instant. `not_before` is called once the lock of
+    /// XXL-JOB's scheduler is held. The scheduler waits meanwhile, so exactly the fires that it has taken up lie before the next instant.
+    /// That instant stays in the row and shows that the job was stopped here.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -213,8 +213,8 @@ impl XxlDatabase {
         Err(ForeignError::Denied(denied.iter().map(grant).collect::<Vec<_>>().join("; ")))
     }
 
-    /// Marks stopped jobs that have no instant as switched over. The mark is an instant in their row, which a stopped job has only from a
-    /// switch. XXL-JOB resets it when it starts or stops the job.
+    /// Marks stopped jobs that have no instant as switched over. The mark is an instant in the job's row: a stopped job has one only if it
+    /// was switched over. XXL-JOB resets the instant when it starts or stops the job.
     ///
     /// # Errors
     /// [`ForeignError::Database`].

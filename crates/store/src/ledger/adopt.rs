@@ -51,8 +51,9 @@ pub struct Adoption {
     pub is_refused: bool,
 }
 
-/// Whether a run of a lease that ended at `ended_at` may have been sent under it. A broadcast's row is never sent; a run whose row states
-/// what it waits for is marked before it is sent; and a run that was due when no executor of its app had a stream went to none.
+/// Whether a run may have been sent under its lease, which ended at `ended_at`. It was not sent if it is the row of a broadcast, which is
+/// never sent; if its row states what it waits for but has no mark, because such a run is marked before it is sent; or if no executor of
+/// its app had a stream when it was due.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp, streams: &LastStreams) -> bool {
     // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
@@ -85,17 +86,18 @@ pub(crate) fn fewest_first(counts: impl IntoIterator<Item = (JobId, u64)>, limit
 /// Takes over the open runs of dead nodes.
 #[async_trait]
 pub trait Adopt {
-    /// Fences those leases of `dead` nodes that have ended by the database's clock. Returns at most `limit` jobs with open runs whose
-    /// (node, epoch) is no living lease: runs of earlier epochs of this node, and runs of `dead` nodes. Jobs with few such runs come
-    /// first: a job that fires each second does not wait for the backlog of another one.
+    /// Fences those leases of `dead` nodes that have ended by the database's clock. Returns at most `limit` jobs with open runs that no
+    /// living lease owns: runs of earlier epochs of this node, and runs of `dead` nodes. Jobs with few such runs come first, so that a job
+    /// that fires each second does not wait for the backlog of another job.
     async fn orphaned_jobs(&self, token: LeaseToken, dead: &[NodeId], limit: u32) -> Result<OrphanedJobs>;
 
-    /// Those of these jobs that have open runs under earlier leases of this node.
+    /// The jobs among these that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) looks for: a job whose runs are split between two
-    /// nodes would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old lease
-    /// ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended before its
-    /// instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll call.
+    /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) looks for: if only some of a job's runs were
+    /// taken, the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the
+    /// old lease ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended
+    /// before its instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll
+    /// call.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
 }

@@ -11,9 +11,9 @@ use crate::error::Result;
 #[derive(Clone, Debug, PartialEq)]
 pub enum CancelAsked {
     /// The request is stored; the owner of the run must be notified.
-    Noted(Box<Run>),
+    Requested(Box<Run>),
     /// The run has a verdict already.
-    Over(RunStatus),
+    AlreadyEnded(RunStatus),
     /// There is no such run.
     NotFound,
 }

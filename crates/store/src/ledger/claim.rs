@@ -30,7 +30,7 @@ pub struct DueJob {
     pub recent_fires: RecentFires,
 }
 
-/// The range of instants from which due jobs are read, or the instants themselves.
+/// A range of instants, in which due jobs or dense instants are looked for.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRange {
     /// Only fires at or after this instant.
@@ -70,7 +70,8 @@ pub struct Claimed {
 }
 
 /// The lease that owns a new run of a job whose home is `node`. `leases` are the ends of the node's lease and of the one before; they are
-/// equal once the lease is fenced. No node adopts runs under the epoch of a fence, so the run then gets the epoch before.
+/// equal once the lease is fenced. A fence raises the epoch, and no node adopts runs under the raised epoch, so a run of a fenced node gets
+/// the epoch before it.
 pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
     let is_fenced = leases.0 == leases.1;
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
@@ -144,8 +145,8 @@ pub trait Claim {
     /// home, `token` owns the run and becomes the home. Returns the run as it is stored, or the existing run with the same key.
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
 
-    /// Like [`request_run`](Self::request_run), for a run with a [key](Run::trigger_key), unless an open run of the job has that key. This
-    /// is decided under the job's lock, so that of callers at different servers only one gets the key.
+    /// Like [`request_run`](Self::request_run), for a run with a [key](Run::trigger_key). If an open run of the job has that key, `if_open`
+    /// decides. This is decided under the job's lock, so only one of several callers at different servers gets the key.
     async fn request_keyed_run(&self, token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp)
     -> Result<KeyedRun>;
 

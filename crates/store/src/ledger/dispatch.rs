@@ -1,4 +1,4 @@
-//! Open runs on their way to an executor.
+//! Dispatch of open runs to executors.
 
 use async_trait::async_trait;
 use rondel_core::reason::Detail;
@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// A run that an executor is known to have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InHand {
+pub struct RunAtExecutor {
     /// The run.
     pub run: RunId,
     /// Its attempt.
@@ -18,17 +18,17 @@ pub struct InHand {
     pub executor_id: ExecutorId,
     /// The executor's stable name.
     pub executor: String,
-    /// When the handler began; for a run that has not begun, when it was sent, or its executor chosen.
+    /// When the handler began; for a run that has not begun, when it was sent, or when its executor was chosen.
     pub at: Timestamp,
 }
 
 /// Where a run waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitPlace {
-    /// In its server's memory, or on the way to an executor.
+    /// In its server's memory, or in flight to an executor.
     Server,
-    /// In the queue of an executor that has accepted it; with the executor if the row is to name it.
-    Executor(Option<InHand>),
+    /// In the queue of an executor that has accepted it; `Some` if the row is to name that executor.
+    Executor(Option<RunAtExecutor>),
 }
 
 /// The cause of the wait of a run that has not begun.
@@ -51,19 +51,19 @@ pub trait Dispatch {
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns those that were marked.
-    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>>;
+    async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>>;
 
-    /// Removes the mark from runs that are known not to have been received, or not to have begun, and makes them pending, even those that
-    /// were recorded as running, marked or not, while they waited at their executor.
+    /// Removes the mark from runs that are known not to have been received, or not to have begun, and makes them pending. This includes
+    /// runs, marked or not, that were recorded as running while they waited at their executor.
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
-    /// Turns the claimed but unsent runs of a lease that is being released from `pending` into `waiting`, without a mark; the next lease
-    /// treats them as never sent. Runs `in_hand` are with executors and stay as they are. Returns how many changed.
+    /// For a lease that is being released: turns its claimed but unsent runs from `pending` into `waiting` and removes their marks, so that
+    /// the next lease treats them as never sent. The runs `in_hand` are at executors and stay as they are. Returns how many changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
     /// Records that the handlers of these runs have begun: `pending` becomes `running`, and a run that was adopted as `running` gets its
     /// start.
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()>;
+    async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()>;
 
     /// Stores what own pending runs wait for, at most a few hundred at once. A run that has changed since stays unchanged. A run that waits
     /// in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as `running` without a start.

@@ -66,7 +66,7 @@ pub enum Finished {
 /// The node that writes a batch of ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Finisher<'a> {
-    /// The node's lease. It owns the runs that follow from the ends if their job has no living home.
+    /// The node's lease. It owns the runs that follow from the ends if their job's home has no node row.
     pub token: LeaseToken,
     /// Makes the ids of the runs that follow.
     pub ids: &'a IdGen,
@@ -103,6 +103,6 @@ impl Ends {
 pub trait Finish {
     /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the table of attempts), the
     /// broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox. A batch that failed before is
-    /// split into several transactions, and the outcome may be that of the first ones alone.
+    /// split into several transactions; the outcome may then cover only the first of them.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends>;
 }

@@ -51,15 +51,15 @@ pub struct MovedJobs {
 /// Moves jobs and runs to other homes.
 #[async_trait]
 pub trait Move {
-    /// Hands own runs that were never sent over to another living node, and their jobs with them. A job has one home, so it moves with all
-    /// of its open runs here or not at all: it stays if it has an open run that is not among `runs`, that may have been sent, or that is a
-    /// shard. If the job's home is already the other node, only its pending runs move. They wait in the store, where the other node's scan
-    /// finds them. Returns the runs that moved.
+    /// Hands over own runs that were never sent, with their jobs, to another living node. A job has one home, so it moves with all of its
+    /// open runs here or not at all: it stays if it has an open run that is not among `runs`, that may have been sent, or that is a shard.
+    /// If the job's home is already the other node, only its pending runs move. The runs that moved wait in the store, where the other
+    /// node's scan finds them. Returns these runs.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
-    /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if it has an open run after its first
-    /// attempt, or one that is due before `not_before`. The runs wait in the store, where the other node's scan finds them. Returns the
-    /// runs and the jobs that moved.
+    /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if one of its open runs is past its
+    /// first attempt, or is due before `not_before`. The runs wait in the store, where the other node's scan finds them. Returns the runs
+    /// and the jobs that moved.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
     /// Own open runs that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
@@ -71,7 +71,7 @@ pub trait Move {
     /// The loads of these nodes as homes, as of `now`; nodes that are home to nothing are left out.
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;
 
-    /// Removes the home of jobs whose home is a dead node that owns no open run of them, so that every node sees them; at most `limit`. The
-    /// node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
+    /// Frees at most `limit` jobs whose home is this dead node, so that any node may claim them. Jobs of which the node owns an open run keep
+    /// their home. The node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
     async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64>;
 }

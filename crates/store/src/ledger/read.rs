@@ -99,12 +99,12 @@ pub trait Runs {
     /// represented by the row for all its shards.
     async fn next_of_job(&self, run: &Run) -> Result<Option<Run>>;
 
-    /// The runs that name one of these (a few hundred) as the run that they follow from: shards, children, runs retried by
-    /// hand. In the order of their ids, at most `limit`.
+    /// The runs that have one of these runs (at most a few hundred) as their parent: shards, children, and retries by hand. In the order of
+    /// their ids, at most `limit`.
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>>;
 
-    /// The rows of a job's own schedule (cause 0; not its shards) whose planned instants lie from `from` to `to`, in order,
-    /// at most `limit`; before them the last row with an earlier instant, where it stands for a span that reaches `from`.
+    /// The rows of a job's own schedule (cause 0; not its shards) whose planned instants lie from `from` to `to`, in order, at most
+    /// `limit`; before them the last row with an earlier instant, if that row stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, by number. The run itself has the number of all attempts.

@@ -1,4 +1,4 @@
-//! Fences relayed through other servers: for the roll call of a server that has no stream to an executor, while another server has.
+//! Fences relayed through other servers, for the roll call of a server that has no stream to an executor.
 
 use async_trait::async_trait;
 use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
@@ -41,14 +41,14 @@ pub trait Relay {
     /// removed.
     async fn ask_fences(&self, requests: &[FenceRequest], forget: Timestamp) -> Result<()>;
 
-    /// Questions of other servers since `since` without an answer, to executors that have an open stream to the node of `token`, at
-    /// most `limit`.
+    /// Unanswered questions that other servers asked since `since`, to executors that have an open stream to the node of `token`; at most
+    /// `limit`.
     async fn fences_to_relay(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>>;
 
     /// Stores answers. The first answer to a question stays.
     async fn answer_fences(&self, answers: &[RelayedAnswer], now: Timestamp) -> Result<()>;
 
-    /// The answers to the questions of `asker`, at most `limit`. They stay until the next question, so that an answer that is lost on its
-    /// way is read again.
+    /// The answers to the questions of `asker`, at most `limit`. An answer stays until the next question, so that it can be read again if
+    /// it is lost in transit.
     async fn fence_answers(&self, asker: NodeId, since: Timestamp, limit: u32) -> Result<Vec<RelayedAnswer>>;
 }

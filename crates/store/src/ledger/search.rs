@@ -17,7 +17,7 @@ pub enum RunOrder {
     Newest,
     /// The longest first.
     Longest,
-    /// The longest time between planned instant and start of the handler first.
+    /// The longest delay between planned instant and start of the handler first.
     Latest,
 }
 
@@ -68,7 +68,7 @@ pub struct RunSearch {
     pub late: LengthRange,
     /// Texts that must occur, or must not.
     pub texts: Vec<RunText>,
-    /// The end of the durations of open runs.
+    /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
     /// The order.
     pub order: RunOrder,
@@ -77,7 +77,7 @@ pub struct RunSearch {
     /// Whether the page ends at `from` instead of beginning there.
     pub is_backward: bool,
     /// Maximum number of rows to read.
-    pub look_at: u32,
+    pub row_limit: u32,
     /// Maximum number of runs to return.
     pub limit: u32,
 }
@@ -112,7 +112,7 @@ impl RunSearch {
             order: RunOrder::Newest,
             from: None,
             is_backward: false,
-            look_at: SEARCHED_COUNT_MAX,
+            row_limit: SEARCHED_COUNT_MAX,
             limit,
         }
     }
@@ -133,7 +133,7 @@ impl RunSearch {
         run.started_at.map_or(-1, |at| end.saturating_sub(at.as_millis()))
     }
 
-    /// The range of ids that can match: from the first one, up to before the first that is too new.
+    /// The ids that can match: from the first id of the pair on, and before the second.
     #[must_use]
     pub fn ids(&self) -> (i64, i64) {
         // A row is made some time ahead of its instant.

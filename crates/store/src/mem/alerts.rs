@@ -12,7 +12,7 @@ use rondel_core::{
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
-    MaintenanceRecord, OpenExpects, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
+    MaintenanceRecord, OpenRunExpectations, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
     SilenceRecord, WatchedJob,
 };
 use crate::outbox::may_be_reported;
@@ -131,7 +131,7 @@ impl Alerts for MemStore {
         Ok(due)
     }
 
-    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
+    async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let its = state.alert_rows.looks.values().filter(|(of, _)| *of == namespace).map(|(_, look)| *look);
         let mut due: Vec<ExpectCheck> = its.filter(|look| look.at.is_some_and(|at| at <= now)).collect();
@@ -140,19 +140,19 @@ impl Alerts for MemStore {
         Ok(due)
     }
 
-    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
+    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
         let looks = state.alert_rows.looks.values().map(|(_, look)| *look);
         Ok(looks.filter(|look| jobs.contains(&look.job)).collect())
     }
 
-    async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects> {
+    async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         let state = self.state();
         let rows = &state.alert_rows;
         let at = rows.open_looks.get(&namespace).copied();
         let has = |kind: &ExpectKind| rows.looks.values().any(|(of, look)| *of == namespace && look.kind == *kind);
         let open = ExpectKind::ALL.iter().copied().filter(|kind| at.is_some() && kind.is_about_open_runs());
-        Ok(OpenExpects { at, kinds: open.filter(has).collect() })
+        Ok(OpenRunExpectations { at, kinds: open.filter(has).collect() })
     }
 
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {

@@ -1,4 +1,4 @@
-//! The rows of channels, and of messages on their way to them.
+//! The rows of channels, and of the messages to them.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +72,8 @@ impl Alerts {
         true
     }
 
-    /// The messages of a channel that are due and first of their incidents, the one due longest first.
+    /// The messages of a channel that are due and that no earlier message of their incident holds up; the one due
+    /// longest comes first.
     pub(super) fn due(&self, channel: ChannelId, now: Timestamp, limit: usize) -> Vec<WaitingMessage> {
         let waiting = || self.messages.values().filter(|stored| stored.is_waiting && stored.message.channel == channel);
         let is_first =

@@ -1,4 +1,4 @@
-//! Channels, and messages on their way to them.
+//! Channels, and the messages to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -146,7 +146,7 @@ struct State {
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
-    /// Runs that are counted later, or may have to be counted again, with the verdict as which they were counted.
+    /// Runs that are counted later, or may have to be counted again, with the verdict under which they were counted.
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
     stat_cursor: Option<RunId>,
     points: BTreeMap<PointKey, StatPoint>,

@@ -1,4 +1,4 @@
-//! Webhooks, and messages on their way to them.
+//! Webhooks, and messages that have not been delivered.
 
 use std::collections::BTreeMap;
 

@@ -26,7 +26,7 @@ impl XxlExecutors for MemStore {
         Ok(kept.map(|kept| kept.left_at = Some(now)).is_some())
     }
 
-    async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
+    async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
         let mut state = self.state();
         let key = (executor.app, executor.address.clone());
         let unseen = || XxlExecutor { last_seen_at: Timestamp::EPOCH, ..executor.clone() };
@@ -35,13 +35,13 @@ impl XxlExecutors for MemStore {
         Ok(kept.id)
     }
 
-    async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool> {
+    async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
         let mut state = self.state();
         let kept = state.xxl.executors.get_mut(&(app, address.to_owned()));
         Ok(kept.is_some_and(|kept| kept.by_hand_at.take().is_some()))
     }
 
-    async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
+    async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
         let state = self.state();
         let is_wanted = |kept: &&XxlExecutor| kept.by_hand_at.is_some() && app.is_none_or(|app| kept.app == app);
         let mut found: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();

@@ -6,7 +6,7 @@ use rondel_core::{AppId, JobId};
 
 use crate::xxl::{XxlExecutor, XxlRun};
 
-/// The last number before the first ones that are given.
+/// The number before the first one that is given out.
 pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
 
 /// The rows of such executors.

@@ -8,8 +8,8 @@ use crate::rollups::{JobActivity, decides_failing};
 use crate::sql::SqlStore;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// Whether the job has an open run of this status. A cross join keeps `SQLite` from walking through all runs of the job: the index of open
-/// runs begins with the node, and a single status lets the other databases use it, too.
+/// Whether the job has an open run of this status. The index of open runs begins with the node. The cross join makes `SQLite` use this
+/// index, instead of walking through all runs of the job; the condition on a single status lets the other databases use it, too.
 macro_rules! has_run {
     ($status:literal) => {
         concat!(
@@ -21,8 +21,8 @@ macro_rules! has_run {
     };
 }
 
-/// Each part stops at the first row that it finds, however many runs a job has. The newest verdict is looked for back to the first run
-/// before an instant; for older ones `job_pulse` counts.
+/// Each subquery stops at the first row that it finds, however many runs a job has. The search for the newest verdict goes back to the
+/// first run before an instant; an older verdict is taken from `job_pulse`.
 pub(super) const READ_ACTIVITY: Statement = Statement {
     name: "read_activity",
     text: concat!(

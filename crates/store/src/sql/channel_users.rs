@@ -106,8 +106,8 @@ impl Tx<'_> {
         Ok(missing)
     }
 
-    /// Locks the channels that definitions name; each definition comes with the one that it replaces. Returns a channel that a definition
-    /// did not name before and that does not exist.
+    /// Locks the channels that definitions name; each definition comes with the one that it replaces. Returns a channel that does not exist
+    /// and that the replaced definition did not name.
     pub(super) async fn hold_expected<'s>(
         &mut self,
         namespace: NamespaceId,

@@ -1,4 +1,4 @@
-//! Channels, and messages on their way to them.
+//! Channels, and the messages to them.
 
 use std::collections::BTreeSet;
 
@@ -379,7 +379,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals anew the secrets that are not sealed with the first key; fails if there is one that no key opens.
+    /// Seals anew the secrets that are not sealed with the first key; fails if no key opens one of them.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "alert_channel");

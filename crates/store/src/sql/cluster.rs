@@ -42,9 +42,9 @@ const TAKE_LEASE: Statement = Statement {
     text: "UPDATE node SET epoch = ?, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
            advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0 WHERE id = ? AND epoch = ?",
 };
-/// The end of a lease does not move back by more than a tenth of its length. Where the database's clock has stepped back
-/// further, the new end would lie before what was sent under the lease, and an adopter decides by that end what may have
-/// been sent.
+/// The end of a lease does not move back by more than a tenth of its length. If the database's clock has stepped back
+/// further, the new end would lie before the instants of runs that were sent under the lease, and an adopter decides by
+/// that end which runs may have been sent.
 const RENEW_LEASE: Statement = Statement {
     name: "renew_lease",
     text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ? AND lease_until_ms <= ?",

@@ -29,7 +29,7 @@ pub struct StoreConfig {
     pub statement_rows_max: usize,
     /// Maximum size of the values that one statement writes, in bytes, unless one row is larger. MySQL's `max_allowed_packet` lowers it.
     pub statement_bytes_max: usize,
-    /// Number of failures of a batch, while the database answers, after which it is halved.
+    /// Number of failures of a batch, while the database answers, after which the batch is halved.
     pub halve_after: u32,
     /// How long a connection to a read-only database is used before another one is opened: the address may lead to another server by then.
     pub read_only_recheck: Duration,

@@ -82,9 +82,9 @@ impl Dialect {
         }
     }
 
-    /// `WHERE id {in_list} AND {check}…{end}`: the condition is checked on the rows that the list names; no index is used to find rows by
-    /// it. Otherwise a planner whose statistics are from a time when nothing was open expects a single row in the index of open rows, and
-    /// uses that index.
+    /// `WHERE id {in_list} AND {check}…{end}`: the condition is checked only on the rows that the list names; no index is used for the
+    /// condition itself. Otherwise a planner whose statistics are from a time when nothing was open would expect a single row in the index
+    /// of open rows, and use that index.
     fn check(self) -> (&'static str, &'static str) {
         match self {
             Self::Sqlite | Self::MySql => ("(", ")"),
@@ -92,7 +92,8 @@ impl Dialect {
         }
     }
 
-    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from rows, which `{of_rows:t.id}` matches with its own.
+    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from the rows of a batch; `{of_rows:t.id}` matches these with the rows of
+    /// the table.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
     }
@@ -143,7 +144,7 @@ impl Dialect {
     }
 
     /// Writes a table `v` of these rows, with the columns `column1`, `column2` … The types are one letter per column, `i` for integers and
-    /// `t` for text: MySQL takes an argument without a cast for text.
+    /// `t` for text: MySQL treats an argument without a cast as text.
     fn table_of_rows(self, writer: &mut Writer, types: &str, row_count: usize) {
         match self {
             Self::Sqlite => {
@@ -376,8 +377,8 @@ fn width(statement: &Statement) -> usize {
     ["{values:", "{rows:", "{from:"].into_iter().find_map(types).unwrap_or(1)
 }
 
-/// Fills the rows up to a power of two by repeating the smallest one, which changes no batch statement's effect, so that few texts are
-/// prepared on each connection. The statement is then at most twice as large. Returns the number of rows.
+/// Fills the rows up to a power of two, so that few texts are prepared on each connection. It repeats the smallest row, which changes no
+/// batch statement's effect and makes a statement at most twice as large. Returns the number of rows.
 fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
     let padded = row_count.next_power_of_two();

@@ -65,8 +65,8 @@ pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
-/// The cross join makes SQLite begin with the few nodes. The epoch may be an earlier one: a stream that was opened while its node took the
-/// next lease has the epoch before.
+/// The cross join makes SQLite begin with the few nodes. The epoch of a session may be earlier than its node's: a stream that was opened
+/// while the node took the next lease has the epoch before.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \
@@ -277,8 +277,8 @@ impl Tx<'_> {
         row.map_or(Ok(Timestamp::EPOCH), |row| Reader::new(&row, "executor_session").at("connected_at_ms"))
     }
 
-    /// The last stream of each app, of those that were open at `since` or later. A stream that is still open counts whatever the lease of
-    /// its node: after a step back of the clock, that lease may end before the last send.
+    /// For each app, the stream that ended last, of those that were open at `since` or later. A stream that is still open counts regardless
+    /// of its node's lease: if the clock has stepped back, that lease may end before the last send.
     pub(super) async fn last_streams(&mut self, since: Timestamp) -> Result<LastStreams> {
         let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
         rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(Timestamp::EPOCH)).await?);

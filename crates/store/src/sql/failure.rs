@@ -118,7 +118,7 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
     }
 }
 
-/// The trouble of the database as a whole that an error shows.
+/// What an error shows about the state of the whole database.
 pub(super) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::PoolTimedOut | Error::PoolClosed => Trouble::Connections,

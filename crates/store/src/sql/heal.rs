@@ -38,7 +38,7 @@ const HEAL_JOB: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, follows_run_id = ? WHERE job_id = ? AND version = ? \
            AND next_fire_at_ms IS NULL",
 };
-/// One home after the other: one step per node that ever existed, however many jobs there are.
+/// Reads one home after the other, so that it takes one step per node that ever existed, however many jobs there are.
 pub(super) const NEXT_HOME: Statement = Statement {
     name: "next_home",
     text: "SELECT home FROM job_due WHERE home > ? AND next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1",
@@ -60,7 +60,7 @@ const FREE_JOBS: Statement = Statement {
 #[async_trait]
 impl Heal for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
-        // Bad plans, based on outdated statistics, make jobs stand still, too, or nearly so.
+        // Bad plans, based on outdated statistics, can also stop jobs, or nearly so.
         if let Err(error) = self.analyze_outgrown().await {
             tracing::debug!(%error, "cannot see what the database knows of its tables");
         }

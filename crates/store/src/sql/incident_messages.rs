@@ -10,7 +10,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::Result;
 use crate::channels::{DELIVERY_COUNT_MAX, INCIDENT_MESSAGE_COUNT_MAX, IncidentMessage};
 
-/// Maximum time from the beginning of a message's last try until the try has ended and its delivery has an id.
+/// Maximum duration of a message's last try, including the time until its delivery has an id.
 const TRY_MAX: Duration = Duration::from_secs(300);
 
 pub(super) const LIST_MESSAGES: Statement = Statement {

@@ -29,7 +29,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(200);
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 const TABLE_TRIES: u32 = 20;
 
-/// The driver's own lock waits without end; on MariaDB it takes no lock at all, because its value for an endless wait is unknown there.
+/// Used instead of the driver's own lock, which waits without end. On MariaDB, the driver takes no lock at all, because its value for an
+/// endless wait is unknown there.
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
 const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2";

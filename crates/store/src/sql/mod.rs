@@ -134,7 +134,7 @@ impl Tries {
         Self { operation, count: 1 }
     }
 
-    /// Waits a little before the next try; returns the error if there is none.
+    /// Waits a little before the next try; returns the error if no try is left.
     async fn again(&mut self, error: StoreError) -> Option<StoreError> {
         if failure::of(&error) != Failure::Contention || self.count == TRY_MAX {
             return Some(error);
@@ -163,8 +163,8 @@ impl SqlStore {
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }
 
-    /// Turns an error of the driver into one of the store. An error of a session that takes no writes is noted, so that the sessions of
-    /// this time are soon replaced.
+    /// Turns an error of the driver into one of the store. An error of a session that takes no writes is noted, so that the sessions opened
+    /// until now are soon replaced.
     fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
         if failure::trouble(&source) == Trouble::ReadOnly {
             self.sessions.read_only.note();

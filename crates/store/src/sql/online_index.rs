@@ -1,7 +1,7 @@
 //! Indexes of missing migrations, built beside running servers.
 //!
 //! A migration of PostgreSQL is one transaction, in which building an index of a large table would stop all writes to it. So the indexes
-//! that a migration makes unless they exist are built before it, concurrently; the migration then finds them. MySQL and MariaDB build
+//! that a migration makes with `IF NOT EXISTS` are built concurrently before the migration, which then finds them. MySQL and MariaDB build
 //! indexes beside other writes anyway, and SQLite has one server, which waits.
 
 use sqlx::{AnyConnection, AssertSqlSafe, Executor, Row};
@@ -9,7 +9,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Executor, Row};
 use super::failure::{self, Failure};
 use crate::OpenError;
 
-/// How a statement begins that builds an index unless it exists.
+/// The beginning of a statement that builds an index unless it exists.
 const BEGINNING: &str = "CREATE INDEX IF NOT EXISTS ";
 /// A concurrent build waits for all transactions that began before it, and nothing waits behind it.
 const WAIT_FOR_TRANSACTIONS: &str = "SET lock_timeout = '60s'";
@@ -23,7 +23,7 @@ struct Index<'a> {
     rest: &'a str,
 }
 
-/// Builds the indexes that a migration makes unless they exist.
+/// Builds the indexes that a migration makes with `IF NOT EXISTS`.
 ///
 /// # Errors
 /// [`OpenError::TableInUse`] if another client has had a transaction open for too long.

@@ -1,4 +1,4 @@
-//! Webhooks, and messages on their way to them.
+//! Webhooks, and messages that have not been delivered.
 
 use std::time::Duration;
 
@@ -150,8 +150,8 @@ impl Outbox for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes the alert events and dead letters of these runs, and in a namespace with a webhook a message for each of them that failed, or
-    /// was skipped for a reason that its job wants reported.
+    /// Writes the alert events and dead letters of these runs. In a namespace with a webhook, it also writes a message for each run that
+    /// failed, or was skipped for a reason that its job wants reported.
     pub(super) async fn insert_failure_records(&mut self, runs: &[RunId]) -> Result<()> {
         self.insert_alert_events(runs).await?;
         self.insert_dead_letters(runs).await?;
@@ -264,7 +264,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals texts that an older server left plain, or that an older key sealed; fails if there is one that no key opens.
+    /// Seals texts that an older server left plain, or that an older key sealed; fails if no key opens one of them.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "failure_webhook");

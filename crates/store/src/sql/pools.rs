@@ -1,9 +1,9 @@
-//! The sessions of a store with its database, which are replaced as a whole where no answer comes in them.
+//! The sessions of a store with its database. All of them are replaced if a statement gets no answer.
 //!
-//! The database ends each statement within the statement's timeout. Where no answer has come some time after that, the other end of the
-//! connection is gone without a word: its machine lost power, a network lost the packets, or the address leads to another server by now.
-//! TCP finds that out after a quarter of an hour or never. A commit may take any time, for instance until a standby has it; it ends with
-//! the sessions.
+//! The database ends each statement within the statement's timeout. If no answer has come some time after that, the other end of the
+//! connection is gone without notice: its machine lost power, a network lost the packets, or the address leads to another server by now.
+//! TCP detects this after a quarter of an hour or never. A commit may take any time, for instance until a standby has it, and is given up
+//! only together with the sessions.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -43,7 +43,7 @@ pub(super) struct LivePools {
     current: RwLock<Arc<Pools>>,
     sessions: Sessions,
     options: AnyConnectOptions,
-    /// How many sessions write and how many others read; none for the same ones.
+    /// The number of sessions that write, and of further ones that read; 0 if the same sessions do both.
     sizes: (u32, u32),
     /// The longest time until a statement has its answer; `None` where the database is a file.
     answer_within: Option<Duration>,

@@ -38,8 +38,8 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
         " FROM run WHERE job_id = ? AND shard_index = -1 ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// The open rows, of which some may be older than many rows that wait or were skipped. Open runs have no index by job: the index begins
-/// with the node.
+/// Reads the open rows: some may be older than many rows that wait or were skipped. Open runs have no index by job: the index begins with
+/// the node.
 pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(

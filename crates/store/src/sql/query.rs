@@ -99,7 +99,7 @@ pub(super) struct Query {
     pub(super) statement: &'static Statement,
     /// The arguments, in the order of the text, row by row where a mark stands for rows.
     pub(super) arguments: Vec<Argument>,
-    /// The index of the rows' first argument and the number of rows; `None` if the text has no such mark.
+    /// The index of the rows' first argument and the number of rows; `None` if the text has no mark for rows.
     pub(super) batch: Option<(usize, usize)>,
 }
 

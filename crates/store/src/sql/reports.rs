@@ -135,7 +135,7 @@ impl Reports for SqlStore {
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);
-        // The most runs that a pair that was not read can have.
+        // Maximum number of runs of a pair that was not read.
         let mut unread_max = 0;
         for read in queries {
             let read = read.at(query.from).at(query.to).at(query.from).at(query.to).int(limit.into());
@@ -276,8 +276,8 @@ fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
     queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
 }
 
-/// Adds the sums of a message, or a pair to the jobs of its message. Returns the number of runs of a pair. The rows may come in any order:
-/// a message of which only pairs came has no jobs in its count.
+/// Adds a row: either the sums of a message, or a pair of a message and a job, which is added to the jobs of the message. Returns the
+/// number of runs of a pair. The rows may come in any order; a message of which only pairs have come has a `job_count` of 0.
 fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));

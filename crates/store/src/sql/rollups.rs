@@ -113,7 +113,7 @@ const READ_FAILING_OF_APPS: Statement = Statement {
            WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND job.app_id {in_list} \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
-/// The partial index of trouble is used only if its condition is in the text; a second condition on the status would have `PostgreSQL`
+/// The partial index of trouble is used only if its condition is in the text; a second condition on the status would make `PostgreSQL`
 /// expect so few rows that it reads the whole day instead.
 pub(super) const READ_TROUBLED: Statement = Statement {
     name: "read_troubled",
@@ -181,8 +181,8 @@ pub(super) const READ_LEFT_OPEN_JOBS: Statement =
 const READ_LEASES: Statement =
     Statement { name: "read_leases_of_nodes", text: "SELECT id, epoch FROM node ORDER BY id" };
 const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
-/// By node, because the index begins with the node and continues with the status: a backlog of waiting runs is not scanned for running
-/// ones.
+/// Reads by node, because the index begins with the node and continues with the status, so that a backlog of waiting runs is not scanned
+/// for running ones.
 pub(super) const READ_OPEN_MARKS: Statement = Statement {
     name: "read_open_marks",
     text: concat!(
@@ -199,9 +199,9 @@ pub(super) const READ_COMING: Statement = Statement {
            WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
            ORDER BY job_due.next_fire_at_ms LIMIT ?",
 };
-/// The coming jobs of all homes in one statement, where a database can follow the index once for each home. The inner `LIMIT` has
-/// PostgreSQL keep to the index and its order: where its statistics know of one home only, it expects all jobs behind each home, and would
-/// read and sort all jobs of the namespace for each of them.
+/// The coming jobs of all homes in one statement, where a database can follow the index once for each home. The inner `LIMIT` makes
+/// PostgreSQL use the index and its order. If its statistics know of only one home, it expects all jobs at each home, and would otherwise
+/// read and sort all jobs of the namespace for each home.
 const READ_COMING_OF_EACH: Statement = Statement {
     name: "read_coming_of_each",
     text: "SELECT coming.* FROM (SELECT 0 AS id UNION ALL SELECT node.id FROM node) AS home CROSS JOIN {lateral} \

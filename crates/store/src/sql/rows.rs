@@ -30,7 +30,7 @@ pub(super) const LOCK_HOME: Statement =
 pub(super) const DELETE_CANCELS: Statement =
     Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id {in_list}" };
 
-/// For runs that have not begun, as most rows have not when they are inserted.
+/// For runs that have not begun; most rows are of such runs when they are inserted.
 pub(super) const INSERT_FRESH_RUNS: Statement = Statement {
     name: "insert_fresh_runs",
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \

@@ -241,8 +241,8 @@ impl Tx<'_> {
         row.as_ref().map_or_else(|| Err(failure::unexpected_count("read_script", 1, 0)), script)
     }
 
-    /// Locks the scripts that definitions name; each definition comes with the one that it replaces. Returns a script that a definition did
-    /// not name before and that does not exist.
+    /// Locks the scripts that definitions name; each definition comes with the one that it replaces. Returns a script that does not exist
+    /// and that the replaced definition did not name.
     pub(super) async fn hold_scripts<'s>(
         &mut self,
         namespace: NamespaceId,

@@ -77,8 +77,8 @@ impl Trials {
 }
 
 impl SqlStore {
-    /// Counts a failure of a batch, which is identified by its first row. True if that is its only row and it ends the connection each time
-    /// while the database answers: it will never be written.
+    /// Counts a failure of a batch, which is identified by its first row. True if that is its only row, and the row ends the connection
+    /// each time although the database answers: such a row will never be written.
     pub(super) async fn is_at_fault(
         &self,
         operation: &'static str,
@@ -89,7 +89,8 @@ impl SqlStore {
         if !failure::may_be_the_batch(error) || !self.answers().await {
             return false;
         }
-        // Twice the failures after which a batch is halved: a database that breaks each connection for a while is not the row's fault.
+        // A row must fail twice as often as a batch that is halved: a database that breaks each connection for a while is not the row's
+        // fault.
         let alone = self.trials.failed(operation, first, row_count);
         failure::ends_connection(error) && alone >= self.trials.halve_after.saturating_mul(2)
     }

@@ -127,21 +127,21 @@ impl XxlExecutors for SqlStore {
         self.put_xxl(executor, see, &token).await
     }
 
-    async fn fix_xxl(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
+    async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
         let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
-        let token = sealed.map_err(|message| failure::refused("fix_xxl", &message))?;
+        let token = sealed.map_err(|message| failure::refused("register_xxl_by_hand", &message))?;
         let fix = || Query::new(&FIX_EXECUTOR).text(&token).at(now).int(app).text(address);
         // The executor was never seen: only a user has registered it.
         let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
         self.put_xxl(&unseen, fix, &token).await
     }
 
-    async fn unfix_xxl(&self, app: AppId, address: &str) -> Result<bool> {
+    async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
         Ok(self.execute(Query::new(&UNFIX_EXECUTOR).int(app.get()).text(address)).await? > 0)
     }
 
-    async fn fixed_xxl(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
+    async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
         let list = match app {
             Some(app) => Query::new(&LIST_FIXED_OF).int(app.get()),
             None => Query::new(&LIST_FIXED),

@@ -99,7 +99,7 @@ pub(super) fn routes() -> Routes {
 /// The addresses that are registered by hand for the app with this name.
 pub(crate) async fn of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
-    let found = call.engine().store().fixed_xxl(Some(app), BY_HAND_COUNT_MAX).await?;
+    let found = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
     Ok(found.iter().map(|one| show(call, one)).collect())
 }
 
@@ -109,7 +109,7 @@ async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response,
 }
 
 async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAddress>) -> Result<Response, Problem> {
-    // Before the body is read, so that a caller without the permission gets no answer about it.
+    // Checks the permission before the body is read, so that a caller without it gets no errors about the body.
     find_app(&call, &name).await?;
     json(StatusCode::CREATED, &added(&call, &name, body.read()?).await?)
 }

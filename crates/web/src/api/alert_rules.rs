@@ -38,7 +38,7 @@ pub(super) struct RuleJson<'a> {
     updated_at: Timestamp,
     /// When it is looked at next; null for one that waits for runs.
     check_at: Option<Timestamp>,
-    /// What its author should know although it is right, such as that the job that it watches does not exist.
+    /// Warnings about a valid rule, such as that the job that it watches does not exist.
     warnings: Vec<String>,
 }
 

@@ -185,7 +185,7 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
-/// The errors in the jobs that an app's executors declare in their code, as far as the executors are online at this node.
+/// The errors in the jobs that an app's executors declare in their code; only of executors that are online at this node.
 async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
     let found = call.engine().declaration_problems(app);

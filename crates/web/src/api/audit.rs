@@ -22,7 +22,7 @@ use super::filling::Filling;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::call::Person;
 use crate::cursor::{Listing, invalid};
-use crate::holdings::Place;
+use crate::holdings::HeavyWork;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -213,7 +213,7 @@ impl Export {
     }
 }
 
-/// How many entries to read after a batch of `count` entries with `len` bytes: as many of that length as fit into a batch.
+/// How many entries to read after a batch of `count` entries with `len` bytes: enough for a batch if the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = EXPORT_BATCH_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
@@ -223,7 +223,7 @@ fn next_count(count: usize, len: usize) -> u32 {
 pub(crate) fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
         web: person.web.clone(),
-        _place: shares::place(&person.web, Place::Export, person.caller.key())?,
+        _place: shares::place(&person.web, HeavyWork::Export, person.caller.key())?,
         caller: Recheck::new(person.caller.clone()),
         query: Some(AuditQuery { limit: FIRST_BATCH, ..query }),
     };

@@ -21,13 +21,13 @@ use tokio::time::Instant;
 
 use crate::call::Call;
 use crate::caller::Caller;
-use crate::holdings::{Live, LiveShare};
+use crate::holdings::{LiveShare, StreamKind};
 use crate::load::{self, LongLived};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::recheck::{Lapse, Recheck};
+use crate::recheck::{AccessLoss, Recheck};
 use crate::routes::Routes;
 use crate::state::Web;
 
@@ -44,7 +44,7 @@ const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
 
 /// The events that a listener wants.
 #[derive(Clone, Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct EventFilter {
     job: Option<String>,
     app: Option<String>,
     /// Words of [`KINDS`]; none for all.
@@ -65,7 +65,7 @@ impl std::str::FromStr for Kind {
     }
 }
 
-impl FromQuery for Wanted {
+impl FromQuery for EventFilter {
     fn from_query(reader: &mut Reader) -> Self {
         let checked = |text: &str| name::check(text).map(|()| text.to_owned());
         Self {
@@ -81,7 +81,7 @@ impl FromQuery for Wanted {
     }
 }
 
-impl Wanted {
+impl EventFilter {
     /// Whether an event matches the query, and the caller may see it.
     fn has(&self, event: &Event, namespace: &Namespace, caller: &Caller) -> bool {
         if event.what == What::Gap {
@@ -125,26 +125,26 @@ pub(super) fn routes() -> Routes {
 }
 
 /// The stream for the pages of a user who signed in. A request that does not accept events gets the end of the stream at once.
-pub(crate) async fn watch(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+pub(crate) async fn watch(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_asked = accept.starts_with("text/event-stream");
     let length = if is_asked { call.web.config.follow_timeout } else { Duration::ZERO };
     stream(call, &headers, length)
 }
 
-async fn listen(call: Call<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
+async fn listen(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
     let length = call.web.config.follow_timeout;
     stream(call, &headers, length)
 }
 
-fn stream(call: Call<Wanted>, headers: &HeaderMap, length: Duration) -> Result<Response, Problem> {
+fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Result<Response, Problem> {
     let last = headers.get(LAST_EVENT_ID).map(|id| id.to_str().unwrap_or_default().parse::<Cursor>());
     let last = last.transpose().map_err(|message| {
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
     })?;
     let cursor = last.or(call.query.after);
     let form = form(headers);
-    let share = load::live(&call.web, Live::Events, call.caller.key())?;
+    let share = load::live(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
     let stream = Stream {
         listener: call.web.events.listen(cursor),
@@ -199,7 +199,7 @@ impl Form {
         }
     }
 
-    /// The keep-alive while nothing happens. It is no event, but it moves the position of the client, if the format has a field for it.
+    /// The keep-alive while nothing happens. It is not an event, but in server-sent events it also moves the client's position.
     fn quiet(self, cursor: Option<Cursor>) -> String {
         match (self, cursor) {
             (Self::Events, Some(cursor)) => format!(": still here\nid: {cursor}\n\n"),
@@ -213,7 +213,7 @@ struct Stream {
     web: Web,
     caller: Recheck,
     namespace: Namespace,
-    wanted: Wanted,
+    wanted: EventFilter,
     form: Form,
     listener: Listener,
     /// The position up to which every event was sent, or left out because it is not for this listener.
@@ -293,8 +293,8 @@ impl Stream {
             return Some(End::Timeout);
         }
         match self.caller.lapse(&self.web, self.namespace.id, None).await? {
-            Lapse::Over => Some(End::TokenOver),
-            Lapse::Unchecked => Some(End::Unavailable),
+            AccessLoss::Ended => Some(End::TokenOver),
+            AccessLoss::Unverified => Some(End::Unavailable),
         }
     }
 
@@ -360,7 +360,7 @@ mod tests {
     #[test]
     fn nobody_hears_what_they_may_not_see() {
         let here = Namespace { id: NamespaceId::new(1), name: "here".to_owned() };
-        let all = Wanted { job: None, app: None, kinds: Vec::new(), after: None };
+        let all = EventFilter { job: None, app: None, kinds: Vec::new(), after: None };
         for (caller, namespace, app, expected) in [
             (caller(None), 1, 7, true),
             (caller(None), 2, 7, false),
@@ -371,11 +371,11 @@ mod tests {
         }
         let node = Event { what: What::Node { name: "n".to_owned(), status: "dead" }, app: None, ..event(1, 7) };
         assert!(all.has(&node, &here, &caller(None)));
-        let of_app = Wanted { app: Some("app-7".to_owned()), ..all.clone() };
+        let of_app = EventFilter { app: Some("app-7".to_owned()), ..all.clone() };
         assert!(of_app.has(&event(1, 7), &here, &caller(None)) && !of_app.has(&event(1, 8), &here, &caller(None)));
-        let of_job = Wanted { job: Some("j".to_owned()), ..all.clone() };
+        let of_job = EventFilter { job: Some("j".to_owned()), ..all.clone() };
         assert!(!of_job.has(&event(1, 7), &here, &caller(None)) && !of_job.has(&node, &here, &caller(None)));
-        let of_kind = Wanted { kinds: vec!["node".parse().unwrap()], ..all };
+        let of_kind = EventFilter { kinds: vec!["node".parse().unwrap()], ..all };
         assert!(of_kind.has(&node, &here, &caller(None)) && !of_kind.has(&event(1, 7), &here, &caller(None)));
         let gap = Event { what: What::Gap, ..node };
         assert!(of_job.has(&gap, &here, &caller(None)), "whatever is asked for may have been missed");

@@ -31,7 +31,7 @@ const SHOWN_FOR: Duration = Duration::from_secs(3600);
 /// Maximum age of another node's report about its executor.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
-/// Maximum number of an app's executors that are switched off. Callers that switch at the same moment can exceed it by their number.
+/// Maximum number of an app's executors that are switched off. Concurrent callers can exceed it by their number.
 const SWITCH_COUNT_MAX: usize = 1_000;
 /// The id of an executor that is listed only for its switch.
 const NO_INCARNATION: ExecutorId = ExecutorId::new(0);
@@ -63,8 +63,8 @@ pub(crate) struct ExecutorJson {
     pub(crate) state_since: Option<Timestamp>,
     /// How many runs it has, by the database or by its last heartbeat, whichever is greater.
     pub(crate) run_count: u64,
-    /// The triggers that it left unanswered, though its heartbeats come: runs go to other executors first. Null for one that
-    /// answers, or that this node does not hear.
+    /// Triggers that it has not answered although it sends heartbeats: runs go to other executors first. Null if it
+    /// answers, or if this node does not hear it.
     pub(crate) unanswered_triggers: Option<UnansweredJson>,
 }
 
@@ -175,7 +175,7 @@ pub(crate) async fn set_switch<Q>(
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
-        // No longer listed: the executor was listed only for its switch.
+        // The executor was listed only for its switch, and is no longer listed now that the switch is active.
         None => Ok((ExecutorJson::absent(stable.to_owned(), app_name, call.engine().now()), before)),
     }
 }
@@ -243,7 +243,7 @@ pub(crate) async fn page<Q>(
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |one: Shown| {
         let (app, name, id) = one.position;
-        // An executor that went offline in between is left out.
+        // An executor that went offline after the list was read is left out.
         let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
@@ -318,7 +318,7 @@ async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Resu
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
     seen.retain(|one| call.sees(one.app));
-    // The newest incarnation of a name comes first: earlier ones are left out, unless they are online.
+    // Sorted from the newest on, so that each name keeps its newest incarnation; an earlier one is listed only if it is online.
     seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
     let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
     let mut names: HashSet<(String, String)> =

@@ -32,7 +32,7 @@ impl Filling {
         u32::try_from(self.items.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many rows to read next: as many as fit if they are as long as those read so far. `None` if the page is full.
+    /// How many rows to read next: enough to fill the page if the mean length stays the same. `None` if the page is full.
     pub(crate) fn wanted(&self) -> Option<u32> {
         let left = self.limit.saturating_sub(self.count());
         if left == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {

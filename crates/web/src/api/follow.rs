@@ -21,10 +21,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use super::lines::{self, Line, Lines, Part, Position, Wanted};
+use super::lines::{self, Line, LineFilter, Lines, Part, Position};
 use crate::caller::Caller;
 use crate::cursor::Listing;
-use crate::holdings::{Live, LiveShare};
+use crate::holdings::{LiveShare, StreamKind};
 use crate::load::{self, LongLived};
 use crate::problem::Problem;
 use crate::recheck::Recheck;
@@ -37,7 +37,7 @@ const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// After this long without a line a keep-alive is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 const LINE_COUNT: usize = 500;
-/// About how many bytes of text are read at once: each stream holds as many while its client does not read.
+/// About how many bytes of text are read at once. Each stream holds this many while its client does not read.
 const PIECE_LEN: usize = 64 * 1024;
 
 /// The format of the stream.
@@ -57,7 +57,7 @@ pub(super) struct Follow {
     pub(super) run: Run,
     pub(super) listing: Listing,
     pub(super) position: Position,
-    pub(super) wanted: Wanted,
+    pub(super) wanted: LineFilter,
     pub(super) form: Form,
     /// Whether to wait for lines that are not written yet.
     pub(super) waits: bool,
@@ -86,7 +86,7 @@ struct End {
 }
 
 pub(super) fn answer(web: &Web, caller: Caller, follow: Follow) -> Result<Response, Problem> {
-    let share = load::live(web, Live::Log, caller.key())?;
+    let share = load::live(web, StreamKind::Log, caller.key())?;
     let content_type = match follow.form {
         Form::Lines => "application/x-ndjson",
         Form::Events => "text/event-stream",
@@ -154,7 +154,7 @@ impl Reader {
         None
     }
 
-    /// Reads the run before its lines: if the run is settled, no line can follow those that are read after it.
+    /// Reads the run before its lines: if the run is settled by then, the lines that are read afterwards are complete.
     async fn read(&mut self) -> Result<(Lines, bool), StoreError> {
         let store = self.web.engine.store();
         if let Some(run) = store.runs(&[self.follow.run.id]).await?.pop() {
@@ -192,7 +192,7 @@ impl Reader {
         match self.follow.form {
             Form::Lines => Bytes::from_static(b"\n"),
             Form::Events => Bytes::from_static(b":\n\n"),
-            // Any byte would become part of the text; hyper skips the empty piece.
+            // A keep-alive would become part of the text, so this piece is empty; hyper skips it.
             Form::Text => Bytes::new(),
         }
     }

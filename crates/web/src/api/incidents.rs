@@ -76,7 +76,7 @@ pub(super) struct IncidentJson {
     count: u64,
     /// The channels of its rule; none where it is shown in the console alone.
     channels: Vec<String>,
-    /// Those of them that do not exist: no message is sent there.
+    /// Channels of the rule that do not exist: no message is sent there.
     missing_channels: Vec<String>,
     /// When it was first reported; null while a silence keeps that back, or none of its channels exists.
     fired_at: Option<Timestamp>,
@@ -154,7 +154,7 @@ pub(super) struct SilenceJson {
     reason: String,
     created_at: Timestamp,
     ends_at: Timestamp,
-    /// What its author should know although it is right, such as that the job does not exist.
+    /// Warnings about a valid request, such as that the job does not exist.
     warnings: Vec<String>,
 }
 

@@ -38,7 +38,7 @@ pub(crate) struct Position {
 
 /// The lines that are wanted: those of one of these levels (empty for any) that contain the text, whatever its case.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wanted {
+pub(crate) struct LineFilter {
     pub(crate) levels: Vec<Level>,
     pub(crate) contains: Option<String>,
     /// The severities that are wanted; empty for any.
@@ -60,7 +60,7 @@ impl FromStr for Level {
     }
 }
 
-impl Wanted {
+impl LineFilter {
     /// The text to search for, in lower case, from the caller's input.
     pub(crate) fn parse_contains(text: &str) -> Result<String, String> {
         if text.is_empty() || text.len() > CONTAINS_BYTES_MAX {
@@ -121,7 +121,7 @@ impl Position {
         for size in sizes {
             if line <= seq + size.line_count {
                 let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
-                // A missing chunk before this one is not waited for: the position is behind it already.
+                // A missing chunk before this one is not waited for: the position is past it already.
                 return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
             }
             seq += size.line_count;
@@ -156,7 +156,7 @@ pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part<'a> {
     pub(crate) from: Position,
-    pub(crate) wanted: &'a Wanted,
+    pub(crate) wanted: &'a LineFilter,
     /// Maximum number of lines.
     pub(crate) limit: usize,
     /// Maximum bytes of text.
@@ -194,7 +194,7 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
     }
 }
 
-/// How many chunks to read after these: as many as fit into a page if they are as long as these.
+/// How many chunks to read after these: enough for a page if the mean length stays the same.
 pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
     let count = bytes_max.saturating_mul(chunks.len()) / bytes.max(1);
@@ -207,7 +207,7 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 
 impl Lines {
     /// Takes the lines of a chunk; `false` if a limit was reached before the end of the chunk.
-    fn take(&mut self, chunk: LogChunk, wanted: &Wanted, (limit, bytes_max): (usize, usize)) -> bool {
+    fn take(&mut self, chunk: LogChunk, wanted: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
         if self.position.is_before_gap(&chunk) {
             // The missing chunks are not waited for again, even if the page ends within this chunk.
             (self.position.chunk, self.position.skip) = (chunk.sequence - 1, 0);

@@ -10,7 +10,7 @@ use rondel_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::lines::{self, LEVELS, Wanted};
+use super::lines::{self, LEVELS, LineFilter};
 use super::logs::chosen_attempt;
 use super::runs;
 use crate::answer::json;
@@ -31,12 +31,12 @@ const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct SearchLog {
     attempt: Option<i32>,
-    wanted: Wanted,
+    wanted: LineFilter,
 }
 
 impl FromQuery for SearchLog {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { attempt: super::logs::attempt(reader), wanted: Wanted::from_query(reader) }
+        Self { attempt: super::logs::attempt(reader), wanted: LineFilter::from_query(reader) }
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn search(
     store: &dyn Store,
     run: &Run,
     attempt: i32,
-    wanted: &Wanted,
+    wanted: &LineFilter,
     now: Timestamp,
 ) -> Result<LogSearch, StoreError> {
     let is_settled = lines::is_settled(run, attempt, now);
@@ -122,7 +122,7 @@ pub(crate) async fn search(
 }
 
 impl LogSearch {
-    fn take(&mut self, line: &rondel_store::logs::LogLine, wanted: &Wanted) {
+    fn take(&mut self, line: &rondel_store::logs::LogLine, wanted: &LineFilter) {
         self.line_count += 1;
         let count = match Severity::of(&line.level, &line.text) {
             Severity::Error => &mut self.severities.error,
@@ -142,7 +142,7 @@ impl LogSearch {
     }
 }
 
-impl Wanted {
+impl LineFilter {
     /// Reads the filter of a query for lines.
     pub(crate) fn from_query(reader: &mut Reader) -> Self {
         Self {

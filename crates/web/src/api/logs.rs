@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::follow::{self, Follow, Form};
-use super::lines::{self, Line, Part, Position, Wanted};
+use super::lines::{self, Line, LineFilter, Part, Position};
 use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
 use crate::answer::json;
@@ -34,7 +34,7 @@ pub(crate) struct ReadLog {
     attempt: Option<i32>,
     follow: bool,
     seek: Option<Seek>,
-    wanted: Wanted,
+    wanted: LineFilter,
 }
 
 impl FromQuery for ReadLog {
@@ -45,7 +45,7 @@ impl FromQuery for ReadLog {
             attempt: attempt(reader),
             follow: reader.flag("follow", "Goes on until the run is over and its log complete."),
             seek: Seek::from_query(reader),
-            wanted: Wanted::from_query(reader),
+            wanted: LineFilter::from_query(reader),
         }
     }
 }
@@ -155,8 +155,8 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
     }
 }
 
-/// The position to begin at: after the cursor or the last event that a stream had, or else at the start of the attempt that the caller
-/// names, or of the newest.
+/// The position to begin at: that of the cursor or of `Last-Event-ID`; without either, the start of the attempt that the caller names, or
+/// else of the newest attempt.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok());
@@ -174,7 +174,7 @@ pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response
     follow::answer(
         &call.web,
         call.caller.clone(),
-        Follow { run, listing, position, wanted: Wanted::default(), form: Form::Text, waits: false, stays: true },
+        Follow { run, listing, position, wanted: LineFilter::default(), form: Form::Text, waits: false, stays: true },
     )
 }
 

@@ -176,7 +176,7 @@ pub(crate) async fn ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem
         Problem::new(Code::MaintenanceNotFound, detail)
     };
     let id = wanted.parse::<MaintenanceId>().map_err(|_| missing())?;
-    // Ending a window twice is no error: those that have ended are found too.
+    // Ending a window twice is no error, so windows that have ended are found too.
     let mut all = call.engine().store().maintenance(Some(call.namespace.id), Timestamp::EPOCH).await?;
     all.retain(|record| record.window.id == id && is_visible(call, record));
     let record = all.pop().ok_or_else(missing)?;

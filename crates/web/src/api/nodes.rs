@@ -52,7 +52,7 @@ pub(super) struct NodeJson {
     weight: u32,
     /// How many jobs it is home to, by its last count: only where the strategy counts.
     job_count: u64,
-    /// The recent fires of those jobs: a fire counts half after ten minutes. Only where the strategy counts.
+    /// The recent fires of those jobs; the weight of a fire halves every ten minutes. Only where the strategy counts.
     recent_fires: f64,
     /// How far its host's wall clock is ahead of the database's.
     skew_ms: i64,
@@ -171,7 +171,7 @@ async fn set_state(
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
     let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&name)));
-    // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
+    // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
     name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
     let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
@@ -188,7 +188,7 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;
-    // This node's loops come from memory: if its beat fails, as without a database, its row cannot show that.
+    // This node's loops come from memory, since its row is out of date if its beat fails, for example without a database.
     let loops = if is_this { call.engine().loops() } else { report.loops };
     let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {

@@ -107,7 +107,8 @@ struct LengthsJson {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ReportFailure")]
 struct FailureJson {
-    /// Without numbers, ids and instants, each of which is `#`; empty for those beyond the ten that are counted for a job and day.
+    /// The message, with `#` in place of each number, id and instant. Empty for runs with a message beyond the
+    /// ten that are counted for a job and day.
     message: String,
     run_count: u64,
     job_count: u64,
@@ -246,14 +247,14 @@ async fn get(call: Call<AskedReport>) -> Result<Response, Problem> {
         ];
         return Ok((headers, csv(&made)).into_response());
     }
-    let Report { stretch, total, rows, failures, is_cut, next_cursor } = made;
+    let Report { range, total, rows, failures, is_cut, next_cursor } = made;
     let body = ReportJson {
         namespace: call.namespace.name.clone(),
         by: query.by.word(),
-        from: stretch.from,
-        to: stretch.to,
-        period: stretch.period.as_str(),
-        on_time_ms: u64::try_from(stretch.on_time.as_millis()).unwrap_or(u64::MAX),
+        from: range.from,
+        to: range.to,
+        period: range.period.as_str(),
+        on_time_ms: u64::try_from(range.on_time.as_millis()).unwrap_or(u64::MAX),
         total: total.into(),
         items: rows.into_iter().map(RowJson::from).collect(),
         failures: failures.into_iter().map(FailureJson::from).collect(),

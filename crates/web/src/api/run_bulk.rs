@@ -50,7 +50,7 @@ pub(super) struct BulkRuns {
 struct BulkRunsJson {
     /// How many runs the action applies to.
     matched: usize,
-    /// How many of those that were chosen it does not apply to: they have ended, or have not.
+    /// How many of the chosen runs the action does not apply to.
     left_out: usize,
     /// Whether more runs match than one request takes: ask again.
     has_more: bool,

@@ -274,7 +274,7 @@ pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Pr
     let record = record.filter(|record| record.id == run.job);
     let gone = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
     let record = record.ok_or_else(gone)?;
-    // It may belong to another app by now.
+    // The job may belong to another app by now.
     call.check(Some(record.app), gone)?;
     Ok(record)
 }

@@ -14,7 +14,7 @@ use super::jobs::{find_app, instant};
 use crate::answer::json;
 use crate::call::Call;
 use crate::openapi::Doc;
-use crate::overview::lanes::{Ask, By, LANE_COUNT_MAX, Lane, MARK_COUNT_MAX, Mark, timeline};
+use crate::overview::lanes::{By, LANE_COUNT_MAX, Lane, MARK_COUNT_MAX, Mark, TimelineRequest, timeline};
 use crate::overview::trouble::Trouble;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -235,8 +235,8 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
         None => None,
     };
     let contains = query.contains.clone().filter(|text| !text.is_empty());
-    let ask = Ask { by: query.by, from, to, app, contains, lane_count: query.limit };
-    let found = timeline(&call, &ask, &Trouble::default()).await?;
+    let request = TimelineRequest { by: query.by, from, to, app, contains, lane_count: query.limit };
+    let found = timeline(&call, &request, &Trouble::default()).await?;
     let answer = TimelineJson {
         from,
         to,

@@ -12,7 +12,7 @@ use crate::problem::{Code, Problem};
 /// The descent and the expiry of a new token.
 pub(super) struct Bounds {
     pub(super) minted_by: Option<TokenId>,
-    /// The line that the token joins; `None` if it begins a line, or stays in that of the token that it replaces.
+    /// The line that the token joins; `None` if it begins a line, or stays in the line of the token that it replaces.
     pub(super) line: Option<TokenId>,
     /// Whether it continues the series of the token that it replaces.
     pub(super) is_same_series: bool,
@@ -60,8 +60,8 @@ pub(super) async fn of_new<Q>(
     }
 }
 
-/// The bounds of the token that replaces `old`. An account gives it a lifetime as long as that of the old one; a caller with a token cannot
-/// extend its own end or that of the old one.
+/// The bounds of the token that replaces `old`. An account gives it the lifetime of the old one, counted from now; a caller with a token
+/// cannot give it an expiry later than that of its own token or of the old one.
 pub(super) async fn of_replacement<Q>(
     person: &Person<Q>,
     old: &TokenRecord,
@@ -83,11 +83,11 @@ pub(super) async fn of_replacement<Q>(
         None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
     let mut line = None;
-    // Within a series, the end of the old token counts instead of that of `minted_by`, which may have ended.
+    // Within a series, `minted_by` may have ended already, so the expiry of the old token is the limit instead.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
         expires_at = earlier(expires_at, token.expires_at);
-        // A token that replaces one which it did not make counts as the maker of the new one.
+        // A caller that did not make the old token counts as the maker of the new one, which joins the caller's line.
         let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
         line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker && !is_same_series));
     }

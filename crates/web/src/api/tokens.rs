@@ -198,8 +198,8 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// Lists the caller's own tokens or, with `all`, those that it may manage: for admins of the cluster those of all owners, for admins of a
-/// namespace or an app those of its executors.
+/// Lists the caller's own tokens or, with `all`, all tokens that it may manage: an admin of the cluster manages the tokens of all owners,
+/// an admin of a namespace or an app the tokens of its executors.
 async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
     let caller = &person.caller;
     let listing = Listing::new("tokens", (person.query.all, caller.account));
@@ -297,7 +297,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
         None => None,
         Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
     };
-    // This check comes before an app is created by its name: a caller who may grant the role in the whole namespace may create one.
+    // Roles are checked before an app is created by its name: only a caller who may grant the role in the whole namespace may do so.
     let grants = covered_grants(person, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
@@ -318,8 +318,8 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     with_secret(person, &record, (&secret, is_inherited)).await
 }
 
-/// The token as the API shows it, with its secret, which the audit log does not get. It has a warning if executors use it and it expires
-/// because the token of its maker does.
+/// The token as the API shows it, with its secret, which the audit log does not get. A token for executors has a warning if its maker's
+/// token limits its expiry.
 async fn with_secret<Q>(
     person: &Person<Q>,
     record: &TokenRecord,

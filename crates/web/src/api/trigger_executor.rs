@@ -57,7 +57,7 @@ pub(crate) async fn only_executor<Q>(
     }
 }
 
-/// The complaint about a name that no executor of the app has, with the names that there are: the nearest ones first.
+/// The complaint about a name that no executor of the app has. It lists the existing names, the most similar first.
 fn unknown(name: &str, app: &str, mut names: Vec<String>) -> String {
     if names.is_empty() {
         return format!("app {app} has no executor {}, nor any other one", quoted(name));

@@ -21,7 +21,7 @@ pub(super) struct Schemas {
     answers: SchemaGenerator,
 }
 
-/// All schemas, and the names of those schemas of requests that were renamed.
+/// All schemas, and the names of the request schemas that were renamed.
 pub(super) struct Renamed {
     pub(super) schemas: Map<String, Value>,
     names: BTreeSet<String>,
@@ -63,7 +63,7 @@ impl Schemas {
             schemas.get(name).is_some_and(|answer| *answer != request)
         };
         let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
-        // A schema that refers to one that differs, differs too.
+        // A reference to a differing schema makes a schema differ too.
         loop {
             let holds = |name: &&String| !names.contains(*name) && references(&requests[*name], &names);
             let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
@@ -85,7 +85,7 @@ impl Schemas {
 }
 
 impl Renamed {
-    /// Changes references to schemas of requests into those to their names in the document.
+    /// Points references to request schemas at the names that these have in the document.
     pub(super) fn apply(&self, value: &mut Value) {
         match value {
             Value::Object(map) => {

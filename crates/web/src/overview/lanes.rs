@@ -57,7 +57,7 @@ impl By {
 
 /// The request for a timeline.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct TimelineRequest {
     pub(crate) by: By,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
@@ -112,23 +112,32 @@ pub(crate) struct Timeline {
 }
 
 /// Reads a timeline.
-pub(crate) async fn timeline<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<Timeline, Problem> {
-    match ask.by {
-        By::Job => by_job(call, ask, trouble).await,
-        By::App => by_app(call, ask).await,
-        By::Executor => by_executor(call, ask).await,
+pub(crate) async fn timeline<Q: Sync>(
+    call: &Call<Q>,
+    request: &TimelineRequest,
+    trouble: &Trouble,
+) -> Result<Timeline, Problem> {
+    match request.by {
+        By::Job => by_job(call, request, trouble).await,
+        By::App => by_app(call, request).await,
+        By::Executor => by_executor(call, request).await,
     }
 }
 
-async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<Timeline, Problem> {
-    let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
-    let mut jobs = worst(call, ask, trouble).await?;
+async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Trouble) -> Result<Timeline, Problem> {
+    let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
+    let mut jobs = worst(call, request, trouble).await?;
     let known: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
         let within = call.seen_apps();
-        let limit = ask.lane_count + u32::try_from(known.len()).unwrap_or(0) + 1;
-        let query =
-            JobQuery { app: ask.app, within, name_contains: ask.contains.clone(), limit, ..JobQuery::default() };
+        let limit = request.lane_count + u32::try_from(known.len()).unwrap_or(0) + 1;
+        let query = JobQuery {
+            app: request.app,
+            within,
+            name_contains: request.contains.clone(),
+            limit,
+            ..JobQuery::default()
+        };
         let others = call.engine().store().jobs(call.namespace.id, &query).await?;
         jobs.extend(others.into_iter().filter(|job| !known.contains(&job.id)));
     }
@@ -136,14 +145,14 @@ async fn by_job<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result
     jobs.truncate(lane_count);
     let keys: Vec<(JobId, i64)> = jobs.iter().map(|job| (job.id, job.version)).collect();
     let now = call.engine().now();
-    let mut plans = lane_plans(call.engine().node(), &keys, (ask.from, ask.to), now).await?;
+    let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
     // In a long range, fewer runs can be distinguished.
-    let share = if joined_length(ask) > Step::Hour.length() { 8 } else { 1 };
+    let share = if joined_length(request) > Step::Hour.length() { 8 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
-    let mut drawn = drawn(call, &jobs, (ask, mark_count)).await?;
+    let mut drawn = drawn(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();
-        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, joined_length(ask)))
+        job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, joined_length(request)))
     });
     Ok(Timeline { lanes: lanes.collect(), has_more, is_cut: false })
 }
@@ -163,17 +172,17 @@ struct Drawn {
 async fn drawn<Q: Sync>(
     call: &Call<Q>,
     jobs: &[JobRecord],
-    (ask, mark_count): (&Ask, usize),
+    (request, mark_count): (&TimelineRequest, usize),
 ) -> Result<BTreeMap<JobId, Drawn>, Problem> {
     let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
     let mut drawn: BTreeMap<JobId, Drawn> = BTreeMap::new();
-    for mark in call.engine().store().marks(&ids, ask.from, ask.to, limit).await? {
+    for mark in call.engine().store().marks(&ids, request.from, request.to, limit).await? {
         drawn.entry(mark.job).or_default().marks.push(mark);
     }
-    let length = joined_length(ask);
+    let length = joined_length(request);
     for Drawn { marks, cut, .. } in drawn.values_mut() {
-        // Runs are drawn one by one from the end of the newest joined stretch on.
+        // Only runs after the newest joined stretch are drawn one by one.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
         *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
         let cut = *cut;
@@ -181,18 +190,19 @@ async fn drawn<Q: Sync>(
     }
     let is_joined = |job: &&JobRecord| call.sees(job.app) && drawn.get(&job.id).is_some_and(|its| its.cut.is_some());
     let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
-    let step = if ask.to.since(ask.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
+    let step =
+        if request.to.since(request.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
     let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
-    let span = Span::new(step, ask.from, ask.to);
+    let span = Span::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
     for job in joined {
-        // For a job that moved, only runs in apps that the caller sees count.
-        let from = seen_from(call, job, ask.from, ask.to).await?;
+        // For a job that moved to another app, only runs in apps that the caller sees count.
+        let from = seen_from(call, job, request.from, request.to).await?;
         let Some(its) = drawn.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
                 && its.cut.is_some_and(|cut| stretch.at < cut)
-                && (from <= ask.from || stretch.at >= from)
+                && (from <= request.from || stretch.at >= from)
         };
         its.stretches = stretches.iter().filter(is_seen).cloned().collect();
     }
@@ -200,12 +210,16 @@ async fn drawn<Q: Sync>(
 }
 
 /// The jobs that fail, those that failed recently, and those that run: in this order.
-async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<Vec<JobRecord>, Problem> {
+async fn worst<Q: Sync>(
+    call: &Call<Q>,
+    request: &TimelineRequest,
+    trouble: &Trouble,
+) -> Result<Vec<JobRecord>, Problem> {
     let (store, namespace) = (call.engine().store(), call.namespace.id);
     let within = call.seen_apps();
-    let is_all = ask.contains.is_none() && ask.app.is_none() && within.is_none();
-    // One more than there are lanes shows whether there are more. If jobs are filtered, more are read, so that enough remain.
-    let count = if is_all { ask.lane_count + 1 } else { WORST_COUNT_FILTERED };
+    let is_all = request.contains.is_none() && request.app.is_none() && within.is_none();
+    // One job more than there are lanes shows whether there are more lanes. If jobs are filtered, more are read, so that enough remain.
+    let count = if is_all { request.lane_count + 1 } else { WORST_COUNT_FILTERED };
     let job = |pulse: &NewestOutcomes| pulse.job;
     let mut all: Vec<JobId> = if count <= SHARED_COUNT {
         trouble.failing(call).await?.iter().map(job).collect()
@@ -221,21 +235,21 @@ async fn worst<Q: Sync>(call: &Call<Q>, ask: &Ask, trouble: &Trouble) -> Result<
     }
     let mut seen = BTreeSet::new();
     let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
-    let found = if is_all { store.jobs_by_id(&ids).await? } else { named(call, ask, &ids).await? };
+    let found = if is_all { store.jobs_by_id(&ids).await? } else { named(call, request, &ids).await? };
     let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
-    let is_wanted = |job: &JobRecord| call.sees(job.app) && ask.app.is_none_or(|app| app == job.app);
+    let is_wanted = |job: &JobRecord| call.sees(job.app) && request.app.is_none_or(|app| app == job.app);
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
 /// Of these jobs, those whose names contain the wanted text: one more than there are lanes, or all if some may be left out later.
-async fn named<Q>(call: &Call<Q>, ask: &Ask, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
+async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
-    let wanted = ask.contains.as_deref().unwrap_or_default();
+    let wanted = request.contains.as_deref().unwrap_or_default();
     let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
     ordered.retain(|name| name.contains(wanted));
-    let spare = if ask.app.is_some() || call.seen_apps().is_some() { ordered.len() } else { 1 };
-    ordered.truncate(usize::try_from(ask.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
+    let spare = if request.app.is_some() || call.seen_apps().is_some() { ordered.len() } else { 1 };
+    ordered.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
     Ok(store.jobs_named(call.namespace.id, &ordered).await?)
 }
 
@@ -283,8 +297,8 @@ fn verdict(mark: &RunMark) -> Verdicts {
 }
 
 /// The length of the stretches in which runs are joined.
-fn joined_length(ask: &Ask) -> Duration {
-    let hours = match ask.to.since(ask.from).as_secs() / 3_600 {
+fn joined_length(request: &TimelineRequest) -> Duration {
+    let hours = match request.to.since(request.from).as_secs() / 3_600 {
         0..=48 => 1,
         49..=240 => 4,
         _ => 24,
@@ -320,18 +334,18 @@ impl From<&RunMark> for Mark {
     }
 }
 
-async fn by_app<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
+async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
-    apps.retain(|app| call.sees(app.id) && ask.app.is_none_or(|wanted| wanted == app.id));
-    let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
+    apps.retain(|app| call.sees(app.id) && request.app.is_none_or(|wanted| wanted == app.id));
+    let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
     // An hour is the longest step in which apps are counted.
-    let step = fitting_step(ask.to.since(ask.from)).min(Step::Hour).max(Step::Quarter);
+    let step = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, fewer stretches can be distinguished.
-    let length = if step == Step::Hour { joined_length(ask) } else { step.length() };
-    let span = Span::new(step, ask.from, ask.to);
+    let length = if step == Step::Hour { joined_length(request) } else { step.length() };
+    let span = Span::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
     let lane = |app: rondel_store::catalog::App| {
         let own = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
@@ -350,13 +364,13 @@ async fn by_app<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
     Ok(Timeline { lanes, has_more, is_cut: false })
 }
 
-async fn by_executor<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> {
-    let ids = (RunId::new(IdGen::first_at(ask.from)), RunId::new(IdGen::first_at(ask.to)));
+async fn by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
+    let ids = (RunId::new(IdGen::first_at(request.from)), RunId::new(IdGen::first_at(request.to)));
     let limit = u32::try_from(MARK_COUNT_MAX).unwrap_or(u32::MAX).saturating_add(1);
     let mut marks = call.engine().store().marks_of_namespace(call.namespace.id, ids, limit).await?;
     let is_cut = marks.len() > MARK_COUNT_MAX;
     marks.truncate(MARK_COUNT_MAX);
-    marks.retain(|mark| call.sees(mark.app) && ask.app.is_none_or(|app| app == mark.app));
+    marks.retain(|mark| call.sees(mark.app) && request.app.is_none_or(|app| app == mark.app));
     marks.retain(|mark| mark.started_at.is_some());
     let mut by_name: BTreeMap<(AppId, String), Vec<RunMark>> = BTreeMap::new();
     for mark in marks {
@@ -374,7 +388,7 @@ async fn by_executor<Q>(call: &Call<Q>, ask: &Ask) -> Result<Timeline, Problem> 
         marks: marks.iter().rev().map(Mark::from).collect(),
         ..Lane::default()
     };
-    let lane_count = usize::try_from(ask.lane_count).unwrap_or(usize::MAX);
+    let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
     let has_more = by_name.len() > lane_count;
     Ok(Timeline { lanes: by_name.into_iter().take(lane_count).map(lane).collect(), has_more, is_cut })
 }

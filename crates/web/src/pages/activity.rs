@@ -26,7 +26,7 @@ use crate::redirect::pair;
 const FILTER_LEN_MAX: usize = 255;
 /// How many entries a job's page shows.
 const OF_JOB: u32 = 20;
-/// How many entries are read for a job's page: those about other objects with the job's name are left out.
+/// How many entries are read for a job's page: more than it shows, since those about other objects with the job's name are left out.
 const OF_JOB_READ: u32 = 60;
 /// The actions to choose from; others can be typed into the address.
 const ACTIONS: [&str; 27] = [

@@ -31,8 +31,9 @@ pub(super) struct ActivityRow {
     pub(super) means: Option<&'static str>,
     pub(super) address: Option<String>,
     pub(super) request: Option<String>,
-    /// The name of the action, and its text if it has one.
+    /// The name of the action.
     pub(super) action: String,
+    /// The text of the action in the reader's language, if it has one.
     pub(super) words: Option<&'static str>,
     pub(super) object: String,
     pub(super) link: Option<String>,

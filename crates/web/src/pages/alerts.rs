@@ -202,7 +202,7 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
 }
 
-/// Whether an incident has a line of its own: one that its group reports is on the page of the group.
+/// Whether an incident has a line of its own. An incident that its group reports is shown on the page of the group instead.
 fn stands_alone(record: &IncidentRecord) -> bool {
     record.incident.group.is_none()
 }

@@ -86,7 +86,7 @@ impl ChannelForm {
         }
         for (name, _) in sent.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");
-            // A blank removes the secret: an empty input leaves it as it is.
+            // A blank stands for the removal of the secret, since an empty input leaves the secret as it is.
             if let Some(input) = form.inputs.iter_mut().find(|input| input.name == name && input.secret.is_some()) {
                 input.value = " ".to_owned();
             }

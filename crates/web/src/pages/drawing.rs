@@ -19,8 +19,8 @@ const MARK_WIDTH_MIN: u32 = 36;
 const SINGLE_COUNT_MAX: usize = 100;
 /// In a drawing with more runs, runs are joined in every lane: a page of thousands of links is slow to load and shows no more.
 const DRAWN_COUNT_MAX: usize = 400;
-/// How many runs of each lane, the newest, are links of their own in a drawing with more than [`DRAWN_COUNT_MAX`] runs; the others lead to
-/// the list of runs, like bars of several.
+/// In a drawing with more than [`DRAWN_COUNT_MAX`] runs, only this many runs of each lane, the newest, are links of their own. The others
+/// lead to the list of runs, like bars of several runs.
 const LINKED_COUNT_MAX: usize = 12;
 /// Minimum distance between crosses, and between ticks.
 const DISTANCE_MIN: u32 = 55;
@@ -254,7 +254,7 @@ impl Artist {
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
         let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
-        // Each piece has the end of its bar: a run that touches the piece and has the same status is joined to it.
+        // The last part of a piece is the right end of its bar. A run that touches this bar and has the same status is joined to it.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
             let shape = Shape::of(mark);

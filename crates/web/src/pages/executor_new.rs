@@ -21,12 +21,12 @@ const SERVER_LEN_MAX: usize = 200;
 
 /// The app and the server that the snippets are for.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct SnippetQuery {
     app: Option<String>,
     server: Option<String>,
 }
 
-impl FromQuery for Wanted {
+impl FromQuery for SnippetQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text =
             |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
@@ -57,8 +57,8 @@ struct NewExecutorPage {
     errors: Vec<String>,
 }
 
-pub(super) async fn page(page: Page<Wanted>, headers: HeaderMap) -> Result<Response, Problem> {
-    let wanted = Wanted { app: page.query().app.clone(), server: page.query().server.clone() };
+pub(super) async fn page(page: Page<SnippetQuery>, headers: HeaderMap) -> Result<Response, Problem> {
+    let wanted = SnippetQuery { app: page.query().app.clone(), server: page.query().server.clone() };
     show(&page, &headers, (wanted, String::new(), Vec::new())).await
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn add_address(
         Ok(_) => Ok(to(&format!("/executors/new?{}", pair("app", &app)))),
         Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
             let errors = messages(&problem, page.t.lang());
-            let wanted = Wanted { app: Some(app), server: None };
+            let wanted = SnippetQuery { app: Some(app), server: None };
             let mut response = show(&page, &headers, (wanted, address, errors)).await?;
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
             Ok(response)
@@ -96,7 +96,7 @@ pub(super) async fn remove_address(
 async fn show<Q>(
     page: &Page<Q>,
     headers: &HeaderMap,
-    (wanted, typed_address, errors): (Wanted, String, Vec<String>),
+    (wanted, typed_address, errors): (SnippetQuery, String, Vec<String>),
 ) -> Result<Response, Problem> {
     let found = page.engine().store().apps(page.call.namespace.id).await?;
     let apps: Vec<String> = found.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name).collect();

@@ -28,7 +28,7 @@ const PAST_COUNT: usize = 50;
 const AHEAD_COUNT: usize = 25;
 /// Minimum length of the range that is read at once if a day has too many fires.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Maximum number of further pages that are read of a range of that length.
+/// Maximum number of further pages that are read of a range of the length [`SHORTEST`].
 const READ_ON_MAX: usize = 20;
 
 /// The query of the page: the end of the past that is shown, and the question.
@@ -294,7 +294,8 @@ async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Res
         let account = read(page, record, from, to).await?;
         match account.next.filter(|next| *next <= to) {
             None => return Ok((from, account)),
-            // Most jobs fire evenly: a page holds about as long a range at the end as it did at the beginning.
+            // This page covered the time from `from` to `next`. Most jobs fire evenly, so a range of that length at the end should fit into
+            // one page.
             Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
             Some(next) => return newest(page, record, (next, to), account).await,
         }

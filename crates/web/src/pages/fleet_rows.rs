@@ -112,7 +112,7 @@ pub(super) struct HeldRun {
 pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
     let is_this = this.is_some();
-    // This server's loops come from memory: if its beat fails, as without a database, its row cannot show that.
+    // This server's loops come from memory, since its row is out of date if its beat fails, for example without a database.
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";

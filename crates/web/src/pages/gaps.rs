@@ -89,7 +89,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         account = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
         let Some(next) = account.next.filter(|next| *next <= to) else { break };
-        // Only the newest part is shown. If fires are evenly spread, one read holds a range at the end as long as the part up to `next`.
+        // Only the newest part is shown. This read covered the time from `from` to `next`; if fires are evenly spread, a range of that
+        // length at the end fits into one read.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }

@@ -61,7 +61,7 @@ impl Choices {
         }
         let mut places = self.places.clone();
         for row in &rows {
-            // A place that no longer exists, or was cut off, stays chosen.
+            // A place that no longer exists, or is beyond [`PLACE_COUNT_MAX`], stays chosen.
             if !places.iter().any(|(value, _)| *value == row.place) {
                 places.push((row.place.clone(), row.place.clone()));
             }

@@ -49,7 +49,7 @@ use crate::redirect::{own_path, pair, to};
 
 /// Maximum number of executors that the form of a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
-/// How often a switch is tried that conflicts with other changes.
+/// How often a switch that conflicts with other changes is tried.
 const TRY_COUNT: usize = 4;
 
 /// The query of the page: the cursor of its list of runs.
@@ -68,7 +68,7 @@ struct JobPage {
     shell: Shell,
     t: &'static Texts,
     missing: Missing,
-    /// The role that the caller lacks for a rule, which belongs to the whole namespace.
+    /// The role that the caller lacks to make an alert rule; rules belong to the whole namespace.
     missing_for_rule: Option<&'static str>,
     alerts: Vec<IncidentRow>,
     name: String,

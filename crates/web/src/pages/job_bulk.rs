@@ -11,7 +11,7 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::body::refuse_value;
 use crate::job_bulk::{
-    BULK_JOB_COUNT_MAX, JobAction, JobDeed, JobProblem, SelectedJobs, perform, select_matching, select_named,
+    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, SelectedJobs, perform, select_matching, select_named,
 };
 use crate::problem::Problem;
 use crate::redirect::{own_path, to};
@@ -49,11 +49,11 @@ struct BulkPage {
 pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem> {
     let t = page.t;
     let (word, action) = action(fields.get("do"))?;
-    let deed = JobDeed::new(action, fields.get("label"), Trigger::Manual)?;
+    let bulk = BulkJobAction::new(action, fields.get("label"), Trigger::Manual)?;
     let mut names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
     names.truncate(BULK_JOB_COUNT_MAX);
     let filter = fields.get("q").to_owned();
-    // A filter without chosen rows is for all jobs that match; they are counted first.
+    // If no rows are chosen, a filter stands for all jobs that match; they are counted first.
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
@@ -71,7 +71,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
-    let done = if is_confirmed { perform(&page.call, &deed, &chosen).await } else { Default::default() };
+    let done = if is_confirmed { perform(&page.call, &bulk, &chosen).await } else { Default::default() };
     let undo = match action {
         JobAction::Pause => Some("resume"),
         JobAction::Resume => Some("pause"),

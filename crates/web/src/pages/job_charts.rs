@@ -70,7 +70,7 @@ pub(super) async fn read<Q>(
     let end = Step::Day.floor(now) + DAY;
     let year = Span::new(Step::Day, end - DAY * (WEEKS * 7), end);
     let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
-    // For a job that moved, only runs in apps that the caller sees count.
+    // For a job that moved to another app, only runs in apps that the caller sees count.
     let from = seen_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
     let fires = next_fires(call.engine().node(), (record.id, record.version), (now, now + AHEAD), NEXT_COUNT).await?;

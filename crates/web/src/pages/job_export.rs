@@ -11,7 +11,7 @@ use rondel_core::name;
 use super::shell::Page;
 use crate::api::jobs::as_yaml;
 use crate::body::refuse_value;
-use crate::holdings::Place;
+use crate::holdings::HeavyWork;
 use crate::job_bulk::{BULK_JOB_COUNT_MAX, select_matching};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -50,7 +50,7 @@ impl FromQuery for ChosenJobs {
     fn from_query(reader: &mut Reader) -> Self {
         let names = reader.words(Parameter::name("job"));
         let filter = reader.one("q").unwrap_or_default().trim().to_owned();
-        // A filter without chosen rows is for all jobs that match.
+        // If no rows are chosen, a filter stands for all jobs that match.
         let is_all = reader.one("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
         let back = reader.one("back").unwrap_or_default();
         // Accepts further fields of the list's form, which are not used.
@@ -66,7 +66,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     if page.query().names.is_empty() && !page.query().is_all {
         return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
     }
-    let _place = shares::place(&call.web, Place::Export, call.caller.key())?;
+    let _place = shares::place(&call.web, HeavyWork::Export, call.caller.key())?;
     let chosen = chosen(&page).await?;
     let mut text = String::new();
     for names in chosen.chunks(READ_COUNT) {

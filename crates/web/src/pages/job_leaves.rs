@@ -89,7 +89,7 @@ const OF_KINDS: [(&str, &[&str]); 10] = [
     ("jitter_by", &["cron", "every", "delay", "at"]),
 ];
 
-/// The field with the reasons that are reported: a checkbox for each, whose name begins with [`NOTIFY_BOX`].
+/// The field with the reasons of skipped fires that are reported. Each reason has a checkbox whose name begins with [`NOTIFY_BOX`].
 const NOTIFY: &str = "notify";
 const NOTIFY_BOX: &str = "notify.";
 
@@ -149,7 +149,7 @@ impl Leaves {
         found
     }
 
-    /// Puts the fields into a definition; returns the names of those whose value is no number but has to be one.
+    /// Puts the fields into a definition; returns the names of the number fields whose value is no number.
     pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
         let mut wrong = Vec::new();
         for leaf in &LEAVES {

@@ -34,7 +34,7 @@ use crate::job_states;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
-/// How many rows of a job are read: some are claimed and not due yet, some are shards.
+/// How many rows of a job are read: more than are shown, since some are claimed and not due yet, and some are shards.
 const ROW_COUNT: u32 = 64;
 
 /// The query of the list.
@@ -342,7 +342,7 @@ fn row(
     }
 }
 
-/// The 95th percentile of the durations of these runs, of those that succeeded.
+/// The 95th percentile of the durations of the successful runs among these.
 fn p95(runs: &[RunMark]) -> Option<Duration> {
     let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
     let mut took: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();

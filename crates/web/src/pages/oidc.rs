@@ -51,8 +51,8 @@ pub(super) async fn return_from_provider(
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
     let flight = cookies::oidc_sign_in(&headers, is_tls);
-    // Another site can send a browser here, and must not use up the tries of the browser's address: a browser that began no sign-in is
-    // refused before it is counted.
+    // Another site can send a browser here and must not use up the tries of the browser's address, so a browser that began no sign-in is
+    // refused before the try is counted.
     if flight.is_none() {
         return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
     }

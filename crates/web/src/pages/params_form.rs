@@ -1,5 +1,5 @@
-//! Parameters as fields of a form, made from the schema that a handler declares. It works without a script: the name of each field shows
-//! how its text is read, so that a sent form means the same after the schema has changed.
+//! Parameters as fields of a form, made from the schema that a handler declares. The form works without a script. The name of each field
+//! determines how its text is read, so a sent form means the same even if the schema has changed since.
 
 use serde_json::{Map, Value};
 

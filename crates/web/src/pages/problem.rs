@@ -18,7 +18,7 @@ use rondel_core::words::Lang;
 
 /// The facts about a request that its problem page needs.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct ProblemPageContext {
     prefs: Prefs,
     here: String,
     /// Whether the request is for the page that creates the first account, whose link the server prints.
@@ -43,18 +43,18 @@ struct ProblemPage<'a> {
 }
 
 /// The facts for a problem page, if the request is from a browser and outside of the API.
-pub(crate) fn wanted(request: &Request) -> Option<Wanted> {
+pub(crate) fn wanted(request: &Request) -> Option<ProblemPageContext> {
     let path = request.uri().path();
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_page = !path.starts_with("/api") && accept.contains("text/html");
-    is_page.then(|| Wanted {
+    is_page.then(|| ProblemPageContext {
         prefs: Prefs::new(request.uri(), request.headers()),
         is_set_up: path == "/set-up",
         here: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
     })
 }
 
-impl Wanted {
+impl ProblemPageContext {
     /// Writes the page of a response that carries a problem.
     pub(crate) fn render(&self, response: &mut Response, problem: &Problem, request_id: &str) {
         let caller = response.extensions().get::<CalledBy>();

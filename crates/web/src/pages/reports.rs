@@ -282,7 +282,7 @@ async fn show<Q: Sync>(
         kinds: By::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
-        range: made.as_ref().map(|made| range(made.stretch.from, made.stretch.to)).unwrap_or_default(),
+        range: made.as_ref().map(|made| range(made.range.from, made.range.to)).unwrap_or_default(),
         total: made.as_ref().map(|made| shown(&made.total)),
         rows: made.as_ref().map(|made| made.rows.iter().map(shown).collect()).unwrap_or_default(),
         failures: made

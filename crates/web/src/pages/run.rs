@@ -21,8 +21,8 @@ use super::job::pretty;
 use super::moment::{Moment, length};
 use super::run_beside::Neighbours;
 use super::run_log::{LogCard, Search, card};
+use super::run_timeline::RunTimeline;
 use super::run_tree::RunTree;
-use super::run_way::Way;
 use super::shell::{Missing, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
@@ -73,7 +73,7 @@ struct RunPage {
     incident: Option<PartOf>,
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
-    way: Way,
+    way: RunTimeline,
     beside: Neighbours,
     tree: Option<RunTree>,
     is_broadcast: bool,
@@ -181,7 +181,7 @@ pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result
         missing: page.missing(Some(run.app)),
         incident: part_of::of_run(&page.call, &run).await?,
         steps: steps(&run, now, t),
-        way: Way::new(&run, &tried, &shards, now, t),
+        way: RunTimeline::new(&run, &tried, &shards, now, t),
         beside: Neighbours::read(&page, &run).await?,
         failed_shards: shards.iter().filter(|shard| jobs::is_unsuccessful(shard)).count(),
         attempts: attempt_rows(tried, &run, now, t),
@@ -277,8 +277,10 @@ pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -
     note_run(&page.call, &run, Some(fields.get("reason")));
     let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &by).await? {
-        CancelAsked::Noted(_) | CancelAsked::Over(RunStatus::Cancelled) => Ok(to(&format!("/runs/{}", run.id))),
-        CancelAsked::Over(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
+        CancelAsked::Requested(_) | CancelAsked::AlreadyEnded(RunStatus::Cancelled) => {
+            Ok(to(&format!("/runs/{}", run.id)))
+        }
+        CancelAsked::AlreadyEnded(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
         CancelAsked::NotFound => Err(Problem::new(Code::RunNotFound, "the run is gone")),
     }
 }

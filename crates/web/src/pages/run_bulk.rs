@@ -68,7 +68,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let mut ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
     ids.truncate(BULK_RUN_COUNT_MAX);
     let filter = fields.get("q").to_owned();
-    // A filter without chosen rows is for all runs that match; they are counted first.
+    // If no rows are chosen, a filter stands for all runs that match; they are counted first.
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {

@@ -1,7 +1,8 @@
 //! The log of a run: a window of it, a search in it, and all of it as a file.
 //!
-//! A page shows the last lines, or those around one that its address names. The script loads the lines before and after them, and polls
-//! this page's fragment (`window`) for new ones; without a script, links lead there. API clients follow a stream (`api/follow.rs`).
+//! A page shows the last lines, or the lines around the one that its address names. The script loads earlier and later lines, and polls
+//! this page's fragment (`window`) for new ones; without a script, links lead to the other lines. API clients follow a stream
+//! (`api/follow.rs`).
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use super::zones;
 use crate::answer::json;
-use crate::api::lines::{self, Line, Part, Position, Wanted};
+use crate::api::lines::{self, Line, LineFilter, Part, Position};
 use crate::api::log_search;
 use crate::api::log_seek::{Extent, Seek, Window, check_start};
 use crate::api::logs::{self, chosen_attempt};
@@ -63,12 +64,12 @@ impl FromQuery for LogWindow {
 #[derive(Debug)]
 pub(crate) struct LogFind {
     attempt: Option<i32>,
-    wanted: Wanted,
+    wanted: LineFilter,
 }
 
 impl FromQuery for LogFind {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { attempt: logs::attempt(reader), wanted: Wanted::from_query(reader) }
+        Self { attempt: logs::attempt(reader), wanted: LineFilter::from_query(reader) }
     }
 }
 
@@ -76,7 +77,7 @@ impl FromQuery for LogFind {
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     text: String,
-    wanted: Wanted,
+    wanted: LineFilter,
 }
 
 impl Search {
@@ -84,8 +85,8 @@ impl Search {
         let read = |text: &str| match text.trim() {
             "" => Ok(Self::default()),
             text => {
-                let contains = Some(Wanted::parse_contains(text)?);
-                Ok(Self { text: text.to_owned(), wanted: Wanted { contains, ..Wanted::default() } })
+                let contains = Some(LineFilter::parse_contains(text)?);
+                Ok(Self { text: text.to_owned(), wanted: LineFilter { contains, ..LineFilter::default() } })
             }
         };
         reader.parsed("contains", read).unwrap_or_default()
@@ -147,7 +148,7 @@ pub(super) async fn card(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Resu
             Some(line) => (Seek::Around(line), AROUND_COUNT),
             None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
         };
-        let part = read(page, run, Place::At(extent.window(seek, limit)), &Wanted::default()).await?;
+        let part = read(page, run, Place::At(extent.window(seek, limit)), &LineFilter::default()).await?;
         LogPart { total: extent.line_count.max(part.last), ..part }
     };
     let half = AROUND_COUNT as u64 / 2;
@@ -183,7 +184,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
             (Place::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
         }
     };
-    let part = read(&page, &run, place, &Wanted::default()).await?;
+    let part = read(&page, &run, place, &LineFilter::default()).await?;
     html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
 }
 
@@ -220,13 +221,13 @@ fn listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
-async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &Wanted) -> Result<LogPart, Problem> {
+async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &LineFilter) -> Result<LogPart, Problem> {
     let now = page.engine().now();
     let (Window { from, limit }, is_new) = match place {
         Place::At(window) => (window, false),
         Place::New(window) => (window, true),
     };
-    // Determined before the lines are read: lines that arrive in between are in the next part.
+    // Whether the log is settled is determined before its lines are read, so that lines that arrive in between are in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
     let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;

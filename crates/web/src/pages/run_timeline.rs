@@ -16,7 +16,7 @@ use super::view::Status;
 
 /// How many attempts are drawn: the newest.
 const ATTEMPT_COUNT_MAX: usize = 20;
-/// How many shards are drawn as bars. If there are more, those that succeeded come last, and those beyond the limit are a mark each.
+/// How many shards are drawn as bars. If there are more, those that succeeded come last, and each one beyond the limit is drawn as a mark.
 const SHARD_COUNT_MAX: usize = 60;
 /// Minimum width of a bar, in thousandths of the width.
 const WIDTH_MIN: u64 = 4;
@@ -26,10 +26,10 @@ const QUEUED_MAX: u32 = 4;
 const TICK_COUNT: u64 = 4;
 
 /// The drawing.
-pub(super) struct Way {
+pub(super) struct RunTimeline {
     pub(super) ticks: Vec<Tick>,
-    pub(super) rows: Vec<WayRow>,
-    pub(super) shards: Vec<WayRow>,
+    pub(super) rows: Vec<TimelineRow>,
+    pub(super) shards: Vec<TimelineRow>,
     /// Shards without a row: their runs, and the text that is shown on hovering.
     pub(super) others: Vec<(String, String)>,
     /// Whether the time in the queue is drawn shortened.
@@ -45,18 +45,18 @@ pub(super) struct Tick {
 }
 
 /// A line of the drawing.
-pub(super) struct WayRow {
+pub(super) struct TimelineRow {
     pub(super) label: String,
     pub(super) href: Option<String>,
     pub(super) status: Option<Status>,
     /// Where it ran, or what it waited for.
     pub(super) sub: String,
-    pub(super) bars: Vec<WayBar>,
+    pub(super) bars: Vec<TimelineBar>,
     pub(super) length: String,
 }
 
 /// A part of a line.
-pub(super) struct WayBar {
+pub(super) struct TimelineBar {
     pub(super) x: String,
     pub(super) width: String,
     pub(super) class: &'static str,
@@ -78,10 +78,10 @@ impl Scale {
         u64::try_from(part * 1000 / whole).unwrap_or(1000)
     }
 
-    fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> WayBar {
+    fn bar(&self, (start, end): (Timestamp, Timestamp), class: &'static str, title: String) -> TimelineBar {
         let x = self.place(start).min(1000 - WIDTH_MIN);
         let width = self.place(end).saturating_sub(x).max(WIDTH_MIN);
-        WayBar { x: percent(x), width: percent(width), class, title }
+        TimelineBar { x: percent(x), width: percent(width), class, title }
     }
 }
 
@@ -97,7 +97,7 @@ struct Drawn<'a> {
     end: Timestamp,
 }
 
-impl Way {
+impl RunTimeline {
     /// Draws a run and its shards, in the order of time.
     pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
         let is_over = run.status.is_terminal();
@@ -148,7 +148,7 @@ fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
     (0..=TICK_COUNT).map(tick).collect()
 }
 
-fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t: &'static Texts) -> WayRow {
+fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t: &'static Texts) -> TimelineRow {
     let mut bars = vec![scale.bar((scale.from.max(run.fire_at), until), "queued", t.way_queued.to_owned())];
     let mut parts = Vec::new();
     let trace = run.trace.as_deref().filter(|_| run.attempt == 1);
@@ -159,7 +159,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
             ("late", name, late.by)
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
-        // The waits follow one another; the rest is the way to the executor.
+        // The waits follow one another; the rest of the time in the queue is the way to the executor.
         let mut at = run.fire_at;
         for (class, name, wait) in server.into_iter().chain(waits) {
             if wait.is_zero() {
@@ -174,7 +174,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
             parts.push(text);
         }
     }
-    WayRow {
+    TimelineRow {
         label: t.way_queued.to_owned(),
         href: None,
         status: None,
@@ -184,7 +184,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
     }
 }
 
-fn attempt_rows(run: &Run, drawn: &[Drawn<'_>], scale: Scale, t: &'static Texts) -> Vec<WayRow> {
+fn attempt_rows(run: &Run, drawn: &[Drawn<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
     let mut rows = Vec::new();
     let mut before = None::<Timestamp>;
     for one in drawn {
@@ -201,16 +201,16 @@ fn attempt_rows(run: &Run, drawn: &[Drawn<'_>], scale: Scale, t: &'static Texts)
         bars.push(scale.bar((start, end), status.class, format!("{} · {took}", status.word)));
         let label = if run.attempt > 1 { t.way_attempt(one.attempt.attempt) } else { t.way_run.to_owned() };
         let href = (run.attempt > 1).then(|| format!("/runs/{}?attempt={}#log-title", run.id, one.attempt.attempt));
-        rows.push(WayRow { label, href, status: Some(status), sub, bars, length: took });
+        rows.push(TimelineRow { label, href, status: Some(status), sub, bars, length: took });
         before = Some(end);
     }
     rows
 }
 
 /// The row of an attempt that is still to come.
-fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> WayRow {
+fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
     let waited = t.way_backoff(length(due.since(last), t));
-    WayRow {
+    TimelineRow {
         label: t.way_attempt(attempt),
         href: None,
         status: Some(Status::new(RunStatus::Pending, t)),
@@ -220,7 +220,12 @@ fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t:
     }
 }
 
-fn shard_rows(shards: &[Run], scale: Scale, now: Timestamp, t: &'static Texts) -> (Vec<WayRow>, Vec<(String, String)>) {
+fn shard_rows(
+    shards: &[Run],
+    scale: Scale,
+    now: Timestamp,
+    t: &'static Texts,
+) -> (Vec<TimelineRow>, Vec<(String, String)>) {
     let mut sorted: Vec<&Run> = shards.iter().collect();
     if sorted.len() > SHARD_COUNT_MAX {
         // Shards that need attention come first.
@@ -238,7 +243,7 @@ fn shard_rows(shards: &[Run], scale: Scale, now: Timestamp, t: &'static Texts) -
             continue;
         }
         let bar = shard.started_at.map(|start| scale.bar((start, end.max(start)), status.class, took.clone()));
-        rows.push(WayRow {
+        rows.push(TimelineRow {
             label: number,
             href: Some(format!("/runs/{}", shard.id)),
             status: Some(status),

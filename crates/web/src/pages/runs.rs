@@ -165,8 +165,8 @@ const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
     ]
 }
 
-/// Adds a preset for the failures that were not acknowledged, with their number. Callers who may see only some apps do not get the number,
-/// which is of all apps.
+/// Adds a preset for the failures that were not acknowledged, with their number. The number counts all apps, so callers who may see only
+/// some apps do not get it.
 async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
     let count = match page.call.seen_apps() {
         Some(_) => 0,

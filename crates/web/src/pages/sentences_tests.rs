@@ -1,4 +1,4 @@
-//! Every complaint about a definition has a sentence in Chinese, and no sentence is kept that is nowhere in the code.
+//! Every complaint about a definition has a sentence in Chinese, and every kept sentence is somewhere in the code.
 
 use std::path::Path;
 
@@ -44,7 +44,7 @@ fn every_sentence_of_the_list_is_in_the_code() {
     for english in own.filter(|line| !line.is_empty()) {
         for words in Sentence::new(english, "").words {
             let words = words.trim();
-            // Some sentences are put together of two.
+            // The code puts some sentences together from two texts.
             let is_of_two = |index: usize| {
                 words.is_char_boundary(index) && code.contains(&words[..index]) && code.contains(&words[index..])
             };
@@ -229,7 +229,7 @@ fn complaints_about_cron_are_in_chinese() {
     ] {
         let error = rondel_core::cron::CronExpr::parse(cron).unwrap_err().to_string();
         let text = zh(&error);
-        // The names of fields and what is allowed there are parts of their own.
+        // The names of fields and their allowed values are translated as parts of their own, so no English word is left.
         let words =
             text.split_whitespace().filter(|word| word.len() > 5 && word.chars().all(|c| c.is_ascii_lowercase()));
         assert!(text.contains("不允许") && words.count() == 0, "{error} -> {text}");

@@ -15,7 +15,7 @@ use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
-use crate::overview::lanes::{self, Ask, By, MARK_COUNT_MAX};
+use crate::overview::lanes::{self, By, MARK_COUNT_MAX, TimelineRequest};
 use crate::overview::series::{self, Bucket, Span};
 use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
@@ -171,7 +171,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         Some(name) => Some(crate::api::jobs::find_app(&page.call, name).await?),
         None => None,
     };
-    let ask = Ask {
+    let request = TimelineRequest {
         by: query.by,
         from: scale.from,
         to: scale.to,
@@ -183,7 +183,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let week = Span::new(Step::Hour, end - DAY * HEAT_DAYS, end);
     let hours = series::verdicts_of_namespace(&page.call, week);
     let trouble = Trouble::default();
-    let (timeline, hours) = try_join(lanes::timeline(&page.call, &ask, &trouble), hours).await?;
+    let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &trouble), hours).await?;
     let heat = heat(&hours, now, t);
     let step = query.length() / 2;
     let choice_by = |by: By| Choice {

@@ -26,7 +26,7 @@ use crate::redirect::pair;
 
 /// How many names of jobs the box suggests.
 const JOB_COUNT: u32 = 300;
-/// How many names are searched for one that is almost the typed one.
+/// How many names are searched for those that are close to the typed one.
 const SEARCH_COUNT: u32 = 5_000;
 /// How many near misses are named.
 const NEAR_COUNT: usize = 5;

@@ -2,7 +2,7 @@
 
 use serde_json::{Number, Value};
 
-/// The value of a plain scalar, or why JSON has none for it.
+/// The value of a plain scalar, or the reason why JSON cannot express it.
 pub(super) fn plain(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,

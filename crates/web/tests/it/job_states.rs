@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_admin::clock::boot_micros;
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, InHand};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunAtExecutor};
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use serde_json::{Value, json};
@@ -34,7 +34,7 @@ async fn state(server: &Server, name: &str) -> String {
 /// Notes a run as held by an executor, as the server does of one that takes longer than a second.
 async fn begin(server: &Server, run: RunId) {
     let at = server.engine.now();
-    let in_hand = InHand { run, attempt: 1, executor_id: ExecutorId::new(77), executor: "one".to_owned(), at };
+    let in_hand = RunAtExecutor { run, attempt: 1, executor_id: ExecutorId::new(77), executor: "one".to_owned(), at };
     server.engine.store().note_running(server.engine.token(), &[in_hand]).await.unwrap();
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::outcome::Outcome;
 use rondel_core::pump::{Change, Counts, Owner, Progress};
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
-use rondel_store::ledger::InHand;
+use rondel_store::ledger::RunAtExecutor;
 use serde_json::{Value, json};
 
 use crate::harness::Server;
@@ -37,9 +37,14 @@ pub(crate) async fn working(server: &Server, items: &Value) -> (JobId, Vec<RunId
     assert!(store.expand(server.engine.token(), root.id, &runs).await.unwrap());
     let groups = runs.map(|run| run.id).to_vec();
     let at = server.engine.now();
-    let in_hand =
-        |run: &RunId| InHand { run: *run, attempt: 1, executor_id: ExecutorId::new(77), executor: "w1".to_owned(), at };
-    let in_hand: Vec<InHand> = groups.iter().map(in_hand).collect();
+    let in_hand = |run: &RunId| RunAtExecutor {
+        run: *run,
+        attempt: 1,
+        executor_id: ExecutorId::new(77),
+        executor: "w1".to_owned(),
+        at,
+    };
+    let in_hand: Vec<RunAtExecutor> = groups.iter().map(in_hand).collect();
     store.note_running(server.engine.token(), &in_hand).await.unwrap();
     (job, groups)
 }

@@ -116,7 +116,7 @@ impl Link {
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if from > entry.row.log_line {
-            // The lines before these were lost with an earlier session: the read is repeated from there.
+            // The lines before these were lost with an earlier session: the log is read again from the first lost line.
             if is_last {
                 entry.is_pulling = !entry.is_open();
                 if entry.is_pulling {
@@ -164,8 +164,8 @@ impl Link {
         }
     }
 
-    /// Reports ends to the engine, and starts to read the rest of their logs. An attempt that is being stopped is not reported until that
-    /// is decided.
+    /// Reports ends to the engine, and starts to read the rest of their logs. An attempt that is being stopped is reported only after the
+    /// executor has answered the request to stop it.
     pub(super) async fn deliver(&mut self, session: &Session, log_ids: &[i64]) -> bool {
         let now = Instant::now();
         let (mut results, mut messages) = (Vec::new(), Vec::new());

@@ -27,7 +27,7 @@ impl Link {
                 Err(error) => self.shared.store_failed("read attempts", &error),
             }
         }
-        self.read_of_the_gone(now).await;
+        self.read_logs_of_lost_nodes(now).await;
         self.table.forget(now);
         let unanswered = self.table.unanswered(now);
         if !self.deliver(session, &unanswered).await {
@@ -52,8 +52,9 @@ impl Link {
         over.into_iter().for_each(|entry| self.read_the_rest(entry, now));
     }
 
-    /// Reads the logs of ended attempts that another node was to read, if that node is gone: from the end of what is stored.
-    async fn read_of_the_gone(&mut self, now: Instant) {
+    /// Reads the logs of ended attempts if the node that was to read them is gone. The read continues where the stored log
+    /// ends.
+    async fn read_logs_of_lost_nodes(&mut self, now: Instant) {
         let shared = Arc::clone(&self.shared);
         for row in self.table.take_unread(now, |row| shared.is_responsible_for(row)) {
             let stored = shared.engine.store().log_sizes(row.run, row.attempt, NUMBERED_BY_LINE, CHUNK_COUNT_MAX).await;

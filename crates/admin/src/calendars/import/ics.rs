@@ -1,6 +1,6 @@
 //! Days as iCalendar: all-day events, events of several days, and events that repeat each year.
 //!
-//! Read line by line and without recursion, so that no nesting, however deep, can exhaust the stack.
+//! A file is read line by line and without recursion, so that deep nesting cannot exhaust the stack.
 
 use std::collections::BTreeSet;
 

@@ -60,8 +60,8 @@ fn a_lease_is_asked_about_that_ends_before_what_was_sent_where_the_clock_stepped
     assert_eq!(asked(99, &[session(1, Some(at(60))), session(2, None)]), [], "another node's streams do not count");
 }
 
-/// Starts two servers so that one beats this much later in each second than the other, kills the one that has the job,
-/// and answers how many milliseconds after the end of its lease the job is the other one's.
+/// Starts two servers whose beats are this far apart, kills the home of the job, and returns how many milliseconds after
+/// the end of the dead server's lease the job has moved to the other one.
 async fn gone_on_after(apart: Duration) -> u64 {
     let began = Instant::now();
     let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();

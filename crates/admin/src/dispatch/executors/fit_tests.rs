@@ -54,7 +54,7 @@ fn each_executor_that_takes_no_run_has_its_reason() {
     }
 }
 
-/// Of executors that leave triggers unanswered, only those are named as silent that could take the run otherwise.
+/// An executor that leaves triggers unanswered is named as silent only if it could take the run otherwise.
 #[test]
 fn who_leaves_triggers_unanswered_is_named_as_silent() {
     let silent = || {
@@ -71,7 +71,7 @@ fn who_leaves_triggers_unanswered_is_named_as_silent() {
     assert!(executors.is_silent(executors.get(ONE).unwrap()));
     let two = executors.get(ExecutorId::new(2)).unwrap();
     assert!(!executors.is_silent(two));
-    // Those that could take it otherwise come first.
+    // Executors that are fit for the run come first.
     let mut executors = with(2);
     online(&mut executors, 1).drains();
     online(&mut executors, 2).in_flight = 8;
@@ -136,7 +136,7 @@ fn the_runs_of_other_nodes_count() {
     assert_eq!((one.heard_at, one.beat_count), (AT(9), 2));
 }
 
-/// Executors that have left.
+/// Executors whose streams have ended.
 fn gone(count: i64) -> Executors {
     let mut executors = with(count);
     for id in 1..=count {
@@ -155,7 +155,7 @@ fn the_lost_are_remembered_for_an_hour() {
     assert_eq!(ids.map(|id| executors.is_lost(id)), [false, true, true]);
 }
 
-/// The process of a lost executor may go on, until it is known to have ended or must have stopped everything.
+/// A lost executor may still run something until its process is known to have ended, or must have stopped everything.
 #[test]
 fn who_is_lost_is_over_once_it_can_run_nothing_any_more() {
     for (over_before, is_over) in [(10, false), (11, true)] {
@@ -185,14 +185,14 @@ fn who_must_have_stopped_by_now_is_watched_again() {
     }
 }
 
-/// Of the leases of a node the newest counts, whichever answer comes last.
+/// An answer about a later lease of a node also counts for the earlier leases, in whatever order the answers come.
 #[test]
 fn an_answer_about_a_later_lease_is_one_about_the_earlier() {
     let answer = |epoch| FenceAnswer {
         lease: LeaseToken { node: NodeId::new(2), epoch },
         held: [(RunId::new(7), 1)].into(),
         finished: [(RunId::new(8), 2)].into(),
-        begins: Begins::default(),
+        starts: StartReports::default(),
     };
     let mut executors = with(1);
     assert!(!executors.fenced(ONE, 2, answer(4)), "not on its newest stream");

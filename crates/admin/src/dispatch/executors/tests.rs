@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::dispatch::tests_support::{definition, executor, ready};
 
-/// Joins as the dispatcher does.
+/// Joins an executor as the dispatcher does, and returns its name.
 fn join(executors: &mut Executors, id: i64, predecessor: Option<i64>) -> String {
     let (session, mut online, _stream) = executor(id, 1);
     let predecessor = predecessor.map(ExecutorId::new);

@@ -1,9 +1,10 @@
 //! Jobs whose runs this node cannot start move to a node that can: with all their open runs, or not at all, since a job has
 //! one home.
 //!
-//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database has not answered.
+//! A job that is moving starts nothing here. Its runs stay queued until the outcome of the move is known, or the database fails to answer.
 //! In the latter case all runs that may have moved are forgotten here, and the periodic query for strays finds those that stayed. A run
-//! that the tick has read and that reaches the dispatcher later is among the [departing](crate::cluster::Departing).
+//! that the tick has read, but that has not reached the dispatcher yet, is among the [departing](crate::cluster::Departing), so it is not
+//! started here.
 
 use std::collections::{BTreeSet, HashSet};
 

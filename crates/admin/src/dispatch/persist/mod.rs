@@ -57,8 +57,8 @@ impl StepLoop {
         }
     }
 
-    /// Stores each step under the lease under which it was decided, or not at all: by now another lease, perhaps of this server, may have
-    /// taken over the runs and know more about them.
+    /// Stores each step under the lease of its decision, or not at all: the runs may belong to a later lease by now, perhaps of this
+    /// server, and its holder may know more about them.
     async fn take(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
@@ -86,7 +86,7 @@ impl StepLoop {
             Step::NoteRunning(runs) => {
                 let noted = store.note_running(token, &runs).await;
                 if noted.is_err() {
-                    // The next round repeats it: the groups of a pump get no items before it is stored.
+                    // The next round repeats this step: the groups of a pump get no items until it is stored.
                     self.notify(Event::StepRefused(Step::NoteRunning(runs))).await;
                 }
                 noted
@@ -185,7 +185,8 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Ends runs that only the store has and that no executor has: those that wait for their instant, and those without room in memory.
+    /// Ends runs that are only in the store, neither in memory nor at an executor: runs that wait for their instant, and runs without room
+    /// in memory.
     async fn skip_strays(&self, token: LeaseToken, drops: &[(RunId, Reason)]) -> Result<(), StoreError> {
         let reasons: BTreeMap<RunId, Reason> = drops.iter().copied().collect();
         let mut runs = self.shared.store.runs(&reasons.keys().copied().collect::<Vec<_>>()).await?;

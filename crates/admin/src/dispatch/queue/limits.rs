@@ -68,7 +68,7 @@ fn rate(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
     Some((key, spec))
 }
 
-/// The limits of a run that have a home.
+/// The names of those limits of a run that have a home.
 fn names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
     let job = &ready.definition.job;
     let keys = [job.concurrency.as_ref().map(|spec| &spec.key), job.rate.as_ref().and_then(|spec| spec.key.as_ref())];
@@ -109,7 +109,7 @@ impl Limits {
         std::mem::take(&mut self.to_ask).into_iter().collect()
     }
 
-    /// Asks again for the homes of limits that are still unknown and that runs wait for.
+    /// Asks again for the unknown homes of limits that runs wait for.
     pub(crate) fn ask_again(&mut self) {
         let waited_for = self.limits.iter().filter(|(_, limit)| !limit.waiting.is_empty());
         let homes = waited_for.filter_map(|(key, _)| match key {
@@ -125,14 +125,14 @@ impl Limits {
     }
 
     /// The jobs of the first `count` runs that wait until the limit's home is known.
-    pub(crate) fn homeless(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
+    pub(crate) fn jobs_awaiting_home(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<JobId> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
         let waiting = limit.into_iter().flat_map(|limit| &limit.waiting);
         waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
     /// The limit that holds the run back, if one does. A broadcast counts by its shards, but it is expanded only at the home of its limits,
-    /// because a job with shards cannot move there any more.
+    /// because its job cannot move there once it has shards.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = names(ready).find(|name| !self.counted_here.contains(name))
@@ -224,7 +224,7 @@ impl Limits {
     }
 
     /// The rate limits that runs wait for, once one of them may admit a run.
-    pub(crate) fn awake(&mut self, now: Timestamp) -> Vec<LimitKey> {
+    pub(crate) fn limits_to_wake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {
             return Vec::new();
         }
@@ -404,7 +404,7 @@ mod tests {
                     starts.push(now.as_millis());
                 }
             }
-            for key in limits.awake(now) {
+            for key in limits.limits_to_wake(now) {
                 while next(&mut limits, &key, now, &mut runs).is_some() {
                     starts.push(now.as_millis());
                 }
@@ -439,12 +439,12 @@ mod tests {
         assert_eq!(limits.take_to_ask(), []);
         limits.ask_again();
         assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
-        assert_eq!(limits.homeless(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
+        assert_eq!(limits.jobs_awaiting_home(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
         assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
         limits.own(name.clone());
         assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0), &mut runs), Some(2));
         assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0), &mut runs));
-        // Another node took over: who counts is asked anew.
+        // Another node took over: this node asks again for the limit's home.
         limits.retain(|_| false);
         assert_eq!(runs.drain_waiting().len(), 0);
         assert!(!send(&mut limits, &ready(4, &job), at(0), &mut runs));

@@ -2,7 +2,8 @@
 //!
 //! A gate guards a whole job (overlap scope `cluster`), or the job on one executor (`executor`). The job's home keeps it. A broadcast
 //! passes its job's gate once and counts as one run until all of its shards have ended. A run that waits for its next attempt is
-//! *reserved*: it keeps its place in the order of the planned instants. So does a broadcast of which no shard is open any more.
+//! *reserved*: it keeps its place in the order of the planned instants. So does a broadcast whose remaining shards all wait for their next
+//! attempts.
 //!
 //! This module only decides, and owns no run: queued runs are among the [open runs](OpenRuns). The dispatcher carries out the decisions.
 
@@ -20,7 +21,7 @@ const QUEUE_MAX: usize = 1_000;
 
 /// What a gate guards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Before {
+enum GateKey {
     Job(JobId),
     Executor(JobId, ExecutorId),
 }
@@ -30,12 +31,12 @@ type Place = (Timestamp, RunId);
 
 #[derive(Debug, Default)]
 pub(crate) struct Gates {
-    gates: HashMap<Before, Gate>,
+    gates: HashMap<GateKey, Gate>,
     /// The entry of every run that a gate knows.
-    seats: HashMap<RunId, GateEntry>,
+    entries: HashMap<RunId, GateEntry>,
     /// Runs that await their children: the first [`leave`](Gates::leave) keeps their places, the second frees them.
     kept: HashSet<RunId>,
-    /// The queue timeouts of queued runs; some of these runs may not be queued any more.
+    /// The queue timeouts of queued runs; some of these runs may have left the queue since.
     ends: BTreeSet<(Timestamp, RunId)>,
 }
 
@@ -51,13 +52,13 @@ struct Gate {
 
 #[derive(Clone, Copy, Debug)]
 struct GateEntry {
-    before: Before,
+    key: GateKey,
     place: Place,
-    state: State,
+    state: PlaceState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PlaceState {
     Open,
     Reserved,
     Queued,
@@ -65,7 +66,7 @@ enum State {
 
 /// The decision of a gate about a run.
 #[derive(Debug)]
-pub(crate) enum Entry {
+pub(crate) enum GateDecision {
     /// It may pass.
     Passed(Ready),
     /// It waits for its turn.
@@ -82,21 +83,21 @@ pub(crate) enum Entry {
 pub(crate) type Admitted = (RunId, Option<ExecutorId>);
 
 /// The broadcast that the run is a shard of.
-fn whole_of(ready: &Ready) -> Option<RunId> {
+fn root_of(ready: &Ready) -> Option<RunId> {
     ready.run.parent.filter(|_| ready.definition.job.is_sharded() && !ready.run.is_root())
 }
 
 /// The gate that a run must pass before it is routed; `None` if it has none.
-fn before_routing(ready: &Ready) -> Option<Before> {
+fn job_gate(ready: &Ready) -> Option<GateKey> {
     let job = &ready.definition.job;
     (job.overlap.scope == OverlapScope::Cluster && job.concurrency_max().is_some())
-        .then_some(Before::Job(ready.run.job))
+        .then_some(GateKey::Job(ready.run.job))
 }
 
-fn at_executor(ready: &Ready, executor: ExecutorId) -> Option<Before> {
+fn executor_gate(ready: &Ready, executor: ExecutorId) -> Option<GateKey> {
     let job = &ready.definition.job;
     let gated = job.overlap.scope == OverlapScope::Executor && job.concurrency_max().is_some();
-    gated.then_some(Before::Executor(ready.run.job, executor))
+    gated.then_some(GateKey::Executor(ready.run.job, executor))
 }
 
 fn max_of(job: &Job) -> usize {
@@ -123,9 +124,9 @@ impl Gate {
     }
 
     /// The place of a broadcast, if any of its runs is here.
-    fn place_of(&self, whole: RunId) -> Option<Place> {
+    fn place_of(&self, root: RunId) -> Option<Place> {
         let queued = self.queue.iter().map(|(place, _)| place);
-        self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == whole).copied()
+        self.open.keys().chain(self.reserved.keys()).chain(queued).find(|(_, id)| *id == root).copied()
     }
 }
 
@@ -156,90 +157,90 @@ impl Gates {
 
     /// The run that keeps this one from passing the gate of its job, and how many runs wait behind it.
     pub(crate) fn ahead_of(&self, ready: &Ready) -> (Option<RunId>, usize) {
-        let gate = before_routing(ready).and_then(|before| self.gates.get(&before));
+        let gate = job_gate(ready).and_then(|key| self.gates.get(&key));
         let gate = gate.or_else(|| {
-            let is_its = |before: &Before| matches!(before, Before::Executor(job, _) if *job == ready.run.job);
-            self.gates.iter().find(|(before, _)| is_its(before)).map(|(_, gate)| gate)
+            let is_its = |key: &GateKey| matches!(key, GateKey::Executor(job, _) if *job == ready.run.job);
+            self.gates.iter().find(|(key, _)| is_its(key)).map(|(_, gate)| gate)
         });
         gate.map_or((None, 0), |gate| (gate.ahead(), gate.queue.len()))
     }
 
     /// Passes a due run through the gate of its job.
-    pub(crate) fn enter(&mut self, ready: Ready, runs: &mut OpenRuns) -> Entry {
-        match before_routing(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
-            Some(before) => self.pass(before, ready, runs),
-            None => Entry::Passed(ready),
+    pub(crate) fn enter(&mut self, ready: Ready, runs: &mut OpenRuns) -> GateDecision {
+        match job_gate(&ready).filter(|_| !mutant::on(Mutant::NoGate)) {
+            Some(key) => self.pass(key, ready, runs),
+            None => GateDecision::Passed(ready),
         }
     }
 
-    /// Passes a run that was routed to this executor through the job's gate there.
-    pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId, runs: &mut OpenRuns) -> Entry {
-        match at_executor(&ready, executor) {
-            Some(before) => self.pass(before, ready, runs),
-            None => Entry::Passed(ready),
+    /// Applies the job's gate at this executor to a run that was routed to the executor.
+    pub(crate) fn enter_at(&mut self, ready: Ready, executor: ExecutorId, runs: &mut OpenRuns) -> GateDecision {
+        match executor_gate(&ready, executor) {
+            Some(key) => self.pass(key, ready, runs),
+            None => GateDecision::Passed(ready),
         }
     }
 
     /// Whether [`enter_at`](Self::enter_at) would let it pass.
     pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
-        let Some(before) = at_executor(ready, executor) else { return true };
-        let is_open = |seat: &GateEntry| seat.before == before && seat.state == State::Open;
-        let has_room = |gate: &Gate| gate.has_room(place(before, ready), max_of(&ready.definition.job));
-        self.seats.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&before).is_none_or(has_room)
+        let Some(key) = executor_gate(ready, executor) else { return true };
+        let is_open = |entry: &GateEntry| entry.key == key && entry.state == PlaceState::Open;
+        let has_room = |gate: &Gate| gate.has_room(place(key, ready), max_of(&ready.definition.job));
+        self.entries.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&key).is_none_or(has_room)
     }
 
     /// Whether a run that is not due yet would pass now, whichever executor it will be routed to.
     pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
-        let Some(before) = before_routing(ready) else { return job.concurrency_max().is_none() };
-        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place(before, ready), max_of(job));
-        self.gates.get(&before).is_none_or(is_clear)
+        let Some(key) = job_gate(ready) else { return job.concurrency_max().is_none() };
+        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place(key, ready), max_of(job));
+        self.gates.get(&key).is_none_or(is_clear)
     }
 
     /// Whether the run's place is at a gate other than the one that it must pass now, because its job was edited meanwhile.
     pub(crate) fn is_elsewhere(&self, ready: &Ready) -> bool {
-        self.seats.get(&ready.run.id).is_some_and(|seat| Some(seat.before) != before_routing(ready))
+        self.entries.get(&ready.run.id).is_some_and(|entry| Some(entry.key) != job_gate(ready))
     }
 
-    fn pass(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) -> Entry {
-        if self.seats.get(&ready.run.id).is_some_and(|seat| seat.before != before) {
+    fn pass(&mut self, key: GateKey, ready: Ready, runs: &mut OpenRuns) -> GateDecision {
+        if self.entries.get(&ready.run.id).is_some_and(|entry| entry.key != key) {
             self.vacate(ready.run.id, runs);
         }
-        let was_reserved = match self.seats.get(&ready.run.id).map(|seat| seat.state) {
-            Some(State::Open) => return Entry::Passed(ready),
-            Some(State::Queued) => return Entry::Queued,
-            Some(State::Reserved) => true,
+        let was_reserved = match self.entries.get(&ready.run.id).map(|entry| entry.state) {
+            Some(PlaceState::Open) => return GateDecision::Passed(ready),
+            Some(PlaceState::Queued) => return GateDecision::Queued,
+            Some(PlaceState::Reserved) => true,
             None => false,
         };
-        let (place, job) = (place(before, &ready), &ready.definition.job);
-        let gate = self.gates.entry(before).or_default();
+        let (place, job) = (place(key, &ready), &ready.definition.job);
+        let gate = self.gates.entry(key).or_default();
         if gate.has_room(place, max_of(job)) {
-            self.open(before, &ready);
-            return Entry::Passed(ready);
+            self.open(key, &ready);
+            return GateDecision::Passed(ready);
         }
         // A run that had begun is not skipped for lack of room.
-        let has_begun = was_reserved || whole_of(&ready).is_some();
+        let has_begun = was_reserved || root_of(&ready).is_some();
         match job.overlap.policy {
-            OverlapPolicy::Cover => self.cover(before, ready, has_begun, runs),
-            OverlapPolicy::Discard if !has_begun => Entry::Discarded(ready),
+            OverlapPolicy::Cover => self.cover(key, ready, has_begun, runs),
+            OverlapPolicy::Discard if !has_begun => GateDecision::Discarded(ready),
             OverlapPolicy::Serial | OverlapPolicy::Allow if !has_begun && gate.queue.len() >= queue_max(job) => {
-                Entry::Discarded(ready)
+                GateDecision::Discarded(ready)
             }
             OverlapPolicy::Discard | OverlapPolicy::Serial | OverlapPolicy::Allow => {
-                self.queue(before, ready, runs);
-                Entry::Queued
+                self.queue(key, ready, runs);
+                GateDecision::Queued
             }
         }
     }
 
     /// The latest run takes the place of all the others. A run that comes again (a restart gave it another attempt) is covered itself if a
     /// later run is here; it keeps its place until its verdict is stored.
-    fn cover(&mut self, before: Before, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> Entry {
-        let Some(gate) = self.gates.get_mut(&before) else { return Entry::Passed(ready) };
-        let place = place(before, &ready);
+    fn cover(&mut self, key: GateKey, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
+        let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
+        let place = place(key, &ready);
         let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
         if has_begun && others.any(|other| *other > place) {
-            return Entry::Covered(ready);
+            return GateDecision::Covered(ready);
         }
         let (own, covered): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut gate.queue).into_iter().partition(|(other, _)| *other == place);
@@ -248,38 +249,38 @@ impl Gates {
         let open: BTreeSet<RunId> = others.map(|(_, id)| *id).collect();
         let mut waiting = Vec::with_capacity(covered.len());
         for (_, run) in covered {
-            self.seats.remove(&run);
+            self.entries.remove(&run);
             waiting.extend(runs.take(run).map(|open| open.ready));
         }
-        self.queue(before, ready, runs);
-        Entry::Covers { open: open.into_iter().collect(), waiting }
+        self.queue(key, ready, runs);
+        GateDecision::Covers { open: open.into_iter().collect(), waiting }
     }
 
-    fn open(&mut self, before: Before, ready: &Ready) {
-        self.set_entry(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Open });
+    fn open(&mut self, key: GateKey, ready: &Ready) {
+        self.set_entry(ready.run.id, GateEntry { key, place: place(key, ready), state: PlaceState::Open });
     }
 
-    fn queue(&mut self, before: Before, ready: Ready, runs: &mut OpenRuns) {
-        let (run, place) = (ready.run.id, place(before, &ready));
-        self.set_entry(run, GateEntry { before, place, state: State::Queued });
+    fn queue(&mut self, key: GateKey, ready: Ready, runs: &mut OpenRuns) {
+        let (run, place) = (ready.run.id, place(key, &ready));
+        self.set_entry(run, GateEntry { key, place, state: PlaceState::Queued });
         // A shard has no queue timeout here: its broadcast is under way, so nothing else holds it up for long.
-        if whole_of(&ready).is_none() {
+        if root_of(&ready).is_none() {
             self.ends.insert((ready.waits_until(), run));
         }
-        self.gates.entry(before).or_default().queue.insert((place, run));
+        self.gates.entry(key).or_default().queue.insert((place, run));
         runs.put(ready, Stage::Queued);
     }
 
     /// Sets the gate entry of a run, in place of any earlier one.
-    fn set_entry(&mut self, run: RunId, seat: GateEntry) {
+    fn set_entry(&mut self, run: RunId, entry: GateEntry) {
         self.forget(run);
-        let gate = self.gates.entry(seat.before).or_default();
-        match seat.state {
-            State::Open => *gate.open.entry(seat.place).or_default() += 1,
-            State::Reserved => *gate.reserved.entry(seat.place).or_default() += 1,
-            State::Queued => {}
+        let gate = self.gates.entry(entry.key).or_default();
+        match entry.state {
+            PlaceState::Open => *gate.open.entry(entry.place).or_default() += 1,
+            PlaceState::Reserved => *gate.reserved.entry(entry.place).or_default() += 1,
+            PlaceState::Queued => {}
         }
-        self.seats.insert(run, seat);
+        self.entries.insert(run, entry);
     }
 
     /// Restores the place of an open run that did not pass here: it was adopted, or was open when the server started. A run that an
@@ -291,83 +292,83 @@ impl Gates {
             return;
         }
         if run.status == RunStatus::Running {
-            // It may have been another node's in between, and still have the place that was reserved here while it waited.
-            if self.seats.get(&run.id).is_some_and(|seat| seat.state == State::Reserved) {
+            // The run may have been another node's in the meantime, and may still have the place that was reserved here while it waited.
+            if self.entries.get(&run.id).is_some_and(|entry| entry.state == PlaceState::Reserved) {
                 self.forget(run.id);
             }
             self.hold(ready);
-        } else if run.attempt > 1 || whole_of(ready).is_some() {
+        } else if run.attempt > 1 || root_of(ready).is_some() {
             self.reserve(ready);
         }
     }
 
     /// Reserves the place of a run that did not pass here and that no executor has.
     pub(crate) fn reserve(&mut self, ready: &Ready) {
-        if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
-            self.set_entry(ready.run.id, GateEntry { before, place: place(before, ready), state: State::Reserved });
+        if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
+            self.set_entry(ready.run.id, GateEntry { key, place: place(key, ready), state: PlaceState::Reserved });
         }
     }
 
     /// Opens the place of an adopted run at the gate of the executor that has it.
     pub(crate) fn hold_at(&mut self, ready: &Ready, executor: ExecutorId) {
-        if let Some(before) = at_executor(ready, executor).filter(|_| !self.seats.contains_key(&ready.run.id)) {
-            self.open(before, ready);
+        if let Some(key) = executor_gate(ready, executor).filter(|_| !self.entries.contains_key(&ready.run.id)) {
+            self.open(key, ready);
         }
     }
 
     /// Opens the place of a run that did not pass here: an executor may have it, it awaits its children, or it is a shard of a broadcast
     /// that passed.
     pub(crate) fn hold(&mut self, ready: &Ready) {
-        if let Some(before) = before_routing(ready).filter(|_| !self.seats.contains_key(&ready.run.id)) {
-            self.open(before, ready);
+        if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
+            self.open(key, ready);
         }
     }
 
     /// Keeps the place of a run that passed and has succeeded until its children have ended too: the next [`leave`](Self::leave) does not
     /// free it. False if the run has no place here.
     pub(crate) fn keep(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
-        if self.seats.get(&run).is_some_and(|seat| seat.state == State::Open) {
+        if self.entries.get(&run).is_some_and(|entry| entry.state == PlaceState::Open) {
             return self.kept.insert(run);
         }
         // A broadcast's row has no place of its own while its shards have theirs.
-        let before = Before::Job(job);
-        let Some(place) = self.gates.get(&before).and_then(|gate| gate.place_of(run)) else { return false };
+        let key = GateKey::Job(job);
+        let Some(place) = self.gates.get(&key).and_then(|gate| gate.place_of(run)) else { return false };
         self.remove_queued(run, runs);
-        self.set_entry(run, GateEntry { before, place, state: State::Open });
+        self.set_entry(run, GateEntry { key, place, state: PlaceState::Open });
         true
     }
 
-    /// Reserves the place of a run that waits in the store, perhaps for its next attempt. A run that had not passed gives its place up.
+    /// Reserves the place of a run that waits in the store, perhaps for its next attempt. A run that was still queued gives up its place.
     /// Returns the runs that may pass now.
     pub(crate) fn again(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
-        let Some(seat) = self.seats.get(&run).copied() else { return Vec::new() };
-        match seat.before {
+        let Some(entry) = self.entries.get(&run).copied() else { return Vec::new() };
+        match entry.key {
             // It is routed again, perhaps to another executor.
-            Before::Executor(..) => self.leave(run, runs),
-            Before::Job(_) if seat.state == State::Queued => self.leave(run, runs),
-            Before::Job(_) => {
-                self.set_entry(run, GateEntry { state: State::Reserved, ..seat });
-                self.admit_next(seat.before, runs)
+            GateKey::Executor(..) => self.leave(run, runs),
+            GateKey::Job(_) if entry.state == PlaceState::Queued => self.leave(run, runs),
+            GateKey::Job(_) => {
+                self.set_entry(run, GateEntry { state: PlaceState::Reserved, ..entry });
+                self.admit_next(entry.key, runs)
             }
         }
     }
 
-    /// Frees the place of a run that has ended, or is not on its way to its executor any more. Returns the runs that may pass now.
+    /// Frees the place of a run that has ended, or that its executor will not get. Returns the runs that may pass now.
     pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         if self.kept.remove(&run) {
             return Vec::new();
         }
-        let Some(before) = self.vacate(run, runs) else { return Vec::new() };
-        self.admit_next(before, runs)
+        let Some(key) = self.vacate(run, runs) else { return Vec::new() };
+        self.admit_next(key, runs)
     }
 
     /// The runs whose places other runs wait behind.
     pub(crate) fn holding_up(&self) -> Vec<RunId> {
-        let is_waited_for = |seat: &GateEntry| {
-            let gate = self.gates.get(&seat.before).filter(|_| seat.state != State::Queued);
+        let is_waited_for = |entry: &GateEntry| {
+            let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);
             gate.is_some_and(|gate| !gate.queue.is_empty())
         };
-        let holding_up = self.seats.iter().filter(|(_, seat)| is_waited_for(seat)).map(|(run, _)| *run);
+        let holding_up = self.entries.iter().filter(|(_, entry)| is_waited_for(entry)).map(|(run, _)| *run);
         let mut holding_up: Vec<RunId> = holding_up.collect();
         holding_up.sort_unstable();
         holding_up
@@ -375,62 +376,62 @@ impl Gates {
 
     /// Frees the place of a run at the gate of an executor that did not get it.
     pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
-        match self.seats.get(&run).map(|seat| seat.before) {
-            Some(Before::Executor(..)) => self.leave(run, runs),
-            Some(Before::Job(_)) | None => Vec::new(),
+        match self.entries.get(&run).map(|entry| entry.key) {
+            Some(GateKey::Executor(..)) => self.leave(run, runs),
+            Some(GateKey::Job(_)) | None => Vec::new(),
         }
     }
 
     /// Removes a run's place, and the run itself if it is queued.
-    fn vacate(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Before> {
-        if self.seats.get(&run)?.state == State::Queued {
+    fn vacate(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<GateKey> {
+        if self.entries.get(&run)?.state == PlaceState::Queued {
             runs.take(run);
         }
         self.forget(run)
     }
 
-    fn forget(&mut self, run: RunId) -> Option<Before> {
-        let seat = self.seats.remove(&run)?;
-        let gate = self.gates.get_mut(&seat.before)?;
-        match seat.state {
-            State::Open => uncount(&mut gate.open, seat.place),
-            State::Reserved => uncount(&mut gate.reserved, seat.place),
-            State::Queued => drop(gate.queue.remove(&(seat.place, run))),
+    fn forget(&mut self, run: RunId) -> Option<GateKey> {
+        let entry = self.entries.remove(&run)?;
+        let gate = self.gates.get_mut(&entry.key)?;
+        match entry.state {
+            PlaceState::Open => uncount(&mut gate.open, entry.place),
+            PlaceState::Reserved => uncount(&mut gate.reserved, entry.place),
+            PlaceState::Queued => drop(gate.queue.remove(&(entry.place, run))),
         }
-        Some(seat.before)
+        Some(entry.key)
     }
 
-    fn admit_next(&mut self, before: Before, runs: &mut OpenRuns) -> Vec<Admitted> {
-        let executor = match before {
-            Before::Executor(_, executor) => Some(executor),
-            Before::Job(_) => None,
+    fn admit_next(&mut self, key: GateKey, runs: &mut OpenRuns) -> Vec<Admitted> {
+        let executor = match key {
+            GateKey::Executor(_, executor) => Some(executor),
+            GateKey::Job(_) => None,
         };
         let mut passed = Vec::new();
-        while let Some(gate) = self.gates.get_mut(&before) {
-            let Some(key @ (place, run)) = gate.queue.first().copied() else { break };
+        while let Some(gate) = self.gates.get_mut(&key) {
+            let Some(first @ (place, run)) = gate.queue.first().copied() else { break };
             let max = runs.ready(run).map_or(usize::MAX, |next| max_of(&next.definition.job));
             if !gate.has_room(place, max) {
                 break;
             }
-            gate.queue.remove(&key);
+            gate.queue.remove(&first);
             if let Some(open) = runs.take(run) {
-                self.open(before, &open.ready);
+                self.open(key, &open.ready);
                 runs.put(open.ready, Stage::Admitted);
                 passed.push((run, executor));
             }
         }
         let is_empty = |gate: &Gate| gate.open.is_empty() && gate.reserved.is_empty() && gate.queue.is_empty();
-        if self.gates.get(&before).is_some_and(is_empty) {
-            self.gates.remove(&before);
+        if self.gates.get(&key).is_some_and(is_empty) {
+            self.gates.remove(&key);
         }
         passed
     }
 
     /// Takes out a queued run.
     pub(crate) fn remove_queued(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
-        let seat = self.seats.get(&run).copied().filter(|seat| seat.state == State::Queued)?;
-        self.seats.remove(&run);
-        self.gates.get_mut(&seat.before)?.queue.remove(&(seat.place, run));
+        let entry = self.entries.get(&run).copied().filter(|entry| entry.state == PlaceState::Queued)?;
+        self.entries.remove(&run);
+        self.gates.get_mut(&entry.key)?.queue.remove(&(entry.place, run));
         runs.take(run).map(|open| open.ready)
     }
 
@@ -449,8 +450,8 @@ impl Gates {
     /// Forgets all queued runs, and the places of those runs that `is_kept` does not keep.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.ends.clear();
-        let is_gone = |(run, seat): &(&RunId, &GateEntry)| seat.state == State::Queued || !is_kept(**run);
-        let mut gone: Vec<RunId> = self.seats.iter().filter(is_gone).map(|(run, _)| *run).collect();
+        let is_gone = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);
+        let mut gone: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
         gone.sort_unstable();
         for run in gone {
             self.forget(run);
@@ -460,12 +461,12 @@ impl Gates {
     }
 }
 
-fn place(before: Before, ready: &Ready) -> Place {
-    let whole = match before {
-        Before::Job(_) => whole_of(ready),
-        Before::Executor(..) => None,
+fn place(key: GateKey, ready: &Ready) -> Place {
+    let root = match key {
+        GateKey::Job(_) => root_of(ready),
+        GateKey::Executor(..) => None,
     };
-    (ready.run.fire_at, whole.unwrap_or(ready.run.id))
+    (ready.run.fire_at, root.unwrap_or(ready.run.id))
 }
 
 pub(crate) fn queue_max(job: &Job) -> usize {

@@ -1,8 +1,8 @@
 //! Due runs without a free executor. They wait here, by priority and planned instant, until the job's queue timeout. They stay `pending` in
 //! the store, so a crash loses nothing. This module keeps their order; the runs themselves are among the [open runs](OpenRuns).
 //!
-//! Waiting runs are grouped by what they wait for, so that a hundred thousand runs without an executor do not hide one that has one, and
-//! each step costs the logarithm of the number of waiting runs.
+//! Waiting runs are grouped by what they wait for, so that a hundred thousand runs without an executor do not hide a run that an executor
+//! takes, and each step costs the logarithm of the number of waiting runs.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -83,16 +83,16 @@ pub(crate) struct Offer {
     look_past: usize,
     refused_count: usize,
     /// The last run that was refused.
-    refused_to: Option<Turn>,
+    last_refused: Option<Turn>,
 }
 
 impl Offer {
     /// An offer that ends once this many kinds of runs could not be placed.
     pub(crate) const fn new(look_past: usize) -> Self {
-        Self { look_past, refused_count: 0, refused_to: None }
+        Self { look_past, refused_count: 0, last_refused: None }
     }
 
-    /// Whether the first kinds in turn have been offered, so that the offer continues where the one before ended.
+    /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
     const fn is_past_the_first(&self) -> bool {
         self.refused_count >= self.look_past.div_ceil(2)
     }
@@ -160,18 +160,18 @@ impl Parked {
         apps
     }
 
-    /// Takes out the next of the app's runs to offer; `None` once one run of every kind, or of `look_past` kinds, was
-    /// [refused](Self::refuse). Half of these are the first in turn, the other half those behind the end of the offer before, so that each
-    /// kind has its turn, however many cannot be placed.
+    /// Takes out the app's next run to offer; `None` once one run of every kind, or of `look_past` kinds, was [refused](Self::refuse). Half
+    /// of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
+    /// turn, however many cannot be placed.
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<Waiting> {
         let kinds = self.apps.get_mut(&app)?;
         if offer.refused_count >= offer.look_past {
-            kinds.offered_to = offer.refused_to;
+            kinds.offered_to = offer.last_refused;
             return None;
         }
         let resumed =
             kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::LookAheadStandsStill));
-        let behind = offer.refused_to.max(resumed);
+        let behind = offer.last_refused.max(resumed);
         let left = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let Some((turn, _)) = kinds.heads.range(left).next() else {
             kinds.offered_to = None;
@@ -200,7 +200,7 @@ impl Parked {
 
     /// Puts back a run that could not be placed.
     pub(crate) fn refuse(&mut self, waiting: Waiting, offer: &mut Offer, runs: &mut OpenRuns) {
-        offer.refused_to = Some(Turn::of(&waiting.ready));
+        offer.last_refused = Some(Turn::of(&waiting.ready));
         offer.refused_count += 1;
         self.push(waiting, runs);
     }
@@ -283,7 +283,7 @@ mod tests {
         (parked, runs)
     }
 
-    /// Offers until `slots` are taken; answers who took them.
+    /// Offers runs until `slots` are taken; returns the seconds of the runs that took them.
     fn placed((parked, runs): &mut (Parked, OpenRuns), slots: usize, mut fit: impl FnMut(&Ready) -> bool) -> Vec<i64> {
         let (mut placed, mut offer) = (Vec::new(), Offer::new(200));
         while let Some(waiting) = parked.next(APP, &offer, runs) {
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(parked.0.len(), 10_000);
     }
 
-    /// How many offers it takes to place a run behind nine kinds that cannot be placed; none where twenty do not place it.
+    /// How many offers it takes to place a run behind nine kinds that cannot be placed; `None` if 19 offers do not place it.
     fn offers_until_placed(look_past: usize) -> Option<usize> {
         let hopeless: Vec<_> =
             (0..9).map(|number| definition(&json!({"priority": 9, "handler": format!("gone{number}")}))).collect();
@@ -457,7 +457,7 @@ mod tests {
         assert_eq!(seconds(parked.waiting(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
     }
 
-    /// A hundred thousand: every step is logarithmic, or this would take minutes.
+    /// With a hundred thousand runs, this test takes minutes unless every step is logarithmic.
     #[test]
     fn many_wait_at_little_cost() {
         let jobs = [0_u8, 5, 9].map(|priority| definition(&json!({"priority": priority})));

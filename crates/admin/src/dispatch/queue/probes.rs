@@ -232,9 +232,9 @@ mod tests {
     /// Probes, and the runs that they are about.
     type Asking = (Probes, OpenRuns);
 
-    /// Asks both about a run; answers the numbers of the questions.
+    /// Asks executors A and B about a run; returns the numbers of the questions.
     fn ask((probes, runs): &mut Asking, job: &Arc<Compiled>, now: i64) -> Vec<i64> {
-        // Each asks about a run of its own.
+        // Each call asks about another run.
         probes.ask(Probe::new(ready(1 + now, job), at(now)), [A, B].into_iter(), runs);
         probes.take_questions(10, at(now)).into_iter().map(|(_, number, _)| number).collect()
     }

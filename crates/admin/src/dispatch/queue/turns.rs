@@ -1,11 +1,11 @@
-//! Carries out what gates and limits decide: which run is next, waits, or is skipped.
+//! Carries out the decisions of gates and limits: which run is next, waits, or is skipped.
 
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, Reason, RunId};
 
 use crate::dispatch::ahead;
 use crate::dispatch::decision::Decision;
-use crate::dispatch::queue::overlap::{Admitted, Entry, queue_max};
+use crate::dispatch::queue::overlap::{Admitted, GateDecision, queue_max};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{Arrival, Stage, Timer, Waiting};
 use crate::dispatch::state::Work;
@@ -13,11 +13,11 @@ use crate::dispatch::step::Step;
 use crate::dispatch::waits;
 
 /// Carries out the decision of a gate about a run, and returns the run if it may pass.
-pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: Entry) -> Option<Ready> {
+pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateDecision) -> Option<Ready> {
     match entry {
-        Entry::Passed(ready) => Some(ready),
-        Entry::Queued => None,
-        Entry::Discarded(ready) => {
+        GateDecision::Passed(ready) => Some(ready),
+        GateDecision::Queued => None,
+        GateDecision::Discarded(ready) => {
             let (ahead, queued) = d.state.gates.ahead_of(&ready);
             let is_queue_full = queued > 0 && queued >= queue_max(&ready.definition.job);
             let queue_max = is_queue_full.then(|| u64::try_from(queued).unwrap_or(u64::MAX));
@@ -25,11 +25,11 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: Entry
             waits::skip(d, &ready, Reason::Overlap, detail);
             None
         }
-        Entry::Covered(ready) => {
+        GateDecision::Covered(ready) => {
             waits::skip(d, &ready, Reason::Covered, Detail::default());
             None
         }
-        Entry::Covers { open, waiting } => {
+        GateDecision::Covers { open, waiting } => {
             for covered in waiting {
                 waits::skip(d, &covered, Reason::Covered, by_later(run));
             }
@@ -48,7 +48,7 @@ fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
                 waits::skip(d, &ready, Reason::Covered, by_later(later));
             }
             again => {
-                // An earlier attempt has begun, or an executor has the run: it ends as one that was asked to stop.
+                // An earlier attempt has begun, or an executor has the run: a stored request to stop ends it.
                 parked_again(d, again);
                 d.state.pending.covering.insert(run);
             }
@@ -91,7 +91,8 @@ pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Rea
     None
 }
 
-/// Passes a run that was routed to this executor through the job's gate there and its limits. Returns it if it may be sent.
+/// Applies the job's gate at this executor, and the run's limits, to a run that was routed to the executor. Returns the run if it may be
+/// sent.
 pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) -> Option<Ready> {
     let now = d.now;
     let ready = match d.state.gates.would_pass_at(&ready, executor) {

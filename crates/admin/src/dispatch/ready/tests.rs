@@ -45,7 +45,7 @@ fn a_fire_is_late_once() {
     assert_eq!(late(None, &|run| run.parent = Some(RunId::new(1))), None);
 }
 
-/// What was queued without being received goes on to be queued.
+/// An attempt continues the queue time of the attempts before it that no executor received.
 #[test]
 fn the_queue_time_of_an_attempt_that_no_executor_received_goes_on() {
     for (attempt, reason, waited_ms, expected) in [
@@ -72,8 +72,8 @@ fn a_run_expires_with_its_queue_timeout() {
     assert_eq!(waited_ms(&later, AT(16_500)), 4_500);
 }
 
-/// A row that records a wait proves that no executor has the run, so a mark takes that back first. The row of a shard of a broadcast
-/// names the executor that the shard is meant for, and a mark would overwrite it.
+/// A row that records a wait proves that no executor has the run. A mark takes that proof back before the run is sent. The row of a shard
+/// of a broadcast names the executor that the shard is meant for, and a mark would overwrite it.
 #[test]
 fn what_is_marked_before_it_is_sent() {
     let shards = json!({"shards": 2});
@@ -110,7 +110,7 @@ fn which_runs_catch_up_and_which_go_to_one_executor() {
     }
 }
 
-/// The misfire policy judges the first attempt of a fire of a schedule, once, by when the servers had caught up with it.
+/// The misfire policy judges the first attempt of a schedule's fire once, by the instant at which the servers had caught up with it.
 #[test]
 fn which_runs_the_misfire_policy_skips() {
     type Change = fn(&mut Run);

@@ -42,7 +42,7 @@ impl Deadlines {
         self.0.remove(&run);
     }
 
-    /// Turns the outcome of a run that was cancelled because this watch asked for it into a timeout.
+    /// Turns the outcome *cancelled* of a run into a timeout if this watch asked for the cancellation.
     pub(crate) fn judge(&self, run: RunId, outcome: Outcome) -> Outcome {
         let is_asked = self.0.get(&run).is_some_and(|deadline| deadline.is_asked);
         if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }

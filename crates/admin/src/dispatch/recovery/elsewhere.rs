@@ -23,7 +23,7 @@ const ASK_MAX: usize = 200;
 pub(crate) struct RelayedQuestions {
     called_at: Option<Timestamp>,
     asked: BTreeMap<ExecutorId, FenceInquiry>,
-    /// When the newest of all questions was asked, so that no two have the same instant.
+    /// The instant of the newest question: the next one gets a later instant, so that no two have the same.
     last_asked_at: Option<Timestamp>,
 }
 
@@ -58,7 +58,7 @@ impl RelayedQuestions {
         self.asked.get(&executor).is_some_and(|asked| asked.answer.is_some() && asked.covers(leases))
     }
 
-    /// The attempts at executors that are not connected here, by the answers that cover these leases.
+    /// The attempts that executors without a stream here have, by the answers that cover these leases.
     pub(crate) fn held<'a>(
         &'a self,
         leases: &'a BTreeMap<NodeId, i64>,
@@ -207,7 +207,7 @@ mod tests {
         // The executor is here, or lost, and absent again later.
         assert_eq!(questions.ask(ASKER, &BTreeSet::new(), &over, AT(21_000)), []);
         assert_eq!(ask(&mut questions, 22_000), 1);
-        // No two questions have the same instant, though the clock stands still or steps back.
+        // No two questions have the same instant, even if the clock stands still or steps back.
         questions.call(AT(10_000));
         let again = questions.ask(ASKER, &all, &over, AT(21_000));
         assert_eq!(again.first().map(|request| request.asked_at), Some(AT(22_001)));

@@ -41,8 +41,8 @@ enum RowState {
 
 /// Asks when other nodes last heard the executors that have been silent here for too long. The rows do not show that reliably if the
 /// database's clock has stepped ahead since, the database was away, or this server has started since: then every executor gets the full
-/// time again. Before a start the clock may have stepped too, and executors that are known only from rows may have been silent for less
-/// than the rows show.
+/// time again. This server does not know whether the clock stepped before its start, so executors that it knows only from rows may have
+/// been silent for less time than the rows show.
 pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -82,7 +82,7 @@ pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// An executor whose process was seen to die is lost without being silent for long first. It has no journal that would bring results.
+/// An executor whose process was seen to die is lost at once, without a long silence first. It has no journal that would bring results.
 pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if d.state.executors.end(executor, now) {
@@ -148,7 +148,7 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
         let held = d.state.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
         if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.called(*run)) {
             let attempt = ready.run.attempt;
-            went_on(d, *run, attempt, known(attempt, row, is_own));
+            apply_row_state(d, *run, attempt, row_state(attempt, row, is_own));
             if let Some(row) = row {
                 is_of_this_lease(d, row);
             }
@@ -165,13 +165,13 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
 }
 
 /// Applies the state of the row to an attempt that was believed to be at an executor.
-fn went_on(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
+fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
     if known == RowState::Same {
         return;
     }
     forget_attempt(d, run, attempt);
     if known == RowState::Again && d.facts.in_memory.has_later(run, attempt) {
-        // The next attempt is here by now, and has the place at the gate. A limit counts it only once it is on its way to an executor.
+        // The next attempt is here by now, and has the place at the gate. A limit counts it only once it has an executor.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
             flow::work_off(d);
@@ -232,7 +232,7 @@ pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewher
     }
 }
 
-fn known(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> bool) -> RowState {
+fn row_state(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> bool) -> RowState {
     match row {
         None => RowState::Over,
         Some(check) if check.status.is_terminal() => RowState::Over,
@@ -253,7 +253,7 @@ enum Place {
     None,
 }
 
-/// The place by the run's row; `None` stands for the row of another node, or of no run.
+/// The place by the run's row; `None` stands for a run of another node, or for a run without a row.
 fn place_of(row: Option<&RunCheck>) -> Place {
     match row.map(|row| row.status) {
         Some(RunStatus::Running) => Place::Open,
@@ -285,7 +285,7 @@ mod tests {
 
     #[test]
     fn what_a_row_says_about_a_held_run() {
-        let known = |row: Option<RunCheck>| known(2, row.as_ref(), |check| check.owner.node == NodeId::new(1));
+        let state_of = |row: Option<RunCheck>| row_state(2, row.as_ref(), |check| check.owner.node == NodeId::new(1));
         for (row, expected) in [
             (None, RowState::Over),
             (Some(row(RunStatus::Succeeded, 2, 1)), RowState::Over),
@@ -297,7 +297,7 @@ mod tests {
             (Some(row(RunStatus::Running, 2, 1)), RowState::Same),
             (Some(row(RunStatus::Pending, 2, 1)), RowState::Same),
         ] {
-            assert_eq!(known(row.clone()), expected, "{row:?}");
+            assert_eq!(state_of(row.clone()), expected, "{row:?}");
         }
     }
 

@@ -38,8 +38,7 @@ pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
     }
 }
 
-/// Ends a run of which it is not known whether it still runs. An at-least-once run has timed out; the end of an at-most-once run is
-/// unknown.
+/// Ends a run that may still be running. An at-least-once run has timed out; the end of an at-most-once run is unknown.
 fn give_up(d: &mut Decision<'_>, run: RunId) {
     let now = d.now;
     let Some(active) = d.state.runs.active(run) else { return };

@@ -7,13 +7,13 @@ use rondel_store::cluster::Session;
 use rondel_store::ledger::RelayedAnswer;
 
 use crate::dispatch::active::{Active, Phase};
-use crate::dispatch::begin::Begin;
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::CalledRun;
 use crate::dispatch::ready::{Ready, finish_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::Found;
 use crate::dispatch::recovery::{fences, look};
+use crate::dispatch::starts::StartReport;
 use crate::dispatch::step::Step;
 use crate::dispatch::waits::{explained, too_late};
 use crate::metrics::Counted;
@@ -38,8 +38,8 @@ pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
 }
 
 /// Leaves out a run that this node sent under its previous lease and still waits for: it belongs to the current lease now. A run that this
-/// node had given up is called, because that end was decided under the previous lease and is refused. No executor has an earlier attempt
-/// any more: the run has continued elsewhere since.
+/// node had given up is called, because the store refuses that end, which was decided under the previous lease. No executor has an earlier
+/// attempt any more: the run has continued elsewhere since.
 fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> {
     let run = &called.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
@@ -60,8 +60,8 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
     }
 }
 
-/// Leaves out runs whose called attempt had ended before they came here: no roll call is needed for a next attempt. Until it is known
-/// whether there is one, such a run keeps its place in its job's order.
+/// Leaves out runs whose called attempt had ended before it came here: a next attempt needs no roll call. Such a run keeps its place in its
+/// job's order until it is known whether there is a next attempt.
 fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> {
     let is_open = |called: &CalledRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
@@ -108,17 +108,17 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
     d.state.gates.hold_at(&ready, executor);
-    let begin = d.state.executors.get(executor).map(|online| online.begin_of(&ready.run));
-    let (noted_at, begin) = (ready.run.started_at, begin.unwrap_or(Begin::Begun(None)));
+    let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
+    let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
     let is_named = ready.run.executor_id.is_some();
     let mut active = Active { is_named, ..Active::new(ready, executor, name, now, phase) };
-    let reported_at = if let Begin::Begun(at) = begin { at } else { None };
+    let reported_at = if let StartReport::Started(at) = report { at } else { None };
     if let Some(at) = noted_at.or(reported_at) {
         active.began(at, now);
         let began_at = active.began_at.unwrap_or(at);
         d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
-    } else if begin == Begin::Begun(None) {
+    } else if report == StartReport::Started(None) {
         // The start is not known: the due instant stands in for it. No deadline counts from that.
         active.began(active.ready.run.due_at, now);
     }

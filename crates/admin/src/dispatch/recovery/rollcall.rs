@@ -188,7 +188,7 @@ impl RollCall {
         self.runs.keys().copied()
     }
 
-    /// Takes out every run that an executor has, and every one about which all have answered or are lost.
+    /// Takes out every run that an executor has, and every run whose witnesses have all answered or are lost.
     pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
         let mut found = Vec::new();
         for online in executors.all() {
@@ -248,7 +248,7 @@ impl RollCall {
     }
 
     /// The witnesses of runs that may continue in silence.
-    pub(crate) fn holding_witnesses(&self) -> BTreeSet<ExecutorId> {
+    pub(crate) fn silent_run_witnesses(&self) -> BTreeSet<ExecutorId> {
         let groups = self.groups().filter(|group| group.key.1);
         groups.flat_map(|group| group.witnesses.iter().copied()).collect()
     }

@@ -1,5 +1,4 @@
-//! Due runs for which no fit executor is connected here, but one is connected to another live node: they move there, and their jobs with
-//! them.
+//! Moves due runs, and their jobs with them, to another live node if a fit executor is connected to that node and none is connected here.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -19,7 +18,7 @@ use crate::dispatch::runs::OpenRun;
 use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 
-/// How long a run waits for an executor here first: an executor that reconnects everywhere comes to each node in turn.
+/// How long a run waits for an executor here first: an executor that reconnects to all nodes reaches them one after the other.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How often executors are sought at other nodes.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
@@ -36,17 +35,17 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
         let ready = &open.ready;
         open.since() + PATIENCE <= now && executors.staying(ready).is_empty()
     };
-    let behind = d.state.recovery.sought_to;
+    let behind = d.state.recovery.last_sought;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
-    let mut sought_to = None;
+    let mut last_sought = None;
     let mut stranded: Vec<Ready> = Vec::new();
     for open in first {
-        sought_to = Some(open.ready.run.job);
+        last_sought = Some(open.ready.run.job);
         if is_stranded(open) {
             stranded.push(open.ready.clone());
         }
     }
-    d.state.recovery.sought_to = sought_to;
+    d.state.recovery.last_sought = last_sought;
     let closed = close_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect());
     stranded.retain(|ready| closed.contains(&ready.run.job));
     if !closed.is_empty() {
@@ -54,8 +53,8 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     }
 }
 
-/// Closes those of these jobs that may move, and returns them: no executor has or is about to get one of their runs, and from now on they
-/// start none.
+/// Closes the jobs that may move, and returns them. A job may move if no executor has, or is about to get, one of its runs. A closed job
+/// starts no run.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
     let may_go =
@@ -85,7 +84,7 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     d.forget(runs);
 }
 
-/// Forgets runs that may be another node's now. Those that have passed their gates keep their places until that is known.
+/// Forgets runs that may be another node's now. Runs that have passed their gates keep their places until their owner is known.
 pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
@@ -152,7 +151,8 @@ impl RemoteExecutors {
         Self { by_node, executors: records.iter().map(|record| (record.id, Candidate::of(record))).collect() }
     }
 
-    /// The new homes of the jobs of these runs. A job goes with the first of its runs that has a node, since a job has one home.
+    /// The new homes of the jobs of these runs. A job goes to the node of the first of its runs for which there is a node, since a job has
+    /// one home.
     pub(crate) fn homes_for(&self, stranded: &[Ready]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
         for ready in stranded {
@@ -193,7 +193,7 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeI
             flow::work_off(d);
             continue;
         }
-        let jobs = d.state.limits.homeless(&name, HAND_OVER_BATCH, &d.state.runs);
+        let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
         let closed = close_jobs(d, &jobs);
         if !closed.is_empty() {
             d.step(Step::HandOver(closed, home));

@@ -1,7 +1,7 @@
-//! Runs that continue while no server answers their executors, and during which no other run of their job may begin.
+//! Runs that continue while no server answers their executors, and that no other run of their job may overlap.
 //!
-//! Such a run keeps its place in its job's order when its executor is lost, until one of these: the executor comes back, or its process is
-//! known to have ended; the run's own timeout has passed; or the executor has been silent for so long that it must have stopped the run
+//! Such a run keeps its place in its job's order when its executor is lost, until the executor comes back, its process is known to have
+//! ended, the run's own timeout has passed, or the executor has been silent for so long that it must have stopped the run
 //! ([`continue_max`](crate::EngineConfig::continue_max)).
 
 use std::collections::BTreeSet;
@@ -26,11 +26,11 @@ pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
     }
 }
 
-/// Looks again at lost executors that runs wait for, once these must have stopped their runs: a node may have heard them since.
+/// Looks again at lost executors that runs wait for, once these executors must have stopped their runs: a node may have heard them since.
 pub(crate) fn look_again(d: &mut Decision<'_>) {
     let before = over_before(d);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);
-    let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.holding_witnesses();
+    let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
     waited_for.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
     for executor in waited_for {
         d.state.executors.suspect_again(executor, before);

@@ -1,8 +1,8 @@
-//! Triggers that their executors have not answered. An executor answers each trigger as it receives it, long before the
-//! run begins, and a stream keeps its order: an executor whose heartbeats come without the answer has not taken the run.
+//! Triggers that their executors have not answered. An executor answers each trigger as it receives it, long before the run begins, and a
+//! stream keeps its order: an executor that sends heartbeats without the answer has not taken the run.
 //!
-//! The run is not given up because of that, since only the executor knows for certain. Its stream is ended instead: the hello of the next
-//! one lists what the executor has in hand, and a run that is not on that list was not received.
+//! The run is not given up because of that, since only the executor knows for certain. The executor's stream is ended instead: its next
+//! hello lists what the executor has in hand, and a run that is not on that list was not received.
 //!
 //! Routing avoids such an executor for a while, if another one can take the run: for longer each time, until it answers a trigger.
 
@@ -15,8 +15,8 @@ use crate::dispatch::active::{Active, NOTE_AFTER};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 
-/// How many heartbeats must have come since the trigger was sent. The answer to a trigger is at most one heartbeat behind it, and a server
-/// that reads late, because its database is slow, reads both late.
+/// How many heartbeats must have come since the trigger was sent. The answer to a trigger comes at most one heartbeat later, and a server
+/// that reads late because its database is slow reads both late.
 const BEAT_COUNT_MIN: u64 = 3;
 /// How many unanswered runs one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
@@ -29,7 +29,8 @@ pub(crate) fn waits_for_answer(active: &Active, now: Timestamp) -> Option<Detail
     is_late.then(|| detail().with_obstacles([silent()]))
 }
 
-/// The stream on which answers would have come has ended: the executor's hello, or its loss, shows what became of its runs.
+/// Stops waiting for answers, because the stream on which they would have come has ended: the executor's next hello, or its loss, shows
+/// what became of its runs.
 pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
     for run in runs {
@@ -37,7 +38,8 @@ pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// Ends the streams of executors that send heartbeats but no answers. Not without a lease: the executors could not come back then.
+/// Ends the streams of executors that send heartbeats but no answers. Does nothing without a lease, because the executors could not connect
+/// again then.
 pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.facts.lease_holds {

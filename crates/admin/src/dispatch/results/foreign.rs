@@ -33,16 +33,16 @@ const PART: usize = 100;
 const EARLIER_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
-/// Whether this node believes that other executors have the runs.
+/// From which executors this node expects the results of the runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Doubt {
-    /// It does not know the runs.
-    None,
-    /// It believes so: a result is refused at once, unless the row of its run proves this node wrong.
-    ByHome,
+pub(crate) enum ExpectedFrom {
+    /// This node does not know the runs.
+    Unknown,
+    /// From executors other than their reporter: a result is refused at once, unless the row of its run proves this node wrong.
+    OtherExecutors,
 }
 
-type Reported = (Reporter, Doubt, Vec<IncomingResult>);
+type Reported = (Reporter, ExpectedFrom, Vec<IncomingResult>);
 
 /// The queue, as the dispatcher uses it.
 #[derive(Debug)]
@@ -55,13 +55,13 @@ impl Default for ForeignQueue {
 }
 
 impl ForeignQueue {
-    /// Takes as many of these as there is room for.
-    pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>, doubt: Doubt) {
+    /// Queues as many of these results as there is room for.
+    pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>, expected_from: ExpectedFrom) {
         let source = Source { app: reporter.app, session: reporter.session.number };
         while !results.is_empty() {
             let rest = results.split_off(PART.min(results.len()));
             let weight = results.iter().map(weight).sum();
-            if self.0.offer(source, weight, (reporter.clone(), doubt, results)).is_err() {
+            if self.0.offer(source, weight, (reporter.clone(), expected_from, results)).is_err() {
                 tracing::debug!(executor_id = %reporter.session.executor, "too many results wait; some will come again");
                 return;
             }
@@ -113,12 +113,12 @@ impl ForeignLoop {
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
-        for (reporter, doubt, results) in reported {
+        for (reporter, expected_from, results) in reported {
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
                 let claim = match self.claim(&reporter, &result, run, &attempts) {
-                    Claim::Deferred if doubt == Doubt::ByHome => Claim::Refused,
+                    Claim::Deferred if expected_from == ExpectedFrom::OtherExecutors => Claim::Refused,
                     claim => claim,
                 };
                 match (claim, run, definition) {
@@ -129,7 +129,7 @@ impl ForeignLoop {
                     }
                     (Claim::Deferred, ..) => {}
                     _ => {
-                        if doubt == Doubt::ByHome {
+                        if expected_from == ExpectedFrom::OtherExecutors {
                             self.warn(&reporter, &result);
                         }
                         let is_known = run.is_some_and(|run| (1..=run.attempt).contains(&result.attempt));
@@ -208,7 +208,7 @@ mod tests {
         }
     }
 
-    /// A late result of a run that was cancelled before an executor was named for it is not that of an unknown run.
+    /// A run that was cancelled before an executor was named for it is not unknown, so its late result is answered as a duplicate.
     #[test]
     fn a_result_comes_too_late_for_a_run_that_was_cancelled_without_a_name() {
         let (session, online, _stream) = executor(7, 1);
@@ -226,14 +226,14 @@ mod tests {
         }
     }
 
-    /// The sessions take turns, so no message takes the turn of the others for long.
+    /// The sessions take turns, so no message delays the other sessions for long.
     #[tokio::test]
     async fn the_results_of_one_message_are_judged_in_parts() {
         let (session, online, _stream) = executor(7, 1);
         let reporter = Reporter { session, app: online.app, name: online.name, lineage: [].into() };
         let queue = ForeignQueue::default();
         for (count, expected) in [(1, vec![1]), (100, vec![100]), (250, vec![100, 100, 50])] {
-            queue.offer(&reporter, (0..count).map(|_| result(1)).collect(), Doubt::None);
+            queue.offer(&reporter, (0..count).map(|_| result(1)).collect(), ExpectedFrom::Unknown);
             let parts = queue.0.take(BATCH).await;
             assert_eq!(parts.iter().map(|(.., results)| results.len()).collect::<Vec<_>>(), expected);
         }

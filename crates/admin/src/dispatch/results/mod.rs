@@ -89,7 +89,7 @@ impl ResultLanes {
         (Self { lanes }, receivers)
     }
 
-    /// Puts a result into its lane if there is room. One that finds none is not answered, so it will come again.
+    /// Puts a result into its lane if there is room. A result that finds no room is not answered, so the executor sends it again.
     pub(crate) fn try_submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
@@ -188,7 +188,7 @@ impl ResultLoop {
         }
         self.shared.put_own(released).await;
         if !awaiting.is_empty() {
-            // Sent before `Settled`, which has runs leave their gates: these keep their places there.
+            // Sent before `Settled`, on which runs leave their gates: these runs keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();

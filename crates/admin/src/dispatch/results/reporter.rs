@@ -20,7 +20,7 @@ pub(crate) struct Reporter {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
     pub(crate) name: String,
-    /// The processes before it, as far as each proved to succeed the one before; the newest first.
+    /// The chain of predecessors, the newest first, as far back as each process proved that it succeeds the one before it.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
@@ -40,7 +40,8 @@ pub(crate) enum Claim {
     Taken,
     /// The attempt was not sent to this executor.
     Refused,
-    /// Only the home knows whether it was, and writes that to the row within seconds. The result is not answered, so that it comes again.
+    /// Only the home knows whether the attempt was sent to this executor, and writes that to the row within seconds. The result is not
+    /// answered, so that it comes again.
     Deferred,
 }
 
@@ -56,8 +57,8 @@ impl Reporter {
 
     /// Judges a result by the run's row.
     ///
-    /// A row names the executor about a second after the start, and for at-most-once runs before it. Until then only the home
-    /// knows it, in memory; and after the home's death the roll call finds it.
+    /// A row names the executor about a second after the start, or before the start of an at-most-once run. Until then only the home's
+    /// memory has the executor. If the home dies, the roll call finds the executor.
     pub(crate) fn claim(
         &self,
         (attempt, finished_at): (i32, Timestamp),
@@ -93,7 +94,7 @@ impl Reporter {
                 false => Claim::Refused,
             };
         }
-        // The home may not hear the executor at all, and so never name it. Then the run has been due for long, and waits for nothing else.
+        // The home may not hear the executor at all, and so never name it. Such a run has been due for long, and waits for nothing else.
         let waits_for = run.detail.as_ref().and_then(|detail| detail.waits_for);
         let waits = waits_for.is_some_and(|what| what != WaitFor::Answer);
         let is_stuck = run.status == RunStatus::Pending && !waits && run.due_at + lost_after < now;

@@ -31,16 +31,16 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
         name: online.name.clone(),
         lineage: Arc::clone(&online.report.lineage),
     };
-    let (mut foreign, mut doubted) = (Vec::new(), Vec::new());
+    let (mut foreign, mut unexpected) = (Vec::new(), Vec::new());
     for result in results {
         match take_result(d, &reporter, result) {
             Taken::Here => {}
             Taken::Foreign(result) => foreign.push(result),
-            Taken::Doubted(result) => doubted.push(result),
+            Taken::Unexpected(result) => unexpected.push(result),
         }
     }
-    if !doubted.is_empty() {
-        d.effects.push(Effect::JudgeDoubted(reporter.clone(), doubted));
+    if !unexpected.is_empty() {
+        d.effects.push(Effect::JudgeUnexpected(reporter.clone(), unexpected));
     }
     if !foreign.is_empty() {
         d.effects.push(Effect::JudgeForeign(reporter, foreign));
@@ -57,7 +57,7 @@ pub(crate) enum Taken {
     Foreign(IncomingResult),
     /// Another executor has its run, as far as this node's memory shows. The row may know better: if an executor started twice before a
     /// server answered, the later process may carry a result that is attributed to the earlier one.
-    Doubted(IncomingResult),
+    Unexpected(IncomingResult),
 }
 
 /// Puts the result of a run that is known here into its lane; returns any other.
@@ -68,7 +68,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let result = IncomingResult { outcome: d.state.deadlines.judge(run, result.outcome), ..result };
     if let Some(ready) = d.state.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
         if !d.state.recovery.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
-            return Taken::Doubted(result);
+            return Taken::Unexpected(result);
         }
         let trace = ready.run.trace.clone();
         let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
@@ -84,7 +84,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return Taken::Foreign(result) };
     let is_its_app = reporter.app == active.ready.run.app;
     if !is_its_app || !reporter.is(active.executor) {
-        return Taken::Doubted(result);
+        return Taken::Unexpected(result);
     }
     if matches!(active.phase, Phase::Marking | Phase::Placed) {
         // It was never sent.
@@ -92,7 +92,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         return Taken::Here;
     }
     if active.phase == Phase::Settling {
-        // Sent again because the answer takes long: it comes when the first one is durable.
+        // The executor sent the result again because the answer takes long. The answer comes once the first copy is durable.
         return Taken::Here;
     }
     let ready = &active.ready;
@@ -138,7 +138,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
         ends::free_active(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
-    // It was settled otherwise than by the roll call, which must not find it any more.
+    // The run was settled by other means than the roll call, so the roll call must not find it any more.
     if !is_newer && d.state.runs.called(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
         d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
     }
@@ -159,8 +159,8 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
         Finished::Stored(NextStep::Retry { .. }, _) => d.state.gates.again(settled.run, &mut d.state.runs),
         Finished::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
-            // `Look` shows which, the run keeps a reserved place at its gate: the standing queries may find it here together with others
-            // that were open at once, and then it must not pass before its turn.
+            // `Look` shows which, the run keeps a reserved place at its gate: the standing queries may take it up again together with other
+            // runs that were open, and then it must not pass before its turn.
             d.step(Step::Look(vec![settled.run]));
             d.state.gates.again(settled.run, &mut d.state.runs)
         }
@@ -196,8 +196,8 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     }
 }
 
-/// Ends waiting runs whose jobs were paused or deleted, for that reason. Runs that an executor has, or may have, continue. A fire of a
-/// schedule whose instant is still ahead is looked at again when that has come: until then an edit may settle and reopen it.
+/// Ends waiting runs whose jobs were paused or deleted, for that reason. Runs that an executor has, or may have, continue. A schedule's
+/// fire whose instant is still ahead is left until that instant, because an edit may still settle and reopen it.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
     let mut not_here = Vec::new();
     for (run, reason) in drops {

@@ -111,7 +111,7 @@ fn a_timer_that_goes_off_late_by_its_own_clock_is_outdated() {
     assert!(!timer.is_outdated(at(9), at(10), later), "it is a second late by both");
 }
 
-/// What an executor has is found by the executor, whichever way a run comes into its hands and out of them.
+/// The runs of an executor are found by its id, however they came into hand or left it.
 #[test]
 fn runs_are_found_by_their_executor() {
     let definition = definition(&json!({}));
@@ -142,7 +142,7 @@ fn runs_are_found_by_their_executor() {
     assert!(runs.take_active(RunId::new(1_000)).is_none() && runs.take_called(RunId::new(1_000)).is_some());
 }
 
-/// What is withdrawn of several broadcasts, or of several runs that are held back, is that one alone.
+/// Withdrawing one of several broadcasts, or one of several runs that are held back, does not withdraw the others.
 #[test]
 fn what_is_withdrawn_leaves_the_others_where_they_wait() {
     let (mut runs, job) = (OpenRuns::default(), definition(&json!({"route": "broadcast"})));
@@ -166,7 +166,7 @@ fn what_is_withdrawn_leaves_the_others_where_they_wait() {
     assert_eq!(due(&mut runs, Timestamp::from_secs(9)), [1, 3]);
 }
 
-/// A broadcast is marked with its shards, each of them ahead of its instant.
+/// A broadcast itself is not marked: each of its shards is marked ahead of its instant.
 #[test]
 fn a_whole_broadcast_has_its_timer_at_its_instant() {
     let marked = definition(&json!({"route": "broadcast", "delivery": "at_most_once"}));
@@ -176,7 +176,7 @@ fn a_whole_broadcast_has_its_timer_at_its_instant() {
     assert_eq!(Timer::new(&whole, Duration::ZERO, Duration::ZERO).at, Timestamp::from_secs(9) - MARK_LEAD);
 }
 
-/// The run came here long before its instant, by the clock of the process: then the other clock has stepped back.
+/// A run that has waited here for over a second longer than it is overdue shows that the database's clock stepped back.
 #[test]
 fn a_timer_is_outdated_a_second_after_the_read_ahead() {
     let (at, second) = (Timestamp::from_secs, Duration::from_secs(1));
@@ -187,7 +187,7 @@ fn a_timer_is_outdated_a_second_after_the_read_ahead() {
     assert!(timer.is_outdated(at(9), at(12), second * 5 + Duration::from_millis(1)));
 }
 
-/// What came into hand or left it since the last question, and where it is now.
+/// Each call returns the runs that came into hand or left it since the last call, and whether they are in hand now.
 #[test]
 fn it_is_known_what_came_into_hand_and_what_left_it() {
     let mut runs = OpenRuns::default();
@@ -202,7 +202,7 @@ fn it_is_known_what_came_into_hand_and_what_left_it() {
     assert_eq!(runs.take_moved(), [(RunId::new(1_000), false)]);
 }
 
-/// Hundreds of thousands of runs may wait in memory. What few of them have is in a box.
+/// Hundreds of thousands of runs may wait in memory, so values that few of them have are boxed.
 #[test]
 fn an_open_run_is_small() {
     assert!(size_of::<OpenRun>() <= 568, "{} bytes, {} of them the row", size_of::<OpenRun>(), size_of::<Run>());

@@ -1,5 +1,5 @@
-//! Stories of runs that are sent ahead of their instants. As in [`tests`](super::tests), times are seconds, and runs are named by the second
-//! at which they are due.
+//! Stories of runs that are sent ahead of their instants. As in [`tests`](super::tests), times are seconds, and runs are named by the
+//! second at which they are due.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ fn a_run_that_nothing_can_change_leaves_half_a_second_ahead() {
     assert_eq!(world.state.next_instant(Some(world.around.token)), Timestamp::MAX);
 }
 
-/// What it depends on may change until its instant, or it must not be taken back from its executor.
+/// A run is not sent ahead if its decision may change until its instant, or if it must not be taken back from its executor.
 #[test]
 fn what_may_change_leaves_at_its_instant() {
     for overrides in [
@@ -65,7 +65,7 @@ fn what_may_change_leaves_at_its_instant() {
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
 }
 
-/// Its router may choose any of them.
+/// The router may choose any executor that is fit for the run.
 #[test]
 fn every_executor_that_may_get_it_starts_it_on_time() {
     let mut world = on_time();
@@ -93,7 +93,7 @@ fn the_lease_holds_at_the_instant() {
     }
 }
 
-/// It is for runs that come until then.
+/// The free quarter is for runs that come before the instant.
 #[test]
 fn a_quarter_of_the_slots_is_not_given_away_ahead() {
     let mut world = on_time();
@@ -103,7 +103,7 @@ fn a_quarter_of_the_slots_is_not_given_away_ahead() {
     assert_eq!(world.at(2.01), ["sent to 1: 2"]);
 }
 
-/// Its turn has not come while an earlier run of its job is open, also one that waits for its next attempt.
+/// The turn of a run does not come while an earlier run of its job is open or waits for its next attempt.
 #[test]
 fn a_serial_job_sends_ahead_when_the_verdict_before_is_durable() {
     let mut world = on_time();
@@ -125,7 +125,7 @@ fn a_serial_job_sends_ahead_when_the_verdict_before_is_durable() {
     assert_eq!(world.at(3.1), ["sent to 1: 2"]);
 }
 
-/// What came back is sent again, and never begins before its instant: its trigger states how long that is.
+/// A run that came back is sent again, and never begins before its instant, because its trigger states the time until then.
 #[test]
 fn a_refusal_ahead_of_the_instant_brings_it_back() {
     let mut world = on_time();
@@ -147,7 +147,7 @@ fn a_trigger_that_was_lost_with_its_stream_is_known_as_lost() {
     assert!(after.contains(&"end of 2/1: Lost(NotReceived)".to_owned()), "{after:?}");
 }
 
-/// A server that stops waits for what it has sent ahead, as for every run of an executor.
+/// A server that stops waits for the runs that it has sent ahead, as for every run that an executor has.
 #[test]
 fn a_server_that_stops_sends_nothing_more_ahead() {
     let mut world = on_time();

@@ -25,7 +25,7 @@ fn due_at(millis: i64, job: &Arc<Compiled>) -> Ready {
     Ready::new(run_due_at(Timestamp::from_millis(millis)), Arc::clone(job))
 }
 
-/// It is then: who is asked with which question, and what is sent.
+/// Sets the time; returns which executors are asked which question, and what is sent.
 fn at(world: &mut World, seconds: f64) -> Vec<String> {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
     world.on(Event::Wake);
@@ -54,7 +54,7 @@ fn trace_of(world: &World, run: RunId) -> Value {
     serde_json::from_str(active.ready.run.trace.as_deref().unwrap_or_default()).expect("a trace")
 }
 
-/// Whether it is there is known of an executor that was heard within a second, whether it is free is not.
+/// An executor that was heard within the last second is known to be there, but is not known to be free.
 #[test]
 fn who_was_heard_within_a_second_is_not_asked_whether_it_is_there() {
     for (route, seconds, expected) in [
@@ -127,7 +127,8 @@ fn the_trace_names_the_busy_and_the_silent() {
     }
 }
 
-/// Why a run in its second attempt went to another executor. A caller that names an executor, and a broadcast, do not avoid any.
+/// The trace shows why the second attempt of a run went to another executor. A run whose caller names an executor, and a broadcast, avoid
+/// none.
 #[test]
 fn the_trace_names_who_had_the_attempt_before() {
     let run = RunId::new(2_000);
@@ -151,7 +152,7 @@ fn the_trace_names_who_had_the_attempt_before() {
     assert_eq!(refused(2, &shard), Value::Null);
 }
 
-/// A group of a pump job goes to the executor that has the fewest groups of that job, of those that have room.
+/// Of the executors that have room, a group of a pump job goes to the one with the fewest groups of that job.
 #[test]
 fn groups_of_a_pump_job_are_spread_evenly() {
     let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
@@ -174,7 +175,7 @@ fn groups_of_a_pump_job_are_spread_evenly() {
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
 }
 
-/// What an executor has of other servers counts, as it reports with its heartbeats.
+/// The runs that an executor has from other servers count, as its heartbeats report them.
 #[test]
 fn the_least_active_executor_is_found_by_all_that_it_has() {
     let mut world = with_executors(2);
@@ -182,7 +183,7 @@ fn the_least_active_executor_is_found_by_all_that_it_has() {
     let job = job("least_active");
     world.arrive([2_000, 2_001, 2_002].map(|millis| due_at(millis, &job)));
     assert_eq!(at(&mut world, 3.0), ["sent to 2: 2 2 2"]);
-    // Those that it has of this server are not counted twice.
+    // Its runs from this server are not counted twice.
     for millis in [2_000, 2_001] {
         let accepted = vec![(RunId::new(millis), 1, Reply::Accepted)];
         world.on(Event::Replies(ExecutorId::new(2), accepted));
@@ -193,7 +194,7 @@ fn the_least_active_executor_is_found_by_all_that_it_has() {
     assert_eq!(at(&mut world, 4.0), ["sent to 2: 4"]);
 }
 
-/// An executor that left a trigger unanswered is passed by while another one has room, and is named as silent.
+/// An executor that left a trigger unanswered is skipped while another one has room, and is named as silent.
 #[test]
 fn the_trace_names_who_is_passed_by_as_silent() {
     let mut world = with_executors(2);
@@ -201,7 +202,7 @@ fn the_trace_names_who_is_passed_by_as_silent() {
     world.arrive([due_at(2_000, &job("first"))]);
     assert_eq!(at(&mut world, 2.0), ["sent to 2: 2"]);
     assert_eq!(trace_of(&world, RunId::new(2_000))["refused"], json!({"e1": "silent"}));
-    // Where the other one takes none, it is not passed by.
+    // It is not skipped if the other executor takes no runs.
     world.on(Event::Draining(ExecutorId::new(2)));
     world.arrive([due_at(3_000, &job("first"))]);
     assert_eq!(at(&mut world, 3.0), ["sent to 1: 3"]);

@@ -1,4 +1,4 @@
-//! What has begun in executors' hands, and what waits there.
+//! Stories of runs at executors: which of them have begun, and which wait there.
 
 use std::time::Duration;
 
@@ -6,15 +6,15 @@ use rondel_core::reason::words::waits_for;
 use rondel_core::words::Lang;
 use rondel_core::{ExecutorId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
-use rondel_store::ledger::{InHand, RunCheck, WaitPlace};
+use rondel_store::ledger::{RunAtExecutor, RunCheck, WaitPlace};
 
 use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_executors};
 use super::world::World;
 use super::*;
-use crate::dispatch::begin::{Begins, Start};
 use crate::dispatch::event::{Answer, FenceAnswer, Reply, Report};
+use crate::dispatch::starts::{Start, StartReports};
 
-/// What the rounds from now on note about runs that executors have.
+/// What a round at this time notes about runs that executors have.
 fn noted(world: &mut World, seconds: f64) -> Vec<String> {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
     world.on(Event::Round(Vec::new())).iter().flat_map(noted_as).collect()
@@ -23,7 +23,7 @@ fn noted(world: &mut World, seconds: f64) -> Vec<String> {
 fn noted_as(effect: &Effect) -> Vec<String> {
     match effect {
         Effect::Store(Step::NoteRunning(hands)) => {
-            let began = |hand: &InHand| format!("{} began at {}", hand.run.get() / 1_000, hand.at.as_millis());
+            let began = |hand: &RunAtExecutor| format!("{} began at {}", hand.run.get() / 1_000, hand.at.as_millis());
             hands.iter().map(began).collect()
         }
         Effect::Store(Step::NoteWaits(waits)) => {
@@ -44,7 +44,7 @@ fn started(at_ms: i64) -> Reply {
     Reply::Started(Start { at: Some(Timestamp::from_millis(at_ms)), after: Duration::ZERO })
 }
 
-/// A server that lost its lease and holds a new one knows more of a run from its row than from its memory of the lease before.
+/// After a server has lost its lease and taken a new one, the row of a run shows more than the memory from the earlier lease.
 #[test]
 fn no_wait_is_noted_of_a_run_of_an_earlier_lease() {
     let mut world = with_executors(1);
@@ -59,7 +59,7 @@ fn no_wait_is_noted_of_a_run_of_an_earlier_lease() {
     assert_eq!(noted(&mut world, 6.0), NOTHING);
 }
 
-/// An executor has more than it begins: what it has not begun waits for a slot there, and is running from its start.
+/// An executor accepts more runs than it begins. A run that it has not begun waits for a slot there, and is running only from its start on.
 #[test]
 fn what_waits_in_an_executors_queue_is_not_running() {
     let mut world = with_executors(1);
@@ -124,8 +124,8 @@ fn a_start_that_the_store_did_not_take_is_noted_again() {
     assert_eq!(noted(&mut world, 7.0), NOTHING);
 }
 
-/// Without its stream it is not known whether a run has begun. The next hello reports it, and an executor that does not know the
-/// question has begun all that it holds.
+/// While an executor has no stream, it is not known whether its runs have begun. The next hello reports that; if an executor does not
+/// report starts, all runs that it holds count as begun.
 #[test]
 fn a_hello_reports_which_runs_have_begun() {
     let held = |second: i64| v1::RunRef { run_id: second * 1_000, attempt: 1, ..v1::RunRef::default() };
@@ -139,7 +139,7 @@ fn a_hello_reports_which_runs_have_begun() {
     world.around.now = Timestamp::from_secs(5);
     let report = Report {
         held: [1, 2, 3].map(|second| (run(second), 1)).into(),
-        begins: Begins::of(&refs, world.around.now),
+        starts: StartReports::of(&refs, world.around.now),
         ..Report::default()
     };
     assert_eq!(world.join(1, 2, report), NOTHING);
@@ -160,7 +160,7 @@ fn an_adopted_run_that_has_not_begun_is_not_running() {
         let call = called(1);
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
-        let answer = FenceAnswer { begins: Begins::of(&[held], world.around.now), ..answer(&[(1, 1)]) };
+        let answer = FenceAnswer { starts: StartReports::of(&[held], world.around.now), ..answer(&[(1, 1)]) };
         world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer));
         assert_eq!(noted(&mut world, 10.0), expected);
         let is_queued = held.not_begun;

@@ -34,7 +34,7 @@ fn done(effects: &[Effect]) -> Vec<String> {
     effects.iter().filter_map(describe).collect()
 }
 
-/// The waits that a round stores then.
+/// The waits that a round at this time stores.
 fn noted(world: &mut World, seconds: f64) -> Vec<NotedWait> {
     let effects = round(world, seconds).into_iter();
     let notes = effects.filter_map(|effect| match effect {
@@ -66,7 +66,7 @@ fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
     }
 }
 
-/// What the runs before it, the executors and the switches were when its time was over decides why a run ends.
+/// What keeps a run from starting when its queue time ends is the reason for its end: an earlier run, no executor, or a switch.
 #[test]
 fn a_run_that_waits_for_its_turn_too_long_ends_for_what_keeps_it() {
     type Happens = fn(&mut World);
@@ -133,7 +133,7 @@ fn the_first_attempt_of_a_shard_names_the_executor_that_it_is_meant_for() {
     }
 }
 
-/// An executor that has room by now is none that a shard meant for another one waits for.
+/// A shard waits only for the executor that it is meant for, even if another one has room.
 #[test]
 fn a_shard_waits_for_its_own_executor_whichever_other_has_room() {
     let mut world = with_executors(1);
@@ -145,7 +145,7 @@ fn a_shard_waits_for_its_own_executor_whichever_other_has_room() {
     assert_eq!(done(&round(&mut world, 6.0)), ["end of 1/1: Skipped(NoExecutor)"]);
 }
 
-/// A stored wait is left alone for five seconds, and stored again if it is another one by then.
+/// A stored wait is left alone for five seconds, and stored again if it has changed by then.
 #[test]
 fn a_wait_that_changes_is_noted_again_after_a_while() {
     let mut world = World::new();
@@ -162,7 +162,7 @@ fn a_wait_that_changes_is_noted_again_after_a_while() {
     assert_eq!(noted(&mut world, 12.0).len(), 0, "nothing has changed");
 }
 
-/// Those that are stored already are not stored again.
+/// Waits that are stored already are not stored again.
 #[test]
 fn all_waits_are_noted_before_the_server_leaves() {
     let mut world = World::new();
@@ -191,7 +191,7 @@ fn what_is_being_handed_over_is_not_started() {
     assert_eq!(world.around.in_memory.missing([run(1), run(2)]), [run(1)]);
 }
 
-/// The runs of a stopped app that executors have are asked to end; those of other apps, and those that end already, are not.
+/// The runs of a stopped app that executors have are asked to end; runs of other apps, and runs whose ends are being stored, are not.
 #[test]
 fn the_runs_of_a_stopped_app_are_asked_to_end() {
     let mut world = with_executors(1);
@@ -211,7 +211,7 @@ fn the_runs_of_a_stopped_app_are_asked_to_end() {
     assert_eq!(stopped(&mut world, 1), [(vec![run(1), run(3)], Reason::Stopped)]);
 }
 
-/// A wait that a run had under another attempt is none of the attempt that ends.
+/// The wait of an earlier attempt is not the reason for the end of a later one.
 #[test]
 fn what_a_run_waited_for_is_reported_although_an_executor_has_room_by_now() {
     for (attempt, expected) in [(1, "end of 1/1: Skipped(NoExecutor)"), (2, "end of 1/2: Skipped(Expired)")] {
@@ -231,7 +231,8 @@ fn what_a_run_waited_for_is_reported_although_an_executor_has_room_by_now() {
     }
 }
 
-/// While open runs of ended leases are still taken over, it is not asked who counts a limit; later it is, until that is known.
+/// While open runs of ended leases are being taken over, this node does not ask for the home of a limit. Later it asks until the home is
+/// known.
 #[test]
 fn who_counts_a_limit_is_asked_once_all_open_runs_are_known() {
     let mut world = with_executors(1);
@@ -267,7 +268,7 @@ fn a_noted_wait_keeps_the_rest_of_the_row() {
     assert_eq!(notes[0].detail.waits_for, Some(WaitFor::Executor));
 }
 
-/// A run whose queue time is over when its turn comes ends then, unless it catches up and an executor is there.
+/// A run whose queue time has passed when its turn comes ends then, unless it is a catch-up fire and an executor is there.
 #[test]
 fn a_turn_that_comes_too_late_is_none() {
     let leave = |world: &mut World| {
@@ -295,7 +296,7 @@ fn a_turn_that_comes_too_late_is_none() {
     }
 }
 
-/// What fits and has no room is waited for as a slot, unless it leaves its triggers unanswered.
+/// A run waits for a slot if fit executors have no room, unless all of them leave their triggers unanswered.
 #[test]
 fn a_run_waits_for_a_slot_while_one_executor_answers() {
     for (silent, expected) in [(vec![], WaitFor::Slot), (vec![1], WaitFor::Slot), (vec![1, 2], WaitFor::Executor)] {
@@ -313,7 +314,7 @@ fn a_run_waits_for_a_slot_while_one_executor_answers() {
     }
 }
 
-/// The runs of a stopped executor, and no others, are asked to end; groups of pump jobs are ordered to leave otherwise.
+/// Only the runs of the stopped executor are asked to end. Groups of pump jobs are not: the loop of the pumps orders them to leave.
 #[test]
 fn only_the_runs_of_the_stopped_executor_are_asked_to_end() {
     let mut world = with_executors(2);
@@ -332,7 +333,8 @@ fn only_the_runs_of_the_stopped_executor_are_asked_to_end() {
     assert_eq!(stops.collect::<Vec<_>>(), [[run(1)]]);
 }
 
-/// The job was paused: what waits is skipped. What executors have, or may have, goes on, and a fire that is still ahead may come back.
+/// When a job is paused, its waiting runs are skipped. Runs that executors have, or may have, continue. A fire that is still ahead is left
+/// alone, because an edit may reopen it.
 #[test]
 fn what_waits_is_dropped_and_what_is_under_way_or_ahead_goes_on() {
     let mut world = with_executors(1);
@@ -358,7 +360,7 @@ fn what_waits_is_dropped_and_what_is_under_way_or_ahead_goes_on() {
     assert_eq!(world.at(8.0), ["sent to 1: 8"]);
 }
 
-/// A retry that waits for its turn is no full queue.
+/// A retry that waits for its turn does not count as a full queue.
 #[test]
 fn a_retry_that_waits_fills_no_queue() {
     let job = definition(&json!({"overlap": {"policy": "discard"}, "queue_timeout": "60s"}));
@@ -376,7 +378,7 @@ fn a_retry_that_waits_fills_no_queue() {
     assert_eq!(world.state.gates.queued_count(), 1);
 }
 
-/// A run that is skipped for lack of room names how many wait, if that is why.
+/// A run that is skipped for lack of room names the number of queued runs only if the queue is full.
 #[test]
 fn a_run_without_a_place_shows_whether_the_queue_is_full() {
     for (policy, max, queue_max) in [("serial", 1, Some(1)), ("serial", 2, Some(2)), ("discard", 0, None)] {

@@ -19,7 +19,7 @@ use crate::dispatch::event::{Answer, CalledRun, Reply, Report, Settled};
 use crate::dispatch::tests_support::{definition, ready};
 
 const RUN_COUNT: i64 = 6;
-/// How long everything has to end once nothing goes wrong any more, in half seconds.
+/// Within how many half seconds everything must end once nothing goes wrong any more.
 const QUIET_ROUNDS: usize = 400;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// What a run is in the store.
+/// The row of a run in the store.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     attempt: i32,
@@ -77,7 +77,7 @@ struct Model {
     next_session: u64,
 }
 
-/// Run 1 to 3 are of a serial job, 4 runs at most once, the others as they come.
+/// Runs 1 to 3 belong to a serial job, run 4 runs at most once, and the others may overlap.
 fn open_run(run: RunId, attempt: i32, epoch: i64) -> Ready {
     let second = run.get() / 1_000;
     let (job, overrides) = match second {
@@ -127,7 +127,7 @@ impl Model {
         }
     }
 
-    /// The standing query: what is open in the store and not in memory comes again.
+    /// The standing query: runs that are open in the store and not in memory come again.
     fn find_strays(&mut self) {
         let open = self.rows.iter().filter(|(_, row)| !row.is_over);
         let epoch = self.world.around.token.epoch;
@@ -264,7 +264,7 @@ impl Model {
         })
     }
 
-    /// What was in executors' hands is called for under the next lease; the rest is found in the store.
+    /// Under the next lease, the runs that executors had are in a roll call; the standing query finds the other runs in the store.
     fn next_lease(&mut self) {
         let has_active = |run: RunId, attempt: i32| {
             self.world.state.runs.active(run).is_some_and(|active| active.ready.run.attempt == attempt)
@@ -292,7 +292,7 @@ impl Model {
         self.on(Event::Adopted(token));
     }
 
-    /// Each attempt that this process has in memory is in the table, once, or its end is on its way into the store.
+    /// Each attempt that this process has in memory is in the table once, or its end is being stored.
     fn check(&self, happening: Happening) {
         for (run, row) in &self.rows {
             let runs = &self.world.state.runs;
@@ -349,7 +349,7 @@ proptest! {
     }
 }
 
-/// The run was given up under the lease before, and an executor is about to get it under the present one.
+/// The run was given up under the previous lease, and an executor is about to get it under the current one.
 #[test]
 fn an_end_of_a_lease_before_that_finds_no_room_leaves_the_run_where_it_is() {
     use Happening::*;

@@ -1,10 +1,10 @@
-//! What decides knows no runtime: a test over the sources that [`on`](super::on) is made of.
+//! Decisions use no runtime: this test reads all sources that [`on`](super::on) depends on.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What no file of the dispatcher has that decides.
+/// Words that no file with decisions of the dispatcher may contain.
 const FORBIDDEN: &[&str] = &["tokio", "async ", ".await", "Instant::now", "SystemTime", "rand::"];
 
 #[test]
@@ -62,7 +62,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     expand(&prefix, &inner[from..], paths);
 }
 
-/// The file of this crate that has what a path names.
+/// The file of this crate that contains the item that a path names.
 fn source_of(src: &Path, file: &Path, path: &str) -> Option<PathBuf> {
     let mut parts: Vec<&str> = path.split("::").collect();
     let mut folder = match parts.remove(0) {
@@ -70,7 +70,7 @@ fn source_of(src: &Path, file: &Path, path: &str) -> Option<PathBuf> {
         "super" => file.parent()?.to_path_buf(),
         _ => return None,
     };
-    // What `cluster` exports is in files of its own, beside others that do know the runtime.
+    // The items that `cluster` exports are in files of their own, beside files that do use the runtime.
     let exported = [("SwitchBoard", "cluster/switches.rs"), ("Departing", "cluster/departing.rs")];
     if let Some((_, file)) = exported.iter().find(|(name, _)| parts.last() == Some(name)) {
         return Some(PathBuf::from(file));

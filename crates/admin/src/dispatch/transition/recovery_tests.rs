@@ -1,5 +1,5 @@
-//! Stories of executors that are lost, and of rows that know more than this server. As in [`tests`](super::tests), times are seconds, and
-//! runs are named by the second at which they are due.
+//! Stories of executors that are lost, and of rows that show more than this server knows. As in [`tests`](super::tests), times are seconds,
+//! and runs are named by the second at which they are due.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn set(world: &mut World, seconds: f64) {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
 }
 
-/// Whom a round asks other nodes about, and what else it does.
+/// Which executors a round asks other nodes about, and what else it does.
 fn round(world: &mut World, seconds: f64) -> Vec<String> {
     set(world, seconds);
     let effects = world.on(Event::Round(Vec::new()));
@@ -92,7 +92,8 @@ fn an_executor_that_another_node_heard_within_the_time_is_not_lost() {
     }
 }
 
-/// A run that continues in silence keeps its place until its executor must have stopped it; another node may have heard it since.
+/// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because one
+/// may have heard the executor since.
 #[test]
 fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
     let mut world = with_executors(1);
@@ -115,7 +116,7 @@ fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
     assert_eq!(world.described(Event::Heard(vec![ONE], BTreeMap::new())), ["end of 1/1: Lost(ExecutorLost)"]);
 }
 
-/// No server waits for an executor whose run has ended, whatever its job has for silence.
+/// No server waits for an executor whose run has ended, whatever its job's `on_silence` is.
 #[test]
 fn an_executor_that_is_lost_without_runs_is_not_looked_at_again() {
     let mut world = with_executors(1);
@@ -129,8 +130,8 @@ fn an_executor_that_is_lost_without_runs_is_not_looked_at_again() {
     assert_eq!(round(&mut world, 200.0), NOTHING);
 }
 
-/// A run that this server still waits for is its own under the next lease. One that it had given up under the lease before is called,
-/// because that end is refused.
+/// A run that this server still waits for is its own under the next lease. A run that it had given up under the previous lease is called,
+/// because the store refuses that end.
 #[test]
 fn what_is_in_hand_is_called_only_if_its_end_is_refused() {
     for (epoch, is_given_up, is_called) in [(1, false, false), (2, false, false), (1, true, false), (2, true, true)] {
@@ -152,7 +153,7 @@ fn what_is_in_hand_is_called_only_if_its_end_is_refused() {
     }
 }
 
-/// Beside other servers the rows of runs at executors are read, those that are not new and have not ended, every five seconds.
+/// If there are other servers, the rows of runs at executors are read every five seconds, except for new runs and runs that have ended.
 #[test]
 fn the_rows_of_runs_that_executors_have_for_long_are_read() {
     let mut world = with_executors(1);
@@ -205,7 +206,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
     }
 }
 
-/// The place of a run that is not in memory is that of its row.
+/// The row of a run that is not in memory decides its place.
 #[test]
 fn a_place_without_a_run_is_kept_as_its_row_tells() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
@@ -227,7 +228,7 @@ fn a_place_without_a_run_is_kept_as_its_row_tells() {
     }
 }
 
-/// The next attempt of a run goes on here while an executor has the one before, as far as this server knows.
+/// The next attempt of a run is here already, although as far as this server knows an executor still has the earlier one.
 #[test]
 fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
@@ -236,7 +237,7 @@ fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     world.at(1.0);
     let mut second = serial(1);
     second.run.attempt = 2;
-    // Another server has stored the end of the first.
+    // Another server has stored the end of the first attempt.
     world.around.in_memory.forget([run(1)]);
     world.arrive([second]);
     assert_eq!(world.described(Event::Looked(vec![run(1)], vec![row(1, RunStatus::Pending, 2, own)])), NOTHING);
@@ -246,7 +247,7 @@ fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     assert_eq!(active, Some(2));
 }
 
-/// Only the executor that has a run reports it, and what was never sent is refused.
+/// A result is taken only from the executor that has the run, and refused if the run was not sent yet.
 #[test]
 fn a_result_is_taken_from_the_executor_that_has_the_run() {
     let mut world = with_executors(2);
@@ -257,21 +258,21 @@ fn a_result_is_taken_from_the_executor_that_has_the_run() {
     let other = 3 - executor;
     assert_eq!(world.result(executor, 1, 1), ["refused 1/1"], "it is not sent yet");
     assert_eq!(world.flush(), [format!("sent to {executor}: 1")]);
-    assert_eq!(world.result(other, 1, 1), ["doubted 1"]);
+    assert_eq!(world.result(other, 1, 1), ["unexpected 1"]);
     assert_eq!(world.result(executor, 1, 2), ["foreign 1"], "another attempt");
     assert_eq!(world.result(executor, 1, 1), ["end of 1/1: Succeeded"]);
     assert_eq!(world.result(executor, 1, 1), NOTHING, "it is being stored");
-    // That it belongs to another app is what no executor decides.
+    // The result of a run of another app is not taken, even from the executor that has the run.
     let mut world = with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
     let mut active = world.state.runs.take_active(run(1)).unwrap();
     active.ready.run.app = rondel_core::AppId::new(2);
     world.state.runs.put_active(active);
-    assert_eq!(world.result(1, 1, 1), ["doubted 1"]);
+    assert_eq!(world.result(1, 1, 1), ["unexpected 1"]);
 }
 
-/// An end is one of its attempt: what the row shows of an earlier one ends no later one, here or in a roll call.
+/// The end of an attempt ends that attempt and earlier ones, and no later one, here or in a roll call.
 #[test]
 fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     for (attempt, settled, is_called) in [(1, 1, false), (1, 2, false), (2, 1, true)] {
@@ -286,7 +287,7 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
         assert_eq!(world.state.runs.called(run(1)).is_some(), is_called, "{attempt} {settled}");
         assert_eq!(world.state.recovery.rollcall.len(), usize::from(is_called));
     }
-    // Under an earlier lease than the one that has called the run it ends nothing.
+    // An end that was decided under an earlier lease than the roll call ends nothing.
     let mut world = with_executors(1);
     set(&mut world, 2.0);
     let before = world.around.token;
@@ -302,7 +303,7 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     }
 }
 
-/// The end of an attempt does not forget the next one, which waits here by now.
+/// At the end of an attempt this node does not forget the next one, which waits here by now.
 #[test]
 fn the_end_of_an_attempt_does_not_forget_the_next() {
     let mut world = World::new();
@@ -316,7 +317,7 @@ fn the_end_of_an_attempt_does_not_forget_the_next() {
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
 
-/// What is stored of a run here frees the slot of its executor once.
+/// A stored end of a run here frees the slot of its executor once.
 #[test]
 fn a_result_that_was_judged_by_its_row_frees_the_slot() {
     let mut world = with_executors(1);
@@ -334,7 +335,7 @@ fn a_result_that_was_judged_by_its_row_frees_the_slot() {
     assert_eq!(world.at(3.0), NOTHING);
 }
 
-/// The row of a run that an executor has names it or not: only then something is to be taken back with the run.
+/// If the row of a run names its executor, the name is removed when the executor hands the run back. Else there is nothing to remove.
 #[test]
 fn an_adopted_run_is_named_as_its_row_tells() {
     for (executor, expected) in [(Some(ONE), vec!["unmark 1"]), (None, Vec::new())] {
@@ -351,7 +352,7 @@ fn an_adopted_run_is_named_as_its_row_tells() {
     }
 }
 
-/// The answer to another server's question lists all that the executor has, and all whose results it still has.
+/// The answer to another server's question lists all attempts that the executor has, and all whose results it still has.
 #[test]
 fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
     let request = |asker| FenceRequest {
@@ -405,7 +406,7 @@ fn each_ended_lease_is_announced_once() {
     assert_eq!([4, 4, 3, 5].map(|epoch| announced(&mut world, epoch)), [2, 0, 0, 2]);
 }
 
-/// A run whose executor is gone without runs need not be waited for, but one with runs is.
+/// An executor that shut down without runs is not waited for, but one that has runs is.
 #[test]
 fn an_executor_that_shut_down_is_not_waited_for_unless_it_has_runs() {
     let gone = |world: &mut World| {
@@ -422,7 +423,7 @@ fn an_executor_that_shut_down_is_not_waited_for_unless_it_has_runs() {
     world.result(1, 1, 1);
 }
 
-/// The slot and the limit of an attempt that was given up are free for the next, wherever that one is.
+/// The slot and the limit of an attempt are free once its end is durable, wherever the next attempt is.
 #[test]
 fn the_place_of_a_retry_is_kept_and_its_limit_is_free() {
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
@@ -435,7 +436,7 @@ fn the_place_of_a_retry_is_kept_and_its_limit_is_free() {
     assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
 
-/// Of the shards that are stored, this server starts those that it wrote, if they are still to be sent under its lease.
+/// This server starts those of the stored shards that it wrote and that are still to be sent under its lease.
 #[test]
 fn a_broadcast_starts_the_shards_that_are_its_own() {
     let mut root = ready(1, &definition(&json!({"route": "broadcast", "queue_timeout": "60s"})));

@@ -42,7 +42,7 @@ fn beside_others(count: i64) -> World {
     world
 }
 
-/// For which runs a round then seeks executors at other servers.
+/// The runs for which a round at this time seeks executors at other servers.
 fn sought(world: &mut World, seconds: f64) -> Vec<RunId> {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
     let effects = world.on(Event::Round(Vec::new())).into_iter();
@@ -71,7 +71,7 @@ fn executors_are_sought_elsewhere_after_two_seconds_and_every_two_seconds() {
     assert_eq!(world.flush(), NOTHING, "its job may be another server's by now");
     world.on(Event::Handed([JobId::new(1)].into()));
     assert_eq!(sought(&mut world, 9.0), []);
-    // What was noted of its wait is taken back first.
+    // A mark takes back the noted wait before the run is sent.
     assert_eq!(world.flush(), ["mark 1"]);
 }
 
@@ -95,7 +95,7 @@ fn nothing_is_sought_where_nothing_can_be_found() {
     }
 }
 
-/// A job of which an executor has a run, or is asked about one, does not move.
+/// A job does not move while an executor has one of its runs, or is asked about one.
 #[test]
 fn a_job_under_way_does_not_move() {
     let mut world = beside_others(1);
@@ -159,7 +159,7 @@ fn jobs_go_to_the_server_that_counts_their_limit() {
     assert_eq!(world.flush(), ["sent to 1: 1"], "it counts them itself");
 }
 
-/// While open runs are still taken over, those of other jobs may hold places under a limit that jobs share.
+/// While open runs are being taken over, runs of other jobs may hold places under a limit that jobs share.
 #[test]
 fn what_shares_a_limit_waits_until_all_open_runs_are_known() {
     let mut world = with_executors(1);

@@ -1,5 +1,5 @@
-//! Stories of runs on their way to an executor: marks, terms, timers, and what a server waits for before it ends. As in
-//! [`tests`](super::tests), times are seconds, and runs are named by the second at which they are due.
+//! Stories of sending runs to executors: marks, terms, timers, and what a server waits for before it ends. As in [`tests`](super::tests),
+//! times are seconds, and runs are named by the second at which they are due.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn won(second: i64) -> Event {
     Event::Marked(vec![(run(second), 1)], vec![run(second)])
 }
 
-/// A mark that is older than a second may have been taken for that of a run that died with this node.
+/// A run whose mark is older than a second may already count as one that died with this node.
 #[test]
 fn what_was_marked_is_sent_at_once_within_a_second() {
     for (seconds, expected) in [(1.0, "sent to 1: 1"), (1.999, "sent to 1: 1"), (2.0, "unmark 1")] {
@@ -45,7 +45,7 @@ fn what_was_marked_is_sent_at_once_within_a_second() {
     }
 }
 
-/// The answer about an attempt is none about another one, and a mark that nothing waits for is removed.
+/// An answer about one attempt does not count for another, and a mark that no run waits for is removed.
 #[test]
 fn a_mark_without_a_waiting_run_is_removed() {
     let mut world = with_executors(1);
@@ -59,7 +59,7 @@ fn a_mark_without_a_waiting_run_is_removed() {
     assert_eq!(world.described(won(1)), ["unmark 1"], "it is sent already");
 }
 
-/// What has its mark and was not sent is unmarked with the lease; what has none yet need not be.
+/// When the lease is lost, the marks of runs that were not sent are removed. A run without a mark needs nothing.
 #[test]
 fn the_marks_of_what_was_not_sent_go_with_the_lease() {
     let mut world = with_executors(1);
@@ -83,7 +83,7 @@ fn the_marks_of_what_was_not_sent_go_with_the_lease() {
     assert!(world.state.runs.active(run(2)).is_none());
 }
 
-/// A run that waited here does not carry an older term of its job's home than one that was sent before it.
+/// A run that waited here does not carry an older term than a run of its job that was sent before it.
 #[test]
 fn each_run_carries_the_newest_term_of_its_job() {
     let mut world = with_executors(1);
@@ -151,7 +151,7 @@ fn a_server_is_drained_when_nothing_is_left_that_it_waits_for() {
     assert!(world.state.is_drained());
 }
 
-/// A draining server does not send again what it gets back.
+/// A draining server does not send a run again that it gets back.
 #[test]
 fn a_server_that_leaves_lets_go_what_it_gets_back() {
     let mut world = with_executors(2);
@@ -203,7 +203,7 @@ fn each_round_measures_how_many_runs_wait_and_where() {
     assert_eq!(held, Some([2, 1, 3, 0]));
 }
 
-/// How late a fire is released is measured of its first attempt, and not of what another run caused.
+/// The lateness of a release is measured only for the first attempt of a fire, and not for a run that another run caused.
 #[test]
 fn the_lateness_of_fires_is_measured_once() {
     let measured = |change: &dyn Fn(&mut Ready)| {
@@ -252,7 +252,7 @@ fn a_stream_is_ended_after_three_heartbeats_without_an_answer() {
     assert_eq!(world.described(Event::Round(Vec::new())), NOTHING, "it has answered");
 }
 
-/// The wait of an unanswered run is that of the executor that does not answer, since its oldest trigger.
+/// The silence of an executor counts from its oldest unanswered trigger.
 #[test]
 fn the_oldest_unanswered_trigger_counts() {
     let mut world = with_executors(1);

@@ -17,7 +17,7 @@ fn shadow(second: i64, mut more: Value) -> Ready {
     ready(second, &definition(&more))
 }
 
-/// What becomes of the runs that are due by then: their seconds, outcomes and parameters. Nothing may be sent.
+/// The ends of the runs that are due by this second, with their seconds, outcomes and parameters. Nothing may be sent.
 fn ends(world: &mut World, second: i64) -> Vec<(i64, Outcome, Detail)> {
     world.around.now = Timestamp::from_secs(second);
     let effects = world.on(Event::Wake);
@@ -84,7 +84,7 @@ fn shadows_neither_wait_for_runs_nor_replace_them() {
     }
 }
 
-/// From the seam on a promoted job is active, and its shadows before it hold nothing.
+/// From the seam on a promoted job is active, and its shadows from before the seam hold no places.
 #[test]
 fn a_promoted_job_runs_from_its_seam_on() {
     let promoted = definition(&json!({"mode": "active", "mode_from": "1970-01-01T00:00:02Z"}));
@@ -95,7 +95,7 @@ fn a_promoted_job_runs_from_its_seam_on() {
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
 }
 
-/// What a lease that has ended had is the next holder's to judge.
+/// The next lease holder judges the shadows of a lease that has ended.
 #[test]
 fn a_shadow_is_not_judged_without_the_lease() {
     let mut world = with_executors(1);

@@ -41,17 +41,17 @@ fn an_executor_that_is_switched_off_gets_no_new_runs_and_finishes_those_it_has()
     world.arrive([plain(2), plain(3)]);
     assert_eq!(world.at(3.0), ["sent to 2: 2 3"], "only the other one gets new runs");
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "what it had goes on");
-    // Those of the first run, whose end is not stored yet, and of the two that followed.
+    // The traces of the first run, whose end is not stored yet, and of the two runs that followed.
     let traces: Vec<String> = world.state.runs.actives().filter_map(|active| active.ready.run.trace.clone()).collect();
     let passed_e1 = traces.iter().filter(|trace| trace.contains(r#""refused":{"e1":"draining"}"#));
     assert_eq!(passed_e1.count(), 2, "{traces:?}");
-    // A stopped one is named as that.
+    // A stopped executor is named as stopped.
     set(&world, &[("e1", Switch::Stopped)]);
     world.arrive([plain(4)]);
     assert_eq!(world.at(4.0), ["sent to 2: 4"]);
     let traces: Vec<String> = world.state.runs.actives().filter_map(|active| active.ready.run.trace.clone()).collect();
     assert!(traces.iter().any(|trace| trace.contains(r#""e1":"stopped""#)), "{traces:?}");
-    // Active again, both get runs.
+    // Once the executor is active again, both get runs.
     set(&world, &[]);
     world.arrive([plain(5), plain(6)]);
     assert_eq!(world.at(6.0).len(), 2);
@@ -64,7 +64,7 @@ fn without_another_executor_runs_wait_until_it_is_active_and_name_the_switch() {
     world.arrive([ready(1, &definition(&json!({"queue_timeout": "60s", "overlap": {"policy": "allow"}})))]);
     world.arrive([ready(2, &definition(&json!({"queue_timeout": "5s", "overlap": {"policy": "allow"}})))]);
     assert_eq!(world.at(2.0), NOTHING);
-    // Its queue time is over.
+    // The queue time of run 2 has passed.
     let effects = round(&mut world, 10);
     let end = effects.iter().find_map(|effect| match effect {
         Effect::Finish(end) => Some(&end.finish),
@@ -75,7 +75,7 @@ fn without_another_executor_runs_wait_until_it_is_active_and_name_the_switch() {
     assert!(format!("{:?}", end.map(|end| end.outcome)).contains(&format!("{:?}", Reason::NoExecutor)));
     set(&world, &[]);
     round(&mut world, 11);
-    // What it waited for is in its row: it is marked before it is sent.
+    // The row of run 1 records what it waited for, so the run is marked before it is sent.
     assert_eq!(world.flush(), ["mark 1"]);
 }
 

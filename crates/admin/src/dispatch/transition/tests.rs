@@ -1,5 +1,5 @@
-//! The hardest stories of the engine's rules, for the dispatcher alone: each row is what happens, and what is done then. Times
-//! are seconds; runs are named by the second at which they are due. The simulation has the same stories with everything around.
+//! The hardest stories of the engine's rules, for the dispatcher alone: each row is what happens, and what is done then. Times are seconds;
+//! runs are named by the second at which they are due. The simulation has the same stories with all parts of the engine.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -15,8 +15,8 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::begin::Begins;
 use crate::dispatch::event::{Answer, CalledRun, FenceAnswer, Reply, Report, Settled, Shards};
+use crate::dispatch::starts::StartReports;
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{Ready, finish_unsent};
 
@@ -47,7 +47,7 @@ pub(super) fn with_executors(count: i64) -> World {
     world
 }
 
-/// Two fires of a serial job, then a retry of the first: the second never passes what has the place before it.
+/// Two fires of a serial job, then a retry of the first: the second fire never passes the run that has the place before it.
 #[test]
 fn a_serial_job_goes_on_only_when_the_verdict_before_is_durable() {
     let mut world = with_executors(1);
@@ -67,7 +67,7 @@ fn a_serial_job_goes_on_only_when_the_verdict_before_is_durable() {
     assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
 
-/// Nothing is sent under a lease that does not hold; what was sent under it stays, what was not is dropped with it.
+/// Nothing is sent under a lease that does not hold; runs that were sent under it stay, and runs that were not sent are dropped with it.
 #[test]
 fn nothing_is_sent_without_the_lease() {
     let mut world = with_executors(1);
@@ -89,7 +89,7 @@ fn nothing_is_sent_without_the_lease() {
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "who has it may report it");
 }
 
-/// Before all that was open is known, nothing new of a serial job passes it.
+/// No new run of a serial job starts before all of its open runs are known.
 #[test]
 fn nothing_starts_before_all_open_runs_are_known() {
     let mut world = with_executors(1);
@@ -132,7 +132,7 @@ pub(super) fn called(second: i64) -> CalledRun {
 
 pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
     let held = held.iter().map(|(second, attempt)| (run(*second), *attempt)).collect();
-    FenceAnswer { lease: DEAD, held, finished: HashSet::new(), begins: Begins::default() }
+    FenceAnswer { lease: DEAD, held, finished: HashSet::new(), starts: StartReports::default() }
 }
 
 /// A dead node may have sent a run to either of two executors: *not yet reported* is never *not held*.
@@ -154,7 +154,7 @@ fn a_roll_call_waits_for_every_executor_that_may_have_the_run() {
         if held_by_second {
             assert_eq!(
                 world.result(1, 1, 1),
-                ["doubted 1"],
+                ["unexpected 1"],
                 "the other executor cannot have it, unless the row names it"
             );
             assert_eq!(world.result(2, 1, 1), ["end of 1/1: Succeeded"]);
@@ -184,7 +184,7 @@ fn a_run_that_another_node_has_ends_this_lease() {
     assert_eq!(world.at(3.0), NOTHING, "what waits behind it is not sent either");
 }
 
-/// At most once: marked before it is sent, sent at its instant, never long after its mark, and unmarked where it was not received.
+/// An at-most-once run is marked before it is sent, sent at its instant and never long after its mark, and unmarked if it was not received.
 #[test]
 fn what_runs_at_most_once_is_marked_before_it_is_sent() {
     let won = |won: &[i64]| Event::Marked(vec![(run(1), 1)], won.iter().map(|second| run(*second)).collect());
@@ -212,7 +212,7 @@ fn what_runs_at_most_once_is_marked_before_it_is_sent() {
     assert_eq!(world.flush(), ["unmark 1"], "its mark may count as a run that died with the node");
 }
 
-/// Requests that find no room change nothing for good.
+/// A request that finds no room has no lasting effect.
 #[test]
 fn what_finds_no_room_is_as_it_was() {
     let mut world = with_executors(1);
@@ -249,7 +249,7 @@ fn what_finds_no_room_is_as_it_was() {
     assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
 
-/// A refusal that comes a second time is none of the same run sent again.
+/// A refusal that comes a second time does not concern a later trigger of the same run.
 #[test]
 fn a_late_refusal_does_not_concern_a_later_trigger() {
     let mut world = with_executors(1);
@@ -265,7 +265,7 @@ fn a_late_refusal_does_not_concern_a_later_trigger() {
     assert_eq!(world.reply(1, 1, 1, Reply::Accepted), NOTHING);
 }
 
-/// A restart proves its predecessor: journaled results follow, the remainder is lost at once.
+/// A restarted executor proves its predecessor: the journaled results follow, and the other runs are lost at once.
 #[test]
 fn a_restart_settles_its_journal_before_the_rest_is_lost() {
     let mut world = with_executors(1);
@@ -278,11 +278,11 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
         ..Report::default()
     };
     assert_eq!(world.join(2, 2, report.clone()), ["end of 2/1: Lost(ExecutorLost)"]);
-    // It died before a server had answered it, so the next process names the same predecessor and has the same journal.
+    // Executor 2 died before a server had answered it, so the next process names the same predecessor and has the same journal.
     world.join(3, 3, report);
-    assert_eq!(world.result(3, 1, 1), ["doubted 1"], "its row names the predecessor of both");
+    assert_eq!(world.result(3, 1, 1), ["unexpected 1"], "its row names the predecessor of both");
     assert_eq!(world.result(2, 1, 1), ["end of 1/1: Succeeded"]);
-    // The same process without what was sent: that was lost on the way.
+    // The same process connects again and does not report the run: its trigger was lost in the network.
     let mut world = with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);
@@ -307,7 +307,7 @@ fn shards_of(root: &Run, count: i32) -> Vec<Run> {
     (0..count).map(shard).collect()
 }
 
-/// A broadcast has as many shards as executors were there when it was cut, whatever is answered and however often it is asked; the
+/// A broadcast has one shard for each executor that was there when it was cut, even if the request to store the shards is repeated. The
 /// next fire waits for all of them.
 #[test]
 fn a_broadcast_is_cut_once() {
@@ -330,7 +330,7 @@ fn a_broadcast_is_cut_once() {
     assert_eq!(world.settled(21, 1, verdict()), ["expand 2 to 3"]);
 }
 
-/// Late is not missed: what a server had in time waits for its queue time, what it came to late meets the misfire policy.
+/// Late is not missed: a run that a server had in time waits for its queue time, and the misfire policy judges a run that it took up late.
 #[test]
 fn late_is_not_missed() {
     let job = definition(
@@ -352,7 +352,8 @@ fn late_is_not_missed() {
     assert_eq!(world.described(Event::Round(Vec::new())), ["end of 1/1: Skipped(NoExecutor)"]);
 }
 
-/// A later run takes the place of all others: what was not sent is skipped, the others are asked to end, and it waits for that.
+/// A later run takes the place of all others: runs that were not sent are skipped, the others are asked to end, and the later run waits for
+/// their ends.
 #[test]
 fn a_covering_run_waits_for_the_ends_that_it_asks_for() {
     let covers = definition(&json!({"overlap": {"policy": "cover"}, "queue_timeout": "60s"}));
@@ -369,7 +370,7 @@ fn a_covering_run_waits_for_the_ends_that_it_asks_for() {
     assert_eq!(world.flush(), ["sent to 1: 3"]);
 }
 
-/// Ends that were given up and results that come all the same: one of them counts, and none about the next attempt.
+/// If an attempt was given up and its result comes all the same, only one of these ends counts, and neither concerns the next attempt.
 #[test]
 fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     let mut world = with_executors(2);
@@ -405,8 +406,8 @@ fn what_waits_in_vain_hides_nothing() {
     assert_eq!(world.flush(), ["sent to 1: 2000"]);
 }
 
-/// A run is given up, the lease ends, and the roll call of the next one finds that an executor has it after all: the refusal of
-/// the end that stands under the lease before does not concern it.
+/// A run is given up, the lease ends, and the roll call of the next lease finds that an executor has the run after all. The store refuses
+/// the end from the previous lease, and this refusal does not concern the run any more.
 #[test]
 fn an_end_of_the_lease_before_does_not_concern_the_next() {
     let mut world = with_executors(1);
@@ -442,7 +443,7 @@ fn a_run_that_is_skipped_is_not_in_the_table() {
     assert_eq!(finish.owner, Some(world.around.token), "it is refused where another lease has the run");
 }
 
-/// The database was away: no server could store whom it heard, so that rows show an executor as silent that another server hears.
+/// The database was away: no server could store whom it heard, so rows may show an executor as silent although another server hears it.
 #[test]
 fn nobody_is_lost_by_rows_that_may_be_old() {
     let mut world = with_executors(1);

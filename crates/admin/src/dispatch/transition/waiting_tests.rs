@@ -30,7 +30,7 @@ fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
     world.described(Event::Marked(vec![(run(1), 1)], vec![run(1)]));
     assert_eq!(world.flush(), ["sent to 1: 1"]);
     assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), ["unmark 1"]);
-    // The next server reads from the row that it waits.
+    // The next server reads from the row that the run waits.
     let mut adopted = plain(5);
     adopted.run.detail = Some(Box::new(Detail { waits_for: Some(WaitFor::Run), ..Detail::default() }));
     world.arrive([adopted]);
@@ -39,7 +39,7 @@ fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
     assert!(world.at(5.0).contains(&"mark 1 5".to_owned()));
 }
 
-/// The step with which the waits of that second are stored.
+/// The step that stores the waits at this second.
 fn noted_at(world: &mut World, second: i64) -> Option<Step> {
     world.around.now = Timestamp::from_secs(second);
     world.on(Event::Round(Vec::new())).into_iter().find_map(|effect| match effect {
@@ -60,14 +60,15 @@ fn a_wait_that_was_not_stored_is_noted_again() {
     assert!(noted_at(&mut world, 20).is_none(), "it is stored, and has not changed");
 }
 
-/// Leaves what was sent to executor 1 unanswered while its heartbeats come, and answers what is done then.
+/// Has executor 1 send heartbeats but no answers until this second, and returns what is done then.
 fn leave_unanswered(world: &mut World, second: i64) -> Vec<String> {
     (0..3).for_each(|_| world.beat(1));
     world.around.now = Timestamp::from_secs(second);
     world.described(Event::Round(Vec::new()))
 }
 
-/// Its runs were not received, and go to another executor for a while; the next attempts have the queue time that is left.
+/// The runs of such an executor were not received, and runs go to another executor for a while. The next attempts have only the queue time
+/// that is left.
 #[test]
 fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     let mut world = with_executors(1);
@@ -106,7 +107,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     assert_eq!(world.state.executors.silences.of(ExecutorId::new(1)), None, "it answers");
 }
 
-/// Alone, it gets the runs all the same.
+/// If there is no other executor, it gets the runs all the same.
 #[test]
 fn an_executor_that_answers_no_trigger_is_not_passed_by_where_it_is_the_only_one() {
     let mut world = with_executors(1);

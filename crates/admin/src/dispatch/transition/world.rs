@@ -1,4 +1,4 @@
-//! A dispatcher's state with the facts around it, for tests: does with effects what the loop does, without a loop.
+//! A dispatcher's state with the facts around it, for tests. It performs effects as the loop does, without a loop.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use crate::dispatch::tests_support::executor;
 use crate::registry::OnlineExecutor;
 use crate::scheduler::in_memory::InMemory;
 
-/// What is not of the dispatcher.
+/// The facts from outside the dispatcher.
 #[derive(Debug)]
 pub(super) struct Around {
     pub(super) now: Timestamp,
@@ -100,7 +100,7 @@ impl World {
         world
     }
 
-    /// Decides, and performs what concerns memory and the lease.
+    /// Decides, and performs the effects on memory and on the lease.
     pub(super) fn on(&mut self, event: Event) -> Vec<Effect> {
         let effects = super::on(&mut self.state, event, self.around.facts());
         for effect in &effects {
@@ -114,7 +114,7 @@ impl World {
         effects
     }
 
-    /// The same, in words.
+    /// Like [`on`](Self::on), with the effects in words.
     pub(super) fn described(&mut self, event: Event) -> Vec<String> {
         self.on(event).iter().filter_map(describe).collect()
     }
@@ -134,7 +134,7 @@ impl World {
         self.on(Event::Joined(session, online, report))
     }
 
-    /// An executor that takes triggers so long ahead opens a stream.
+    /// An executor that takes triggers up to `ahead_max` ahead opens a stream.
     pub(super) fn join_with(&mut self, id: i64, number: u64, ahead_max: Duration, report: Report) -> Vec<String> {
         let (session, online, stream) = executor(id, number);
         self.sessions.insert(session.executor, session.clone());
@@ -152,7 +152,7 @@ impl World {
         self.on(Event::Beat(ExecutorId::new(id), 0));
     }
 
-    /// It is then: what is due is released, and what may be sent is written.
+    /// Sets the time, releases the runs that are due, and writes the triggers that may be sent.
     pub(super) fn at(&mut self, seconds: f64) -> Vec<String> {
         self.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
         let mut done = self.described(Event::Wake);
@@ -171,7 +171,8 @@ impl World {
         done
     }
 
-    /// Writes what may be sent to an executor, if its stream has room. Answers what was written, and what follows.
+    /// Writes the triggers that may be sent to an executor, if its stream has room. Returns the written attempts, and
+    /// the effects that follow.
     pub(super) fn write_all(
         &mut self,
         executor: ExecutorId,
@@ -199,7 +200,7 @@ impl World {
         (written, effects)
     }
 
-    /// The same, in words.
+    /// Like [`write_all`](Self::write_all), in words.
     pub(super) fn write(&mut self, executor: ExecutorId, runs: &[RunId], has_room: bool) -> Vec<String> {
         let (written, effects) = self.write_all(executor, runs, has_room);
         let sent = (!written.is_empty()).then(|| format!("sent to {executor}: {}", pairs(&written)));
@@ -258,7 +259,7 @@ fn pairs(runs: &[(RunId, i32)]) -> String {
     ids(&runs.iter().map(|(run, _)| *run).collect::<Vec<_>>())
 }
 
-/// What an effect does to runs; nothing of what only counts, shows or forgets.
+/// What an effect does to runs, in words; `None` for an effect that only counts, shows or forgets.
 pub(super) fn describe(effect: &Effect) -> Option<String> {
     Some(match effect {
         Effect::Finish(end) => {
@@ -266,8 +267,8 @@ pub(super) fn describe(effect: &Effect) -> Option<String> {
             format!("end of {}/{}: {:?}", ids(&[end.run]), end.attempt, end.outcome)
         }
         Effect::RefuseResult(_, run, attempt) => format!("refused {}/{attempt}", ids(&[*run])),
-        Effect::JudgeDoubted(_, results) => {
-            format!("doubted {}", ids(&results.iter().map(|result| result.run).collect::<Vec<_>>()))
+        Effect::JudgeUnexpected(_, results) => {
+            format!("unexpected {}", ids(&results.iter().map(|result| result.run).collect::<Vec<_>>()))
         }
         Effect::JudgeForeign(_, results) => {
             format!("foreign {}", ids(&results.iter().map(|result| result.run).collect::<Vec<_>>()))

@@ -203,7 +203,7 @@ mod tests {
     async fn groups_give_roles_and_take_them() {
         let store = MemStore::new(Arc::new(|| NOW));
         let config = config(true, &["ops=admin", "dev=viewer", "lost=viewer:nowhere"]);
-        // Signs in with these groups: the roles afterwards.
+        // Signs in with these groups; returns the roles afterwards.
         let came = async |groups: &[&str]| {
             let id = resolve(&store, &config, &ann(groups), 7, NOW).await.unwrap().settle(&store).await.unwrap();
             store.account(id).await.unwrap().unwrap().grants

@@ -274,7 +274,7 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
 }
 
 /// The account name for an address: the address in lower case. Addresses outside ASCII are refused: some letters, such as the Kelvin sign,
-/// have a lower-case form in ASCII, by which one address would become another.
+/// have a lower-case form in ASCII, which would turn one address into another.
 fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     match email {
         None => Err(Refusal::NoEmail),

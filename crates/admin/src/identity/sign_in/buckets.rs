@@ -16,7 +16,7 @@ const KEY_NAME: &str = "sign_in_buckets";
 /// Number of buckets for unknown names and for addresses: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
-/// Distance from the buckets of addresses to those of arrivals: between them are those of accounts at known addresses.
+/// Distance between the buckets of addresses and those of arrivals; the buckets of accounts at known addresses lie in between.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// Number of buckets for one-time values. Two values that share one by chance count as the same: the user of the second must begin again.
 const ONCE_BUCKETS: u64 = 1 << 20;

@@ -70,7 +70,7 @@ pub async fn by_password(
     now: Timestamp,
 ) -> Result<SignIn, SignInError> {
     let account = store.account_by_name(name).await?;
-    // This is also queried for an unknown name, so that it takes as long.
+    // This is also queried for an unknown name, so that the answer takes as long as for a known one.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
     let is_known = match from {
         Some(address) => store.is_known_address(id, &network(address)).await?,
@@ -93,7 +93,7 @@ pub async fn by_password(
     let is_right = passwords.verify(password, kept).await?;
     match account.filter(|_| is_right) {
         Some(account) => {
-            // Only the last counter is reset: that of the account, or of the account at this known address. The address's still counts.
+            // Only the last counter is reset: that of the account, or of the account at this known address. The address's counter stays.
             if let Some((own, _)) = counts.last() {
                 store.forget_attempts(*own).await?;
             }

@@ -41,7 +41,7 @@ async fn ten_thousand_guesses_are_a_few() {
         }
     }
     assert_eq!((wrong, blocked), (ACCOUNT_ATTEMPTS, 10_000 - ACCOUNT_ATTEMPTS));
-    // The right one is no exception while it lasts, and one afterwards.
+    // The right password is blocked too while the window lasts, and works afterwards.
     let right = |at| by_password(&store, &passwords, ("ann", "correct horse"), None, at);
     assert!(matches!(right(START).await.unwrap(), SignIn::Blocked(_)));
     assert!(matches!(right(START + ATTEMPT_WINDOW).await.unwrap(), SignIn::Welcome(_)));

@@ -14,7 +14,7 @@ use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 
-use super::{Action, Application, ApplyError, PlannedJob, Work, doubles, located, position};
+use super::{Action, Application, ApplyError, PlannedJob, Work, duplicate_name_errors, located, position};
 use crate::definitions::{Compiled, Key};
 use crate::fires;
 use crate::jobs::checks::FoundCalendar;
@@ -158,7 +158,7 @@ fn plan_job(
         return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
     };
     spec.keep_run_instants(&record.spec, now);
-    spec.keep_seam(&record.spec);
+    spec.keep_mode_from(&record.spec);
     if spec == record.spec {
         return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));
     }
@@ -226,7 +226,7 @@ impl Comparison {
         let Self { node, namespace, ids, errors, .. } = self;
         let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
         let check = move || {
-            let mut found = doubles(&graph_specs);
+            let mut found = duplicate_name_errors(&graph_specs);
             let ordered = parents_first(graph_specs.clone());
             found.extend(neighbours.map(|neighbours| neighbours.check(&graph_specs, &ordered)).unwrap_or_default());
             found.extend(errors);
@@ -304,7 +304,7 @@ fn removal(mut record: JobRecord) -> (PlannedJob, Work) {
     (job, Work::Remove(Box::new(record)))
 }
 
-/// Copies of the definitions without the large parts that do not matter for which job follows from which.
+/// Copies of the definitions without their large parts, which do not affect the graph of jobs.
 fn graph_specs(specs: &mut [JobSpec]) -> Vec<JobSpec> {
     let family = |spec: &mut JobSpec| {
         let (params, description) = (spec.params.take(), std::mem::take(&mut spec.description));

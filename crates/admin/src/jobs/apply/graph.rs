@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 
 use crate::node::Node;
 
-/// The jobs by name as the save will leave them, and the edges whose child the list neither has nor removes.
+/// The jobs by name, as the save will leave them, and the edges to children that the list neither contains nor removes.
 pub(super) struct Neighbours {
     ids: HashMap<String, JobId>,
     edges: Vec<Edge>,

@@ -81,7 +81,7 @@ pub struct PlannedJob {
 pub struct ApplyPlan {
     namespace: NamespaceId,
     jobs: Vec<(PlannedJob, Work)>,
-    /// Names in an order in which parents come before those that follow from them.
+    /// The names of the jobs, parents before their children.
     order: Vec<String>,
 }
 
@@ -126,7 +126,7 @@ pub async fn try_out(
 }
 
 /// An error for each name that is in the list twice.
-fn doubles(specs: &[JobSpec]) -> Vec<FieldError> {
+fn duplicate_name_errors(specs: &[JobSpec]) -> Vec<FieldError> {
     let mut first: HashMap<&str, usize> = HashMap::new();
     let mut errors = Vec::new();
     for (index, spec) in specs.iter().enumerate() {

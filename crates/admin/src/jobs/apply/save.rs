@@ -218,7 +218,7 @@ impl Saving {
     }
 }
 
-/// Whether an edit can be saved in any order: it does not affect which job follows from which.
+/// Whether an edit can be saved in any order, because it changes no edge of the graph of jobs.
 fn is_free(work: &Work) -> bool {
     match work {
         Work::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),

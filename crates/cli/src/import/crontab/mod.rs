@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 use self::subject::subject;
 use super::found::{Entry, Found, labels};
 
-/// The host that the crontab is from, and the app of its jobs.
+/// Where a crontab is from, and the app of its jobs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Host<'a> {
+pub(super) struct CrontabSource<'a> {
     pub(super) app: &'a str,
     pub(super) zone: Option<&'a str>,
     pub(super) executor: Option<&'a str>,
@@ -39,8 +39,8 @@ struct Variables {
 ///
 /// # Errors
 /// A sentence, if the zone is not known.
-pub(super) fn read(text: &str, host: &Host<'_>) -> Result<Found, String> {
-    let mut found = Found::with_prefix(host.prefix);
+pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<Found, String> {
+    let mut found = Found::with_prefix(source.prefix);
     let mut variables = Variables::default();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -57,7 +57,7 @@ pub(super) fn read(text: &str, host: &Host<'_>) -> Result<Found, String> {
             }
             continue;
         }
-        read_line(line, index + 1, host, &variables, &mut found)?;
+        read_line(line, index + 1, source, &variables, &mut found)?;
     }
     Ok(found)
 }
@@ -72,7 +72,7 @@ struct Line<'a> {
 }
 
 impl<'a> Line<'a> {
-    /// Reads a line, or returns why it is left out, and the part of it by which the report names it.
+    /// Reads a line. The error is the reason why the line is left out, and the part of the line that the report shows.
     fn read(line: &'a str, has_user: bool) -> Result<Self, (String, &'a str)> {
         // A minus before the first field keeps a run out of the system's log.
         let is_field = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '@'));
@@ -123,27 +123,27 @@ fn is_time(word: &str) -> bool {
 fn read_line(
     text: &str,
     number: usize,
-    host: &Host<'_>,
+    source: &CrontabSource<'_>,
     variables: &Variables,
     found: &mut Found,
 ) -> Result<(), String> {
     let place = format!("line {number}");
     // A title is one line without tabs.
     let entry = |title: &str| Entry::new(place.clone(), title.split_whitespace().collect::<Vec<_>>().join(" "));
-    let line = match Line::read(text, host.has_user) {
+    let line = match Line::read(text, source.has_user) {
         Ok(line) => line,
         Err((why, part)) => {
             found.leave_out(entry(if part.is_empty() { text } else { part }), why);
             return Ok(());
         }
     };
-    let Some(zone) = variables.zone.as_deref().or(host.zone) else {
+    let Some(zone) = variables.zone.as_deref().or(source.zone) else {
         return Err(format!(
             "{place}: the crontab sets no CRON_TZ: add --time-zone with the zone of its host, such as --time-zone Europe/Berlin"
         ));
     };
     let (command, stdin) = split_input(line.command);
-    // Without the schedule: a job keeps its name when it is fired at other times.
+    // The identity leaves out the schedule, so that a job keeps its name when its schedule changes.
     let identity = format!("{} {}", line.user.as_deref().unwrap_or_default(), line.command);
     let name = found.names.make(&subject(&command), &[&identity, &format!("{identity} {}", line.cron)]);
     let mut entry = entry(&command);
@@ -151,7 +151,7 @@ fn read_line(
     let mut job = Map::new();
     for (field, value) in [
         ("name", json!(name)),
-        ("app", json!(host.app)),
+        ("app", json!(source.app)),
         ("handler", json!("shell")),
         ("description", json!("From a crontab.")),
         ("params", variables.params(&command, stdin)),
@@ -162,12 +162,12 @@ fn read_line(
     ] {
         job.insert(field.to_owned(), value);
     }
-    let sources = [("cron-user", line.user.as_deref()), ("cron-file", host.file), ("cron-host", host.executor)];
+    let sources = [("cron-user", line.user.as_deref()), ("cron-file", source.file), ("cron-host", source.executor)];
     let labels = labels(&sources.map(|(key, value)| (key, value.unwrap_or_default())));
     if !labels.is_empty() {
         job.insert("labels".to_owned(), Value::Object(labels));
     }
-    if let Some(executor) = host.executor {
+    if let Some(executor) = source.executor {
         job.insert("select".to_owned(), json!({"executors": [executor]}));
     }
     found.add(entry, job);

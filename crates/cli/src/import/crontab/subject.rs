@@ -24,7 +24,7 @@ struct Starter {
     valued: &'static [&'static str],
     /// How many arguments come before what is started.
     skipped: usize,
-    /// The options with what is started as their value.
+    /// The options whose value is what is started.
     inline: (&'static [&'static str], Inline),
     /// Whether it starts any program, and not only scripts.
     is_wrapper: bool,

@@ -1,8 +1,8 @@
-//! What becomes of lines.
+//! How the lines of a crontab are converted.
 
 use super::*;
 
-const HOST: Host<'_> = Host {
+const SOURCE: CrontabSource<'_> = CrontabSource {
     app: "backups",
     zone: Some("Europe/Berlin"),
     executor: None,
@@ -21,7 +21,7 @@ fn lines_become_jobs_that_mean_the_same() {
     let text = "# nightly\nSHELL=/bin/bash\nMAILTO=\"ops@example.com\"\nPATH = /usr/local/bin:/usr/bin\n\n\
         15 2 * * mon-fri  /usr/local/bin/backup.sh --full\n@daily cd /srv && ./report.py > /dev/null 2>&1\n\
         */5 * * * * /usr/bin/flock -n /tmp/x.lock /opt/sync.sh\n0 0 1 * * mail -s done ops%All is\\% well%bye\n";
-    let found = read(text, &HOST).unwrap();
+    let found = read(text, &SOURCE).unwrap();
     let backup = job(&found, "backup.sh");
     assert_eq!(backup["params"]["argv"], json!(["/bin/bash", "-c", "/usr/local/bin/backup.sh --full"]));
     assert_eq!(backup["params"]["env"], json!({"PATH": "/usr/local/bin:/usr/bin"}));
@@ -43,7 +43,7 @@ fn lines_become_jobs_that_mean_the_same() {
 #[test]
 fn a_system_crontab_names_users_and_zones_may_change_between_lines() {
     let text = "CRON_TZ=Asia/Shanghai\n17 *\t* * *\troot\tcd / && run-parts --report /etc/cron.hourly\nTZ=UTC\nCRON_TZ=Europe/Paris\n1 1 * * * www-data php /srv/x.php\n";
-    let found = read(text, &Host { has_user: true, zone: None, executor: Some("web1"), ..HOST }).unwrap();
+    let found = read(text, &CrontabSource { has_user: true, zone: None, executor: Some("web1"), ..SOURCE }).unwrap();
     let first = job(&found, "run-parts");
     assert_eq!(
         (&first["labels"]["cron-user"], &first["schedule"]["time_zone"]),
@@ -63,7 +63,7 @@ fn a_system_crontab_names_users_and_zones_may_change_between_lines() {
 #[test]
 fn what_cannot_be_taken_is_said_by_its_line() {
     let text = "@reboot /usr/bin/start\n61 * * * * x\n* * * * *\nnonsense\n1 2 3\n";
-    let found = read(text, &HOST).unwrap();
+    let found = read(text, &SOURCE).unwrap();
     assert!(found.entries.iter().all(|entry| entry.job.is_none()), "{found:?}");
     let report = found.text("x");
     for expected in [
@@ -75,28 +75,28 @@ fn what_cannot_be_taken_is_said_by_its_line() {
     ] {
         assert!(report.contains(expected), "{expected}: {report}");
     }
-    let unknown = read("1 1 * * * x", &Host { zone: None, ..HOST }).unwrap_err();
+    let unknown = read("1 1 * * * x", &CrontabSource { zone: None, ..SOURCE }).unwrap_err();
     assert!(unknown.contains("line 1") && unknown.contains("--time-zone"), "{unknown}");
 }
 
 #[test]
 fn read_again_it_is_the_same() {
     let text = "1 1 * * * a\n2 2 * * * a\n";
-    let first = read(text, &HOST).unwrap().yaml();
-    assert_eq!(first, read(text, &HOST).unwrap().yaml());
+    let first = read(text, &SOURCE).unwrap().yaml();
+    assert_eq!(first, read(text, &SOURCE).unwrap().yaml());
     // Neither a comment nor a line between the two changes the names and definitions.
-    let commented = read("# more\n1 1 * * * a\n3 3 * * * a\n2 2 * * * a\n", &HOST).unwrap();
-    for job in read(text, &HOST).unwrap().entries.iter().filter_map(|entry| entry.job.as_ref()) {
+    let commented = read("# more\n1 1 * * * a\n3 3 * * * a\n2 2 * * * a\n", &SOURCE).unwrap();
+    for job in read(text, &SOURCE).unwrap().entries.iter().filter_map(|entry| entry.job.as_ref()) {
         assert!(commented.entries.iter().any(|entry| entry.job.as_ref() == Some(job)), "{job} {}", commented.yaml());
     }
-    let same = read("1 1 * * * a\n1 1 * * * a\n1 1 * * * a\n", &HOST).unwrap();
+    let same = read("1 1 * * * a\n1 1 * * * a\n1 1 * * * a\n", &SOURCE).unwrap();
     assert_eq!(same.entries.iter().filter(|entry| entry.job.is_some()).count(), 3);
 }
 
 #[test]
 fn a_changed_schedule_keeps_the_name_of_its_job() {
     let names = |text: &str| -> Vec<String> {
-        read(text, &HOST).unwrap().entries.iter().map(|entry| entry.name().to_owned()).collect()
+        read(text, &SOURCE).unwrap().entries.iter().map(|entry| entry.name().to_owned()).collect()
     };
     let before = names("1 1 * * * a --x\n2 2 * * * a --y\n3 3 * * * a --z%in\n");
     assert_eq!(before[0], "a");
@@ -104,14 +104,14 @@ fn a_changed_schedule_keeps_the_name_of_its_job() {
     // The same command twice: the schedule distinguishes them.
     let twice = names("1 1 * * * a\n2 2 * * * a\n3 3 * * * a\n");
     assert_eq!(names("1 1 * * * a\n2 2 * * * a\n0 0 1 1 0 b\n3 3 * * * a\n")[3], twice[2]);
-    let prefixed = read("1 1 * * * a\n", &Host { prefix: "web1-", ..HOST }).unwrap();
+    let prefixed = read("1 1 * * * a\n", &CrontabSource { prefix: "web1-", ..SOURCE }).unwrap();
     assert_eq!(prefixed.entries[0].name(), "web1-a");
 }
 
 #[test]
 fn the_home_folder_is_the_folder_of_the_run_and_a_variable() {
     let text = "HOME=/srv/app\nSHELL=/bin/bash\nPATH=/opt/bin\nLOGNAME=root\n1 1 * * * a\n";
-    let found = read(text, &HOST).unwrap();
+    let found = read(text, &SOURCE).unwrap();
     let expected =
         json!({"argv": ["/bin/bash", "-c", "a"], "cwd": "/srv/app", "env": {"HOME": "/srv/app", "PATH": "/opt/bin"}});
     assert_eq!(job(&found, "a")["params"], expected);
@@ -126,14 +126,14 @@ fn input_ends_with_one_line_break() {
         ("a%", Value::Null),
         ("a", Value::Null),
     ] {
-        let found = read(&format!("1 1 * * * {command}\n"), &HOST).unwrap();
+        let found = read(&format!("1 1 * * * {command}\n"), &SOURCE).unwrap();
         assert_eq!(job(&found, "a")["params"]["stdin"], stdin, "{command}");
     }
 }
 
 #[test]
 fn lines_of_other_forms_are_taken_or_left_out_with_the_reason() {
-    let system = Host { has_user: true, ..HOST };
+    let system = CrontabSource { has_user: true, ..SOURCE };
     let text = "-*/10 * * * *\troot\t/opt/quiet\n* * * * * * root\tx\n0 0 2 * * 1-5 root y\n0 0 31 2 * root never\n";
     let found = read(text, &system).unwrap();
     assert_eq!(job(&found, "quiet")["schedule"]["cron"], "*/10 * * * *");
@@ -146,7 +146,7 @@ fn lines_of_other_forms_are_taken_or_left_out_with_the_reason() {
         assert!(report.contains(expected), "{expected}: {report}");
     }
     assert!(!report.contains('\t'), "{report}");
-    let six = read("0 0 2 * * 1 /opt/x\n61 * * * *\tx\ty\n", &HOST).unwrap().text("x");
+    let six = read("0 0 2 * * 1 /opt/x\n61 * * * *\tx\ty\n", &SOURCE).unwrap().text("x");
     for expected in ["left out: its command begins with \"1\"", "x y (line 2): left out"] {
         assert!(six.contains(expected), "{expected}: {six}");
     }

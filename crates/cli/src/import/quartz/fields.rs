@@ -121,7 +121,8 @@ impl Draft<'_> {
         self.set("description", if own.is_empty() { of_trigger } else { own });
     }
 
-    /// Sets the parameters. Without those that are not read, a run would do something else: such a job is not enabled.
+    /// Sets the parameters. If some cannot be read, the job is not enabled, because a run without them would do
+    /// something else.
     fn data(&mut self) {
         let mut params = Map::new();
         for (row, whose) in [(Some(self.source.job), "the job"), (self.source.trigger, "the trigger")] {
@@ -180,7 +181,7 @@ impl Draft<'_> {
         };
         if self.source.trigger.is_some() {
             let here = format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance");
-            // Quartz plans a simple trigger that fires late from that moment on.
+            // After a late fire of a simple trigger, Quartz plans the next fires from the moment of that fire.
             match is_simple && count != 0 && (matches!(instruction, 1..=3) || (instruction == 0 && count > 0)) {
                 true => self.of_trigger(
                     "misfire_instr",
@@ -193,7 +194,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Accounts for the columns that nothing else does.
+    /// Records the outcome for the columns that no other step has recorded.
     fn rest(&mut self, here: &str) {
         for row in [Some(self.source.job), self.source.trigger, self.source.timing].into_iter().flatten() {
             for (column, value) in row {

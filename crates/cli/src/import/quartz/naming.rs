@@ -7,7 +7,7 @@ use crate::import::dump::Row;
 use crate::import::found::{Found, labels};
 use crate::import::names::hash;
 
-/// The columns by which a trigger without a name of its own is known.
+/// The columns that identify a trigger without a name of its own.
 const TIMING: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];
 /// The lengths of the parts of a name that Quartz makes: a part of the group's hash, and a UUID.
 const RANDOM_LENS: [usize; 6] = [12, 8, 4, 4, 4, 12];
@@ -53,7 +53,7 @@ impl Naming {
             trigger if trigger == job => job.clone(),
             trigger => format!("{job}-{trigger}"),
         };
-        // A random name is another one when the application makes its trigger anew.
+        // A random name changes when the application creates its trigger anew.
         let trigger = if self.is_random { &self.timing } else { &self.trigger };
         let identity = [&self.scheduler, &self.group, job, &self.trigger_group, trigger].map(String::as_str);
         found.names.make(&format!("{place}{stem}"), &[&identity.join("\0")])
@@ -84,7 +84,7 @@ impl Naming {
     }
 }
 
-/// Whether Quartz made a trigger's name, as for one that the application gave none: `6da64b5bd2ee-` and a UUID.
+/// Whether Quartz made a trigger's name because the application gave none: `6da64b5bd2ee-` and a UUID.
 fn is_random(trigger: &str) -> bool {
     let parts: Vec<&str> = trigger.split('-').collect();
     parts.iter().map(|part| part.len()).eq(RANDOM_LENS)

@@ -81,7 +81,7 @@ impl<'a> Draft<'a> {
         Some(end.map_or(last, |end| end.min(last)))
     }
 
-    /// A trigger that fires no more is no job here: the server would refuse the whole file for it.
+    /// Refuses a trigger that fires no more, because the server would refuse the whole file for such a job.
     fn check_not_over(&self, timing: Timing<'_>, end: Option<Timestamp>) -> Result<(), String> {
         if self.trigger_text("trigger_state") == "COMPLETE" {
             return Err("is complete in Quartz: it has fired for the last time".to_owned());

@@ -1,4 +1,4 @@
-//! A `JobDataMap` as Java serializes it, where all of its keys and values are texts: any other object is not read.
+//! A `JobDataMap` as Java serializes it. It is read only if all of its keys and values are texts.
 
 use serde_json::{Map, Value};
 
@@ -63,8 +63,8 @@ impl<'a> Stream<'a> {
         Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    /// A text behind its length. Java writes characters beyond the first plane and NUL otherwise than UTF-8: these are not
-    /// read.
+    /// A text behind its length. Java encodes NUL and characters beyond the first plane differently from UTF-8: texts with
+    /// these are not read.
     fn text(&mut self) -> Option<&'a str> {
         let len = u16::from_be_bytes(self.take(2)?.try_into().ok()?);
         std::str::from_utf8(self.take(usize::from(len))?).ok()

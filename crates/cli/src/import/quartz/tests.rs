@@ -1,4 +1,4 @@
-//! What becomes of rows.
+//! How the rows of Quartz are converted.
 
 use serde_json::{Value, json};
 
@@ -208,7 +208,7 @@ fn a_trigger_without_a_name_of_its_own_is_named_after_its_job() {
     assert_eq!(names(&random[..1], &crons), ["report"]);
     let both = names(&random, &crons);
     assert!(both.iter().all(|name| name.starts_with("report-")) && both[0] != both[1], "{both:?}");
-    // Made anew by the application, with names in another order.
+    // The application has created the triggers anew, with random names in another order.
     assert_eq!(names(&random, &[crons[1], crons[0]]), both);
 }
 

@@ -1,6 +1,6 @@
 //! Zones as Java names them.
 
-/// Java's short ids (`ZoneId.SHORT_IDS`), which are no names of zones elsewhere, or not of the same ones.
+/// Java's short ids (`ZoneId.SHORT_IDS`), which elsewhere name no zone or another one.
 const SHORT_IDS: [(&str, &str); 28] = [
     ("ACT", "Australia/Darwin"),
     ("AET", "Australia/Sydney"),

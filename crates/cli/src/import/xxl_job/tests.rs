@@ -1,4 +1,4 @@
-//! What becomes of rows.
+//! How the rows of XXL-JOB are converted.
 
 use serde_json::{Value, json};
 

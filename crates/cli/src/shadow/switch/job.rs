@@ -11,7 +11,7 @@ use super::outcome::Runs;
 use crate::client::Client;
 use crate::shadow::jobs;
 
-/// A saved definition applies to all fires due at least this much later.
+/// A saved definition applies to all fires that are due at least this long after the save.
 pub(super) const HOLDS_AFTER: Duration = Duration::from_secs(1);
 /// How many calls of the API are in progress at once.
 pub(super) const CALL_COUNT: usize = 20;

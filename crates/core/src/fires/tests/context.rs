@@ -5,7 +5,7 @@ use crate::fires::{Context, ExecutorState, OtherRun, ServerState};
 use crate::homes::Switch;
 use crate::reason::{Detail, LimitDetail, LimitKind, WaitFor};
 
-/// The answer about a run with this around it, 90 s after it was due.
+/// The answer about a run with this context, 90 s after it was due.
 fn answer(run: &Run, context: &Context) -> (String, String) {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let rows = [run.clone()];
@@ -71,7 +71,7 @@ fn executors_that_take_nothing_are_named() {
             "执行器 l3 自 1970-01-01 00:02 UTC 起没有音讯，若一直如此，将在 1970-01-01 00:03 UTC 视为失联。",
         ),
     );
-    // Another wait has nothing to do with them, and a run ahead of its time or over is not held up by anything.
+    // The executors are not named for a run that waits for something else, is not due yet, or has ended.
     let limited = with_detail(pending.clone(), limit());
     for run in [&limited, &Run { due_at: secs(200), ..pending }, &done(1, secs(60))] {
         assert!(!answer(run, &both).0.contains("Executor"), "{}", answer(run, &both).0);

@@ -49,7 +49,7 @@ fn waits_from_half_a_second_are_reported() {
     assert_eq!(waited(500, 499, None), "(the server took it up 500 ms after it was due)");
     assert_eq!(waited(499, 500, None), "(waited 500 ms for an executor)");
     assert_eq!(waited(500, 600, None), "(waited 600 ms for an executor)");
-    // What it waited for shows which of the two lengths is meant, unless that one is too short to be it.
+    // The recorded wait decides which of the two lengths is named. If that length is too short, their sum is named.
     assert!(waited(900, 500, Some(WaitFor::Slot)).starts_with("(waited 500 ms "));
     assert!(
         waited(900, 499, Some(WaitFor::Slot)).starts_with("(waited 1 s "),
@@ -230,7 +230,7 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
     assert!(zh.contains("结果未知：执行超过时限 30 秒"), "{zh}");
 }
 
-/// It begins from when it was saved, and anew after an edit or a failure: no schedule has such instants.
+/// A pump begins when it is saved, and again after an edit or a failure: no schedule has such instants.
 #[test]
 fn a_pump_plans_the_instants_at_which_it_begins() {
     let pump = json!({"items": {"count": 2}, "groups": 1});

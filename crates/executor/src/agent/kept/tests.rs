@@ -52,7 +52,7 @@ fn reply(request: &ScriptRequest, language: &str, text: &str) -> ScriptReply {
     }
 }
 
-/// Of a run of [`TestRun`].
+/// The language of the script: the name of the handler that [`TestRun`] uses.
 fn language() -> String {
     "test".to_owned()
 }

@@ -23,7 +23,7 @@ fn sh(script: &str) -> Value {
     json!(["sh", "-c", script])
 }
 
-/// A select whose first output is `script`'s, and that has no rows from then on.
+/// A select program that runs `script` on its first call, and prints no rows on later calls.
 fn once(dir: &Path, script: &str) -> Value {
     sh(&format!("test -e {0}/selected && exit 0; cat > {0}/selected; {script}", dir.display()))
 }

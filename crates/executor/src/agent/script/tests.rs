@@ -59,7 +59,7 @@ fn with_text(mut params: ScriptParams) -> (ScriptParams, &'static str) {
     }
 }
 
-/// Runs it with the interpreter of this host; `None` where the host has none.
+/// Runs a script with this host's interpreter for the language; `None` if the host has none.
 async fn run(language: &str, params: Value) -> Option<TestOutcome> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let interpreter = find(&path, &[]).into_iter().find(|found| found.language.name == language)?;

@@ -170,7 +170,8 @@ fn is_alive(pid: &str) -> bool {
 async fn those_that_left_the_group_and_ignore_the_signal_are_gone_too() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
-    // One with a session of its own whose parent is gone, one that also cleaned its environment but has its parents.
+    // The first process has its own session, and its parent is gone. The second also has a clean environment, but its
+    // parents live.
     let text = format!(
         "trap '' TERM; (setsid sh -c 'echo $$ >> {0}; sleep 60' &); setsid env -i sh -c 'echo $$ >> {0}; exec sleep 60'",
         pids.display()

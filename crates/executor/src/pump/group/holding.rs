@@ -40,7 +40,7 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Held,
-    /// The server has asked for the item. Work left at this instant, if there is one, is aborted.
+    /// The server has asked for the item. At `abort_at`, if it is set, the remaining work is aborted.
     Releasing {
         abort_at: Option<std::time::Instant>,
     },

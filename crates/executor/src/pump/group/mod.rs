@@ -91,7 +91,7 @@ pub struct Fetched {
     /// Rows beyond the number that was asked for.
     pub surplus: usize,
     /// Rows of items that were not asked for, or are no longer held.
-    pub strangers: usize,
+    pub foreign: usize,
     /// Rows that are already in work, or were returned twice.
     pub in_work: usize,
     /// Rows that failed for good a short while ago.
@@ -103,7 +103,7 @@ pub struct Fetched {
 struct Fetch {
     /// The items asked for, with their epochs.
     asked: BTreeMap<String, i64>,
-    /// Rows that ended since the select began: it may have read them before that.
+    /// Rows whose execution ended after the select began: the select may have read them before.
     ended: BTreeSet<(String, String)>,
     is_aborting: bool,
 }
@@ -190,7 +190,7 @@ impl<R: Clone> Group<R> {
         Step::Wait(self.wake_at())
     }
 
-    /// Whether a select is due except for the wait before it.
+    /// Whether a select may start, apart from the wait before it.
     fn could_fetch(&self) -> bool {
         let executing = self.rows.executing();
         let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
@@ -226,7 +226,7 @@ impl<R: Clone> Group<R> {
         let Some(fetch) = self.fetch.take() else { return Fetched::default() };
         if fetch.is_aborting {
             self.release_finished_items();
-            return Fetched { strangers: rows.len(), ..Fetched::default() };
+            return Fetched { foreign: rows.len(), ..Fetched::default() };
         }
         let is_full = rows.len() >= self.limits.fetch;
         let mut found = Fetched { surplus: rows.len().saturating_sub(self.limits.fetch), ..Fetched::default() };
@@ -256,7 +256,8 @@ impl<R: Clone> Group<R> {
         self.rows.keep_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
-    /// Queues a row. Returns its item, unless the row is resting, or of an item that was not asked for or is not held.
+    /// Queues a row. Returns the row's item; `None` if the row is resting, or if the item was not asked for or is not
+    /// held.
     fn accept(
         &mut self,
         row: Row<R>,
@@ -267,7 +268,7 @@ impl<R: Clone> Group<R> {
         let epoch = fetch.asked.get(&row.item);
         let holding = self.items.get_mut(&row.item).filter(|holding| epoch == Some(&holding.epoch));
         let Some(holding) = holding.filter(|holding| holding.phase != Phase::Released) else {
-            found.strangers += 1;
+            found.foreign += 1;
             return None;
         };
         let place = (row.item.clone(), row.key.clone());
@@ -330,7 +331,7 @@ impl<R: Clone> Group<R> {
         for mut entry in ended.entries {
             let place = (ended.item.clone(), entry.key.clone());
             if how == Executed::Done {
-                self.rows.mend(&place);
+                self.rows.clear_failed(&place);
                 self.row_ended(place);
                 continue;
             }
@@ -340,7 +341,7 @@ impl<R: Clone> Group<R> {
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
-                    self.rows.rest(place.clone(), now, wait.max(self.limits.idle));
+                    self.rows.mark_failed(place.clone(), now, wait.max(self.limits.idle));
                 }
                 self.row_ended(place);
             } else {

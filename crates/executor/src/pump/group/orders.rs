@@ -14,8 +14,8 @@ impl<R: Clone> Group<R> {
     /// Takes an order, and returns whether it is new. A repeated or older one is only answered by a report.
     pub fn order(&mut self, order: PumpOrder, now: Instant) -> bool {
         let number = Some((order.term, order.number));
-        // An older order is answered too: a server whose clock stepped back learns from it which number to continue
-        // from.
+        // An older order is answered too: a server whose clock stepped back learns from the report which number to
+        // continue from.
         self.is_changed = true;
         if number < self.number && !mutant::on(Mutant::OlderOrderIsTaken) {
             return false;

@@ -12,12 +12,13 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// Number, items with epoch and release, yield.
+    /// The order's number, its items (each with its epoch and whether to release it), and whether the group is to
+    /// yield.
     Order(i64, Vec<(u8, i64, bool)>, bool),
     /// The select returns these rows: item and key.
     Rows(Vec<(u8, u8)>),
     SelectFails,
-    /// The execution at this place ends.
+    /// One of the executions ends. The number selects it, modulo their count.
     Ends(u8, Executed),
     Passes(u16),
     Stops,

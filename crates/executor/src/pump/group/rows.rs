@@ -52,17 +52,18 @@ pub(super) struct Ended<R> {
 #[derive(Debug)]
 pub(super) struct RowTracker<R> {
     next_number: u64,
-    /// By number, with the name of the item.
+    /// The queued rows by number, each with the name of its item.
     queue: BTreeMap<u64, (String, Entry<R>)>,
     /// The numbers of the queued rows of each item.
     by_item: BTreeMap<String, BTreeSet<u64>>,
-    /// Rows that are retried at that instant.
+    /// Failed rows, by the instant of their retry.
     waiting: BTreeMap<(Instant, u64), (String, Entry<R>)>,
     executions: BTreeMap<u64, Ended<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
     keys: BTreeSet<(String, String)>,
     resting: BTreeMap<(String, String), Instant>,
-    /// Rows that failed for good, and since then were neither executed nor missing in a complete select.
+    /// Rows that failed for good. A row is removed when it is executed after all, or when a complete select no longer
+    /// returns it.
     failed: BTreeSet<(String, String)>,
 }
 
@@ -195,7 +196,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Remembers a row that failed for good. A store that keeps returning it must not keep the group busy.
-    pub(super) fn rest(&mut self, place: (String, String), now: Instant, wait: Duration) {
+    pub(super) fn mark_failed(&mut self, place: (String, String), now: Instant, wait: Duration) {
         if self.failed.len() < RESTING_MAX {
             self.failed.insert(place.clone());
         }
@@ -220,7 +221,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Forgets that a row failed for good: it is done now.
-    pub(super) fn mend(&mut self, place: &(String, String)) {
+    pub(super) fn clear_failed(&mut self, place: &(String, String)) {
         self.failed.remove(place);
     }
 

@@ -23,7 +23,7 @@ fn limits() -> Limits {
     }
 }
 
-/// A group, and the instant at which it is.
+/// A group, and its current instant.
 pub(super) struct Bench {
     pub(super) group: Group<u32>,
     pub(super) now: Instant,
@@ -182,7 +182,7 @@ fn what_was_not_asked_for_is_dropped() {
     let mut rows = vec![("b", 1), ("c", 2), ("x", 3)];
     rows.extend((0..9).map(|key| ("a", key)));
     let found = bench.rows(&rows);
-    assert_eq!(found, Fetched { accepted: 7, surplus: 2, strangers: 3, ..Fetched::default() });
+    assert_eq!(found, Fetched { accepted: 7, surplus: 2, foreign: 3, ..Fetched::default() });
 }
 
 #[test]

@@ -9,7 +9,8 @@ use crate::mem::{MemStore, State};
 use crate::streams::LastStreams;
 use crate::{Adopt, LeaseToken, Result};
 
-/// A lease that has ended: its node, the epoch below which all have ended, and when.
+/// The leases of a node that have ended: the node, the epoch below which all have ended, and when the last of them
+/// ended.
 type Ended = (NodeId, i64, Timestamp);
 
 #[async_trait]
@@ -46,7 +47,8 @@ impl Adopt for MemStore {
 }
 
 impl State {
-    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all of the dead nodes.
+    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all epochs of the dead
+    /// nodes.
     fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<Ended> {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {

@@ -9,7 +9,8 @@ use crate::mem::State;
 use crate::settle;
 
 impl State {
-    /// Counts down the open shards of a shard's broadcast, and gives it a verdict if this was its last one.
+    /// Counts down the open shards of a shard's broadcast, and gives the broadcast its verdict if this was the last
+    /// shard.
     pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
             return;

@@ -15,12 +15,12 @@ impl Cancel for MemStore {
         let mut state = self.state();
         let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelAsked::NotFound) };
         if found.status.is_terminal() {
-            return Ok(CancelAsked::Over(found.status));
+            return Ok(CancelAsked::AlreadyEnded(found.status));
         }
         ask_to_cancel(found, request);
         let found = found.clone();
         state.cancels.insert(run);
-        Ok(CancelAsked::Noted(Box::new(found)))
+        Ok(CancelAsked::Requested(Box::new(found)))
     }
 
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, _now: Timestamp) -> Result<u64> {

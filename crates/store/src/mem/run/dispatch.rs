@@ -1,4 +1,4 @@
-//! Open runs on their way to an executor: woken, marked, running, expanded.
+//! Dispatch of open runs to executors: woken, marked, running, expanded.
 
 use async_trait::async_trait;
 use rondel_core::reason::Detail;
@@ -6,7 +6,7 @@ use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{InHand, NotedWait, WaitPlace};
+use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
 use crate::mem::{MemStore, State, size};
 use crate::settle::clean_name;
 use crate::{Dispatch, LeaseToken, Result};
@@ -28,7 +28,7 @@ impl Dispatch for MemStore {
         Ok(waiting)
     }
 
-    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+    async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>> {
         let mut state = self.state();
         let mut won = Vec::new();
         for hand in runs {
@@ -76,7 +76,7 @@ impl Dispatch for MemStore {
         Ok(u64::try_from(count).unwrap_or(u64::MAX))
     }
 
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+    async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()> {
         let mut state = self.state();
         for hand in runs {
             if let Some(run) = state.not_begun(token, hand.run, hand.attempt) {

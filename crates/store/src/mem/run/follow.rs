@@ -18,7 +18,8 @@ impl State {
         self.ended.push(ended);
     }
 
-    /// Releases and skips the children of ended runs, and counts the open children of the runs that await theirs.
+    /// Releases and skips the children of ended runs, and counts the open children of the runs that await their
+    /// children.
     pub(in crate::mem) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
         let ended = std::mem::take(&mut self.ended);
         let graph = Graph::new(self.parents.iter().copied());
@@ -47,7 +48,7 @@ impl State {
                     ends.released.push(run);
                 }
             }
-            plan.folds.into_iter().for_each(|fold| self.fold(&fold, ends, now));
+            plan.parent_updates.into_iter().for_each(|fold| self.fold(&fold, ends, now));
         }
     }
 
@@ -97,7 +98,7 @@ impl State {
         })
     }
 
-    /// Gives a job whose home does not exist any more the home of its run.
+    /// If a job's home does not exist any more, makes the node of its new run the home.
     fn take_home(&mut self, run: &Run) {
         if let Some(due) = self.due.get_mut(&run.job).filter(|due| due.home != run.node) {
             (due.home, due.term) = (NodeId::new(run.node.get()), due.term + 1);

@@ -1,4 +1,4 @@
-//! The node that counts for a limit that jobs share.
+//! The node that counts the runs of a limit that jobs share.
 
 use async_trait::async_trait;
 use rondel_core::NodeId;

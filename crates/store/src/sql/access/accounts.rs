@@ -250,7 +250,8 @@ impl Tx<'_> {
         Ok(admins)
     }
 
-    /// Whether another account that may do everything is left without this one, or this one is not such an account.
+    /// Whether this account can be spared: another account that may do everything is left, or this one is not such an
+    /// account.
     async fn is_dispensable(&mut self, id: AccountId) -> Result<bool> {
         Ok(self.admins().await? != [id])
     }

@@ -38,7 +38,8 @@ const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
     name: "delete_grants_of_tokens",
     text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
 };
-/// Deletes the sign-ins and links that began with a token; they are used without showing the token.
+/// Deletes the sign-ins and links that began with a token. They would work on without the token, because its secret is not needed to use
+/// them.
 pub(in crate::sql) const DELETE_BEGUN: [Statement; 4] = [
     Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
     Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
@@ -103,7 +104,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Names the first token of a series in its own row; the rows of an older server lack this.
+    /// Makes the row of the first token of a series name its series, which rows of an older server do not.
     pub(super) async fn begin_series(&mut self, first: TokenId) -> Result<()> {
         self.execute(Query::new(&BEGIN_SERIES).int(first.get())).await.map(drop)
     }
@@ -113,7 +114,7 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
 
-    /// Removes ended tokens from their lines: what they created then descends from the tokens that created them.
+    /// Removes ended tokens from their lines: a token that one of them created then descends from the creator of the removed token.
     pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
         let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;
@@ -135,7 +136,7 @@ impl Tx<'_> {
         self.family(own).await
     }
 
-    /// These tokens with their series, the tokens that those created, and so on. A series is read as a whole, so that its length does not
+    /// These tokens with their series, the tokens that these created, and so on. A series is read as a whole, so that its length does not
     /// add steps.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
         let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
@@ -152,7 +153,7 @@ impl Tx<'_> {
         Ok(family.into_iter().collect())
     }
 
-    /// All tokens of these series, locked. A rotation that held one of them while this call waited has added its successor, so the rows are
+    /// All tokens of these series, locked. While this call waits for a lock, a rotation that holds it may add a successor, so the rows are
     /// read until there are no new ones.
     async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();

@@ -6,12 +6,12 @@ use sqlx::any::AnyRow;
 
 use super::chunks;
 use crate::Result;
-use crate::alerts::{ExpectCheck, OpenExpects, PAGE_MAX, first_looks};
+use crate::alerts::{ExpectCheck, OpenRunExpectations, PAGE_MAX, first_looks};
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 
 pub(in crate::sql) const LIST_DUE_EXPECTS: Statement = Statement {
-    name: "list_due_expects",
+    name: "list_due_expectations",
     text: "SELECT job_id, kind, look_at_ms FROM job_expect WHERE namespace_id = ? AND look_at_ms <= ? \
            ORDER BY look_at_ms LIMIT ?",
 };
@@ -37,7 +37,7 @@ const SET_OPEN_LOOK: Statement =
     Statement { name: "set_open_look", text: "UPDATE alert_space SET open_look_at_ms = ? WHERE namespace_id = ?" };
 
 impl SqlStore {
-    pub(super) async fn read_due_expects(
+    pub(super) async fn read_due_expectations(
         &self,
         namespace: NamespaceId,
         now: Timestamp,
@@ -59,7 +59,7 @@ impl SqlStore {
         Ok(found)
     }
 
-    pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects> {
+    pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         let row = self.row(Query::new(&READ_OPEN_LOOK).int(namespace.get())).await?;
         let at = row.map(|row| Reader::new(&row, "alert_space").opt_at("open_look_at_ms")).transpose()?.flatten();
         let mut kinds = Vec::new();
@@ -69,7 +69,7 @@ impl SqlStore {
                 kinds.push(*kind);
             }
         }
-        Ok(OpenExpects { at, kinds })
+        Ok(OpenRunExpectations { at, kinds })
     }
 }
 

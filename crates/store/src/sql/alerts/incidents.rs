@@ -90,7 +90,7 @@ const FIND_OLD_SILENCES: Statement = Statement {
 const DELETE_SILENCES: Statement =
     Statement { name: "delete_silences", text: "DELETE FROM silence WHERE id {in_list}" };
 
-/// Number of rows that are read for each row of a filtered page, so that the page is filled although other rows lie between.
+/// Number of rows that are read for each row of a filtered page, so that the page is filled although rows that do not match lie between.
 const WITHIN_FACTOR: i64 = 10;
 
 impl SqlStore {

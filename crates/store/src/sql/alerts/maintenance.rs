@@ -21,7 +21,7 @@ macro_rules! select_maintenance {
     };
 }
 
-/// The windows that end last come first: those that the limit leaves out have ended.
+/// The windows that end last come first, so that the limit leaves out only windows that have ended.
 pub(in crate::sql) const LIST_ALL: Statement = Statement {
     name: "list_maintenance",
     text: select_maintenance!(

@@ -14,8 +14,8 @@ use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, Namespac
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::alerts::{
-    AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenExpects, PAGE_MAX,
-    RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
+    AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, OpenRunExpectations,
+    PAGE_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord, WatchedJob,
 };
 use crate::{Alerts, Result};
 
@@ -99,15 +99,15 @@ impl Alerts for SqlStore {
         self.read_due_incidents(namespace, now, limit).await
     }
 
-    async fn due_expects(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
-        self.read_due_expects(namespace, now, limit).await
+    async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
+        self.read_due_expectations(namespace, now, limit).await
     }
 
-    async fn expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
+    async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         self.read_expects_of(jobs).await
     }
 
-    async fn open_expects(&self, namespace: NamespaceId) -> Result<OpenExpects> {
+    async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         self.read_open_expects(namespace).await
     }
 

@@ -265,7 +265,7 @@ impl Tx<'_> {
             anchor: record.anchor,
             now,
             checked_at,
-            // Without rows, none can have been read too late.
+            // The clock is read only if there are rows, because it decides only which rows may have been sent.
             read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
             rows: &future,
             before,

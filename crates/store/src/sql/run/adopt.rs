@@ -20,7 +20,7 @@ const LOCK_DEAD: Statement = Statement {
 };
 const READ_NODE: Statement =
     Statement { name: "read_node", text: "SELECT id, prior_lease_until_ms, ended_at_ms FROM node WHERE id = ?" };
-/// The fence: a node that acts under the old epoch finds that it is no longer current.
+/// The fence: a node that acts under the old epoch finds that its epoch is no longer current.
 const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ? WHERE id = ? AND epoch = ?",
@@ -30,7 +30,7 @@ pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
     name: "find_orphan",
     text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
 };
-/// One statement for each status: the index has the status before the job. It is a walk of that index.
+/// There is one statement for each status, because the index has the status before the job; each is a walk along that index.
 pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
     name: "count_orphans",
     text: "SELECT job_id, COUNT(*) AS run_count FROM run WHERE node_id = ? \
@@ -133,7 +133,7 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all of the dead nodes.
+    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all epochs of the dead nodes.
     async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {

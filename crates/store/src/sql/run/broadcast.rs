@@ -34,7 +34,7 @@ pub(super) struct FireKey {
     pub(super) cause: i64,
 }
 
-/// A change of a broadcast's shards: `closed_count` of them have ended, or with 0, one that had ended has another verdict.
+/// A change of a broadcast's shards: `closed_count` of them have ended. 0 means that a shard that had ended before has another verdict now.
 pub(super) struct ShardCount {
     pub(super) key: FireKey,
     pub(super) closed_count: i32,
@@ -55,7 +55,7 @@ pub(super) struct Broadcast {
     pub(super) reason: Option<Reason>,
     message: Option<String>,
     pub(super) cancel_by: Option<String>,
-    /// Whether it awaits its children: its shards are folded already.
+    /// Whether its shards are folded already, and only the runs that follow from it keep it open.
     is_awaiting: bool,
     /// Whether a shard that had ended has another verdict now.
     is_corrected: bool,
@@ -121,7 +121,7 @@ impl Tx<'_> {
         Ok(broadcasts)
     }
 
-    /// Locks these broadcasts, with their shards counted down.
+    /// Locks these broadcasts, and returns them with their open shards counted down.
     async fn lock_broadcasts(&mut self, counts: &[(RunId, ShardCount)]) -> Result<Vec<Broadcast>> {
         let by_id: HashMap<RunId, &ShardCount> = counts.iter().map(|(id, count)| (*id, count)).collect();
         let mut broadcasts = Vec::with_capacity(counts.len());

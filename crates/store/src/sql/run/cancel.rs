@@ -89,10 +89,10 @@ impl Cancel for SqlStore {
             };
             let mut found = rows::run(&row)?;
             if found.status.is_terminal() {
-                return Ok(CancelAsked::Over(found.status));
+                return Ok(CancelAsked::AlreadyEnded(found.status));
             }
             tx.note_cancel(&mut found, (&*by, reason), now).await?;
-            Ok(CancelAsked::Noted(Box::new(found)))
+            Ok(CancelAsked::Requested(Box::new(found)))
         })
     }
 

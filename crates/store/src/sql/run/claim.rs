@@ -32,7 +32,7 @@ const READ_DENSE_INSTANTS: Statement = Statement {
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
-/// Finds a home that is not fenced: until then a node whose lease ran out may renew it.
+/// Finds a home that is not fenced: a node whose lease ran out may renew it until it is fenced.
 const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
@@ -258,7 +258,7 @@ impl Tx<'_> {
         Ok(unfenced)
     }
 
-    /// Jobs with open runs of another node that is fenced, which are not claimed: the adoption of these runs also moves the job.
+    /// Jobs with open runs of another, fenced node. They are not claimed, because the adoption of these runs also moves the job.
     async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
@@ -289,8 +289,8 @@ impl Tx<'_> {
         Ok(Some(lease_of_home(node, epoch, leases)))
     }
 
-    /// The lease that owns a new run of the job: that of its home, even if dead, since the run is adopted with the job's other open runs. A
-    /// job without a home gets `token`'s node.
+    /// The lease that owns a new run of the job: that of its home, even if the home is dead, since the run is then adopted with the job's
+    /// other open runs. A job without a home gets `token`'s node.
     async fn home_of(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
         let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(job.get())).await? else {
             // A deleted job has no home any more.

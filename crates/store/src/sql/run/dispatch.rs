@@ -1,4 +1,4 @@
-//! Open runs on their way to an executor: woken, marked, running, expanded.
+//! Dispatch of open runs to executors: woken, marked, running, expanded.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::run::BROADCAST;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
-use crate::ledger::{InHand, NotedWait, WaitPlace};
+use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
@@ -48,7 +48,7 @@ const UNMARK_RUNS: Statement = Statement {
     text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor = NULL, executor_id = NULL \
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
-/// A walk along the index: sorted by their ids, all would be read for each page.
+/// A walk along the index. In the order of ids, all pending runs would be read for each page.
 pub(in crate::sql) const READ_OWN_PENDING: Statement = Statement {
     name: "read_own_pending",
     text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
@@ -62,7 +62,8 @@ const SHELVE_RUNS: Statement = Statement {
            executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
            WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}",
 };
-/// Pending, or adopted as running without a start. A run that awaits its children is left out: it is `running`, but has ended itself.
+/// Locks runs that are pending, or were adopted as running without a start. A run that awaits its children is left out: it is `running`,
+/// but its own work has ended.
 const LOCK_OWN_NOT_BEGUN: Statement = Statement {
     name: "lock_own_not_begun",
     text: "SELECT id, attempt, marked_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
@@ -112,7 +113,7 @@ impl Dispatch for SqlStore {
         })
     }
 
-    async fn mark(&self, token: LeaseToken, runs: &[InHand]) -> Result<Vec<RunId>> {
+    async fn mark(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<Vec<RunId>> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
@@ -166,7 +167,7 @@ impl Dispatch for SqlStore {
         }
     }
 
-    async fn note_running(&self, token: LeaseToken, runs: &[InHand]) -> Result<()> {
+    async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()> {
         if runs.is_empty() {
             return Ok(());
         }
@@ -238,15 +239,16 @@ impl Tx<'_> {
         Ok(held)
     }
 
-    /// Locks those of `runs` that are own and in the same attempt, that the statement selects, and whose mark passes `may`.
+    /// Locks the own runs among `runs` that the statement selects. Returns those that are in the same attempt and for which `may` holds,
+    /// which gets whether a run is marked.
     async fn lock_own<'r>(
         &mut self,
         statement: &'static Statement,
         token: LeaseToken,
-        runs: &'r [InHand],
+        runs: &'r [RunAtExecutor],
         may: impl Fn(bool) -> bool,
-    ) -> Result<Vec<&'r InHand>> {
-        let by_id: HashMap<i64, &InHand> = runs.iter().map(|run| (run.run.get(), run)).collect();
+    ) -> Result<Vec<&'r RunAtExecutor>> {
+        let by_id: HashMap<i64, &RunAtExecutor> = runs.iter().map(|run| (run.run.get(), run)).collect();
         let mut ids: Vec<i64> = by_id.keys().copied().collect();
         ids.sort_unstable();
         let mut won = Vec::with_capacity(ids.len());
@@ -258,7 +260,7 @@ impl Tx<'_> {
         Ok(won)
     }
 
-    /// Writes the waits of those of these runs that the statement `lock` locks; all wait in one kind of place.
+    /// Writes the waits of the runs that the statement `lock` locks; all of them wait in the same kind of place.
     async fn note_waits(
         &mut self,
         token: LeaseToken,
@@ -283,7 +285,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn write_in_hand(&mut self, statement: &'static Statement, runs: &[&InHand]) -> Result<()> {
+    async fn write_in_hand(&mut self, statement: &'static Statement, runs: &[&RunAtExecutor]) -> Result<()> {
         for chunk in runs.chunks(CHUNK_MAX) {
             let query = Query::new(statement).rows(chunk, |query, run| {
                 let name = clean_name(&run.executor);

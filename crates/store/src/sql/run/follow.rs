@@ -67,11 +67,11 @@ pub(super) struct ReleasedRuns {
     pub(super) awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub(super) over: Vec<(JobId, RunId)>,
-    /// Those of them that failed.
+    /// The runs in `over` that failed.
     pub(super) failed: Vec<RunId>,
 }
 
-/// A child, and its home if that node does not exist any more; 0 if the job never had a home.
+/// A child. `lost_home` is its home if that node does not exist any more, or 0 if the job never had a home.
 struct Candidate {
     child: Child,
     lost_home: Option<NodeId>,
@@ -85,8 +85,8 @@ struct Roots {
 }
 
 impl Tx<'_> {
-    /// Releases and skips the children of runs that have just got their verdict, and counts the open children of those
-    /// that await theirs.
+    /// Releases and skips the children of runs that have just got their verdict, and counts the open children of the runs that await their
+    /// children.
     pub(super) async fn follow_runs(&mut self, finisher: Finisher<'_>, ended: &[EndedRun]) -> Result<ReleasedRuns> {
         let ended = self.with_fires(ended).await?;
         if ended.is_empty() {
@@ -107,8 +107,9 @@ impl Tx<'_> {
         let children: BTreeMap<JobId, Child> =
             candidates.iter().map(|(job, candidate)| (*job, candidate.child.clone())).collect();
         let plans: Vec<FirePlan> = facts.iter().map(|facts| facts.plan(&children, finisher.ids, now)).collect();
-        let (followers, folds): (Vec<_>, Vec<_>) = plans.into_iter().map(|plan| (plan.followers, plan.folds)).unzip();
-        let mut followed = self.write_folds(folds.concat(), now).await?;
+        let (followers, updates): (Vec<_>, Vec<_>) =
+            plans.into_iter().map(|plan| (plan.followers, plan.parent_updates)).unzip();
+        let mut followed = self.write_parent_updates(updates.concat(), now).await?;
         followed.released = self.insert_followers(followers.concat(), &children).await?;
         self.take_homes(finisher.token, &followed.released, &candidates).await?;
         Ok(followed)
@@ -282,9 +283,9 @@ impl Tx<'_> {
         Ok(candidates)
     }
 
-    async fn write_folds(&mut self, folds: Vec<ParentUpdate>, now: Timestamp) -> Result<ReleasedRuns> {
+    async fn write_parent_updates(&mut self, updates: Vec<ParentUpdate>, now: Timestamp) -> Result<ReleasedRuns> {
         let mut followed = ReleasedRuns::default();
-        for fold in &folds {
+        for fold in &updates {
             match fold.status.is_terminal() {
                 false if fold.is_new => followed.awaiting.push((fold.job, fold.run)),
                 false => {}
@@ -294,7 +295,7 @@ impl Tx<'_> {
                 }
             }
         }
-        for chunk in folds.chunks(CHUNK_MAX) {
+        for chunk in updates.chunks(CHUNK_MAX) {
             let query = Query::new(&FOLD_CHILDREN).rows(chunk, |query, fold| {
                 query
                     .int(fold.run.get())
@@ -354,7 +355,7 @@ impl Tx<'_> {
         Ok(passed)
     }
 
-    /// Gives a job whose home does not exist any more the home of its run.
+    /// If a job's home does not exist any more, makes the node of its new run the home.
     async fn take_homes(
         &mut self,
         token: LeaseToken,
@@ -365,7 +366,7 @@ impl Tx<'_> {
         let home = |job: JobId| Some((job, candidates.get(&job)?.lost_home?));
         let homes: Vec<(JobId, NodeId)> = jobs.into_iter().filter_map(home).collect();
         for chunk in homes.chunks(CHUNK_MAX) {
-            // Another node that took it meanwhile keeps it, and the run is that node's.
+            // Another node that took the job meanwhile remains its home; the run stays with the finishing node.
             let query = Query::new(&TAKE_HOMES)
                 .rows(chunk, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));
             self.execute(query).await?;

@@ -170,7 +170,7 @@ impl Move for SqlStore {
                 return Ok(0);
             }
             let locked = tx.lock_moving(&jobs, dead).await?;
-            // A run that the dead epoch commits late moves its job when it is adopted.
+            // If the dead epoch commits a run late, the job moves when that run is adopted.
             let busy: HashSet<i64> = tx.open_of_jobs(&locked, dead).await?.into_iter().map(|run| run.job).collect();
             let idle: Vec<i64> = locked.into_iter().filter(|job| !busy.contains(job)).collect();
             if idle.is_empty() {
@@ -320,7 +320,7 @@ impl Tx<'_> {
         Ok(going.into_iter().map(RunId::new).collect())
     }
 
-    /// Locks those of the named runs that were not sent, of the jobs in `joining`.
+    /// Locks the named runs of the jobs in `joining` that were not sent.
     async fn unsent_of(
         &mut self,
         token: LeaseToken,

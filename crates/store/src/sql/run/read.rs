@@ -161,7 +161,7 @@ pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// Those of these runs that have an earlier attempt that began, or may have begun.
+    /// The runs among these with an earlier attempt that began, or may have begun.
     pub(in crate::sql) async fn begun_before(&mut self, runs: &[RunId]) -> Result<Vec<RunId>> {
         let mut begun = Vec::new();
         for chunk in runs.chunks(CHUNK_MAX) {
@@ -344,7 +344,7 @@ impl SqlStore {
         rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
 
-    /// A broadcast has one shard per executor, few enough to be read together.
+    /// The shards of a broadcast are few enough to be read together.
     async fn read_shards_page(&self, namespace: NamespaceId, parent: RunId, query: &RunQuery) -> Result<Vec<Run>> {
         let Some(broadcast) = self.runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
         let all = Query::new(&LIST_SHARDS)
@@ -365,7 +365,7 @@ impl SqlStore {
     }
 }
 
-/// Adds as many statuses as exist, some of them several times: a statement has one list whose length varies.
+/// Adds as many arguments as there are statuses, by repeating some: a statement can have only one list whose length varies.
 fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
     let all = wanted.iter().cycle().take(RunStatus::ALL.len());

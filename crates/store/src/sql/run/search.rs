@@ -312,11 +312,11 @@ impl SqlStore {
             (Some(id), true) => (first.max(id.saturating_add(1)), end),
         };
         let mut range = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
-        let look_at = i64::from(search.look_at.max(1)) - 1;
+        let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
         let Some([down, up]) = walk.ends() else {
             let until = search.until.map_or(i64::MAX, Timestamp::as_millis);
-            let last = self.row(Query::new(&END_OF_JOB).int(walk.key()).int(until).int(look_at)).await?;
+            let last = self.row(Query::new(&END_OF_JOB).int(walk.key()).int(until).int(row_limit)).await?;
             if let Some(last) = last {
                 let mut columns = Reader::new(&last, "run");
                 range.fires_from = columns.int("fire_at_ms")?;
@@ -325,8 +325,8 @@ impl SqlStore {
             return Ok(range);
         };
         let last = match goes_up {
-            true => Query::new(up).int(walk.key()).int(ids.0 - 1).int(look_at),
-            false => Query::new(down).int(walk.key()).int(ids.1).int(look_at),
+            true => Query::new(up).int(walk.key()).int(ids.0 - 1).int(row_limit),
+            false => Query::new(down).int(walk.key()).int(ids.1).int(row_limit),
         };
         let Some(last) = self.row(last).await? else { return Ok(range) };
         let last = Reader::new(&last, "run").int("id")?;

@@ -1,5 +1,5 @@
 //! The body of the answer about a list of jobs. Each job is turned into text at once, since the values of a long list of large changes take
-//! several times as much memory.
+//! several times the memory of their text.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;

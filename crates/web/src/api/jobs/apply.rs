@@ -24,7 +24,7 @@ use super::find::find_app;
 use super::list_errors::{ListErrors, split};
 use crate::body::{is_json, parse, whole};
 use crate::call::{Admitted, Call, quoted};
-use crate::holdings::Place;
+use crate::holdings::HeavyWork;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
 use crate::openapi::{BodyForm, Doc, HandlerInputs, Input, Listed, schema_of};
 use crate::parameter::Parameter;
@@ -87,7 +87,7 @@ impl FromRequest<Web> for Documents {
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
-        let place = caller.map(|caller| shares::place(web, Place::Apply, caller)).transpose()?;
+        let place = caller.map(|caller| shares::place(web, HeavyWork::Apply, caller)).transpose()?;
         let bytes = whole(request, APPLY_LEN_MAX).await?;
         // Waits for room in memory: the definitions of a list take several times as much of it as their text.
         let room = match caller {
@@ -153,7 +153,7 @@ impl Documents {
         Ok(Self { specs, nodes, ..Self::default() })
     }
 
-    /// The refusal for errors that only the whole list or the database shows.
+    /// The refusal for errors that appear only when the list is checked as a whole or against the database.
     fn refuse_all(&self, complaints: Vec<Complaint>) -> Problem {
         let mut errors = ListErrors::default();
         complaints.into_iter().for_each(|complaint| errors.add_located(complaint));

@@ -14,7 +14,7 @@ use crate::api::runs::trigger_of;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::Call;
 use crate::job_bulk::{
-    BULK_JOB_COUNT_MAX, JobAction, JobDeed, JobProblem, JobsDone, perform, select_matching, select_named,
+    BULK_JOB_COUNT_MAX, BulkJobAction, JobAction, JobProblem, JobsDone, perform, select_matching, select_named,
 };
 use crate::openapi::Doc;
 use crate::problem::Problem;
@@ -36,7 +36,7 @@ pub(super) struct BulkJobs {
     /// For `label` a key and a value, `team=pay`; for `unlabel` the key.
     #[serde(default)]
     label: Option<String>,
-    /// Whether the jobs are counted only.
+    /// Whether to count the jobs without changing them.
     #[serde(default)]
     dry_run: bool,
     /// How many jobs a dry run found: where there are more now, nothing is done.
@@ -81,7 +81,7 @@ pub(super) fn routes() -> Routes {
 
 async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Result<Response, Problem> {
     let body = body.read()?;
-    let deed = JobDeed::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of(&headers))?;
+    let bulk = BulkJobAction::new(body.action, body.label.as_deref().unwrap_or_default(), trigger_of(&headers))?;
     let chosen = match (&body.names, &body.q) {
         (Some(names), None) if names.len() > BULK_JOB_COUNT_MAX => {
             return Err(refuse_value("/names", format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len())));
@@ -97,7 +97,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
     }
     let done = match body.dry_run {
         true => JobsDone { changed: chosen.names, ..JobsDone::default() },
-        false => perform(&call, &deed, &chosen.names).await,
+        false => perform(&call, &bulk, &chosen.names).await,
     };
     let JobsDone { changed: jobs, unchanged, runs, problems } = done;
     json(StatusCode::OK, &BulkJobsJson { matched, has_more: chosen.has_more, jobs, unchanged, runs, problems })

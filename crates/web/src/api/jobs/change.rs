@@ -15,7 +15,7 @@ use crate::problem::{Code, Problem};
 /// The codes with which a change of a definition can be refused, apart from those of its body.
 pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
-/// How often a change is tried that conflicts with others, if the caller gave no version.
+/// How often a change that conflicts with others is tried if the caller gave no version.
 pub(super) const TRY_COUNT: usize = 4;
 
 /// Saves the result of `edit` on the newest definition, and answers with the job.
@@ -30,8 +30,9 @@ pub(super) async fn change(
     answer(call, StatusCode::OK, &saved, None).await
 }
 
-/// Reads the job, applies `edit`, checks and saves the result. If another change was faster it tries again, unless the caller gave a
-/// version: what is saved was checked against the very version that it replaces. If `edit` returns no definition, the job is left as it is.
+/// Reads the job, applies `edit`, checks the result, and saves it in place of the version that was read. After a conflict it tries again,
+/// unless the caller gave a version, so the result is always checked against the version that it replaces. If `edit` returns no definition,
+/// the job stays as it is.
 pub(super) async fn edited<Q>(
     call: &Call<Q>,
     name: &str,

@@ -59,8 +59,8 @@ async fn delete(
     json(StatusCode::OK, &DeletedJson { queued: runs.into() })
 }
 
-/// Deletes a job in the version for which the caller's right was checked. If another change was faster it tries again, unless the caller
-/// gave a version.
+/// Deletes a job, provided that it still has the version for which the caller's right was checked. After a conflict with another change it
+/// tries again, unless the caller gave a version.
 pub(crate) async fn remove<Q>(
     call: &Call<Q>,
     name: &str,

@@ -17,7 +17,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 
 use super::find::{find, find_app};
 use crate::call::Call;
-use crate::holdings::Place;
+use crate::holdings::HeavyWork;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -104,7 +104,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
-        _place: shares::place(&call.web, Place::Export, call.caller.key())?,
+        _place: shares::place(&call.web, HeavyWork::Export, call.caller.key())?,
         caller: Recheck::new(call.caller.clone()),
         namespace: call.namespace.id,
         app,
@@ -116,7 +116,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     };
     // The first page is read before the answer begins, so that a failure of the database is answered as a problem.
     let first = exporter.page().await?;
-    // Compression polls once more after the end.
+    // The stream is fused, since compression polls it once more after its end.
     Ok(answer(form, Body::from_stream(stream(exporter, first).fuse())))
 }
 
@@ -131,7 +131,7 @@ fn answer(form: Form, body: Body) -> Response {
 }
 
 impl Form {
-    /// The end of an incomplete export: a comment in YAML, in JSON an object that no list contains.
+    /// The end of an incomplete export: a comment in YAML, in JSON an object that is no item of the list.
     fn broken_off(self, problem: &Problem) -> Bytes {
         let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
         match self {
@@ -213,7 +213,7 @@ impl Exporter {
     }
 }
 
-/// How many jobs to read after a page of `count` jobs with `len` bytes: as many of that length as fit into a page.
+/// How many jobs to read after a page of `count` jobs with `len` bytes: enough for a page if the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = PAGE_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(PAGE).clamp(1, PAGE)

@@ -8,7 +8,7 @@ use crate::problem::{Code, Problem};
 
 /// The job with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
-    // Invalid names are not looked up: no text of the caller's reaches the database unchecked.
+    // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
     let record = found.ok_or_else(|| missing(call, wanted))?;

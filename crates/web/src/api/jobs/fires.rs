@@ -37,7 +37,7 @@ const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
 /// Few, since each version may have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
-/// Bound for the versions that are read to find those before a given one: many may have been saved at the same instant.
+/// Bound for the number of versions read to find those before a given one, since many may have been saved at the same instant.
 const SAME_INSTANT_MAX: usize = 1_000;
 
 /// The range of a list of fires.
@@ -328,8 +328,8 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// The newest `count` versions before the version `before`, the newest first. The store returns the versions saved up to `to`, among them
-/// some that are not before `before`; if too few are left, more are read.
+/// The newest `count` versions before the version `before`, the newest first. The store returns the versions saved up to `to`; some
+/// of them may not be before `before`, so more are read if too few are left.
 async fn older<Q>(
     call: &Call<Q>,
     job: JobId,

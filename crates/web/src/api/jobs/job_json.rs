@@ -44,7 +44,7 @@ pub(super) struct JobJson<'a> {
     /// Of the answer to a pause: what became of its open runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     queued: Option<QueuedJson>,
-    /// What its author should know although it was saved.
+    /// Warnings about the job, which was saved.
     #[serde(skip_serializing_if = "Option::is_none")]
     warnings: Option<Vec<String>>,
 }

@@ -22,7 +22,7 @@ impl ListErrors {
         self.count == 0
     }
 
-    /// Adds the errors of one item. It has `count` of them, of which `complaints` may hold only some.
+    /// Adds the errors of one item: `count` in all, of which `complaints` may hold only some.
     pub(super) fn add(&mut self, index: usize, complaints: Vec<Complaint>, count: usize) {
         self.count += count;
         for complaint in complaints {

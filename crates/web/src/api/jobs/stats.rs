@@ -85,8 +85,8 @@ async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Resul
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
 }
 
-/// The instant from which on all of a job's counts belong to apps that the caller sees. Counts are kept by job and not by app, so those of
-/// an hour in which the job moved belong to the app that it left.
+/// The instant from which on all of a job's counts belong to apps that the caller sees. Counts are kept by job and not by app, so the
+/// counts of the hour in which the job moved to another app belong to the app that it left.
 pub(crate) async fn seen_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -97,7 +97,7 @@ pub(crate) async fn seen_from<Q>(
         return Ok(from);
     }
     let end = to;
-    // When the version after the one at hand was saved: versions are read from the newest to the oldest.
+    // When the next newer version was saved; versions are read from the newest to the oldest.
     let mut next_began_at = None;
     loop {
         let found = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
@@ -112,7 +112,7 @@ pub(crate) async fn seen_from<Q>(
         match found.last() {
             _ if is_all => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
-            // Counts under definitions that cannot be read are not shown.
+            // A full page of versions was saved at one instant, so earlier versions cannot be read; their counts are not shown.
             _ => return Ok(next_began_at.map_or(end, next_hour).max(from)),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::{try_join, try_join3, try_join5};
 use rondel_core::access::Permission;
-use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, Unoffered};
+use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, WithoutExecutor};
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
@@ -203,13 +203,13 @@ fn unserved(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
 }
 
 /// The jobs among these that still have no executor.
-fn unoffered<Q>(call: &Call<Q>, unserved: &[&JobTrouble], jobs: &Jobs) -> Vec<Unoffered> {
+fn unoffered<Q>(call: &Call<Q>, unserved: &[&JobTrouble], jobs: &Jobs) -> Vec<WithoutExecutor> {
     let online = call.engine().online_executors();
     let fact = |trouble: &&JobTrouble| {
         let job = jobs.0.get(&trouble.job)?;
         let offers = online.iter().any(|one| one.app == job.app && one.has_handler(&job.spec.handler));
         let (job, handler) = (job.spec.name.clone(), job.spec.handler.clone());
-        (!offers).then_some(Unoffered { job, handler, count: trouble.count })
+        (!offers).then_some(WithoutExecutor { job, handler, count: trouble.count })
     };
     unserved.iter().filter_map(fact).collect()
 }

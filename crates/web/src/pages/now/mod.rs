@@ -21,7 +21,7 @@ use super::outcome_bars::OutcomeChart;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::DEFAULT_NAMESPACE;
-use crate::overview::lanes::{self, Ask, By};
+use crate::overview::lanes::{self, By, TimelineRequest};
 use crate::overview::series::{self, Span};
 use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
@@ -81,12 +81,19 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
-    let ask = Ask { by: By::Job, from: scale.from, to: scale.to, app: None, contains: None, lane_count: LANE_COUNT };
+    let request = TimelineRequest {
+        by: By::Job,
+        from: scale.from,
+        to: scale.to,
+        app: None,
+        contains: None,
+        lane_count: LANE_COUNT,
+    };
     // Four reads that are independent of each other, except that two share `trouble`.
     let trouble = Trouble::default();
     let known = facts::read(&page.call, &trouble, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
-    let lanes = lanes::timeline(&page.call, &ask, &trouble);
+    let lanes = lanes::timeline(&page.call, &request, &trouble);
     let (known, buckets, timeline, alert_count) =
         try_join4(known, buckets, lanes, alerts::open_count(&page.call)).await?;
     let whole = Span { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };

@@ -55,7 +55,7 @@ fn a_limit_that_nothing_uses_is_forgotten() {
     assert!(limits.limits.is_empty());
 }
 
-/// A run counts once, however often it is looked at, and a broadcast by its shards.
+/// A run counts once, even if it is looked at several times. A broadcast counts by its shards.
 #[test]
 fn who_counts_already_is_not_held_back_by_itself() {
     let mut limits = Limits::default();
@@ -82,7 +82,7 @@ fn only_a_limit_with_a_key_is_shared() {
     }
 }
 
-/// A node that has lost its lease keeps the counts of what executors have, and asks anew who counts.
+/// A node that has lost its lease keeps the counts of runs that executors have, and asks again for the homes of limits.
 #[test]
 fn what_is_not_kept_does_not_count() {
     let kept: Run = of_key(1).run;

@@ -16,14 +16,14 @@ struct Gated {
 
 impl Gated {
     fn enter(&mut self, ready: Ready) -> bool {
-        matches!(self.gates.enter(ready, &mut self.runs), Entry::Passed(_))
+        matches!(self.gates.enter(ready, &mut self.runs), GateDecision::Passed(_))
     }
 
     fn enter_at(&mut self, ready: Ready, executor: i64) -> bool {
-        matches!(self.gates.enter_at(ready, ExecutorId::new(executor), &mut self.runs), Entry::Passed(_))
+        matches!(self.gates.enter_at(ready, ExecutorId::new(executor), &mut self.runs), GateDecision::Passed(_))
     }
 
-    /// Who may pass once this run has left.
+    /// The runs that may pass once this run has left.
     fn leave(&mut self, second: i64) -> Vec<i64> {
         let passed = self.gates.leave(RunId::new(second * 1_000), &mut self.runs);
         passed.iter().map(|(run, _)| run.get() / 1_000).collect()
@@ -48,7 +48,7 @@ fn who_has_the_place_at_an_executor_passes_there() {
     assert_eq!([would(1, 7), would(1, 8), would(2, 7), would(2, 8), would(3, 9)], [true, false, false, true, true]);
 }
 
-/// Whether a run that is due later would pass now: not behind one that is open or waits, and not where executors have gates.
+/// A run that is not due yet would pass now only if its gate has room and no queue, and executors have no gates of their own.
 #[test]
 fn no_run_passes_ahead_of_its_instant_where_others_wait() {
     let mut gated = Gated::default();
@@ -63,7 +63,7 @@ fn no_run_passes_ahead_of_its_instant_where_others_wait() {
     assert!(!would(&gated, &ready(4, &two)), "both places are taken again");
 }
 
-/// A run that was edited to another scope gives up its place at the gate that it is not at any more.
+/// A run whose job was edited to another scope gives up its place at its earlier gate.
 #[test]
 fn a_place_at_another_gate_is_elsewhere() {
     let mut gated = Gated::default();
@@ -74,7 +74,7 @@ fn a_place_at_another_gate_is_elsewhere() {
     assert!(gated.gates.is_elsewhere(&serial(1)) && gated.gates.is_elsewhere(&on_each(1)));
 }
 
-/// Whether a run that was here before is covered depends on whether any later one is here.
+/// A run that was here before is covered only if any later run is here.
 #[test]
 fn a_run_that_comes_again_is_covered_by_any_later_one() {
     let cover = definition(&json!({"overlap": {"policy": "cover"}}));
@@ -89,7 +89,7 @@ fn a_run_that_comes_again_is_covered_by_any_later_one() {
         (again.run.status, again.run.attempt) = (RunStatus::Waiting, 2);
         gated.gates.restore(&again);
         let entry = gated.gates.enter(again, &mut gated.runs);
-        assert_eq!(matches!(entry, Entry::Covered(_)), expected, "{open:?}: {entry:?}");
+        assert_eq!(matches!(entry, GateDecision::Covered(_)), expected, "{open:?}: {entry:?}");
     }
 }
 
@@ -115,7 +115,7 @@ fn an_adopted_run_has_its_place_at_its_executor() {
     assert!(gated.enter(serial(4)), "its job has no gate there");
 }
 
-/// Only the shards of a fire share its place, and not the runs that another run has caused.
+/// Only the shards of a fire share its place; runs that another run has caused do not.
 #[test]
 fn runs_of_one_parent_that_are_no_shards_have_places_of_their_own() {
     let mut gated = Gated::default();
@@ -127,11 +127,11 @@ fn runs_of_one_parent_that_are_no_shards_have_places_of_their_own() {
     assert!(gated.enter(child(1)) && !gated.enter(child(2)));
 }
 
-/// A run that had its place at an executor gives it up with that executor, and one at its job's gate keeps it.
+/// A run that leaves its executor gives up a place at the executor's gate, and keeps a place at its job's gate.
 #[test]
 fn only_a_place_at_an_executor_is_left_with_it() {
     let mut gated = Gated::default();
-    assert!(gated.enter_at(on_each(1), 7) && !gated.enter_at(on_each(2), 7) && !gated.gates.seats.is_empty());
+    assert!(gated.enter_at(on_each(1), 7) && !gated.enter_at(on_each(2), 7) && !gated.gates.entries.is_empty());
     let passed = gated.gates.leave_executor(RunId::new(1_000), &mut gated.runs);
     assert_eq!(passed, [(RunId::new(2_000), Some(ExecutorId::new(7)))]);
     let mut gated = Gated::default();
@@ -139,7 +139,7 @@ fn only_a_place_at_an_executor_is_left_with_it() {
     assert_eq!(gated.gates.leave_executor(RunId::new(1_000), &mut gated.runs), []);
 }
 
-/// A queued run whose timer is set anew expires by the new one.
+/// A run that is queued again expires by the new start of its queue time.
 #[test]
 fn what_waits_for_its_turn_expires_at_the_end_of_its_queue_time() {
     let mut gated = Gated::default();
@@ -167,7 +167,7 @@ fn what_was_open_has_a_place_after_an_adoption() {
         gated.gates.restore(&open);
         assert_eq!(!gated.enter(serial(2)), has_place, "{status} {attempt}");
     }
-    // A run that has its place keeps it, whatever is restored or reserved again.
+    // A run that has a place keeps it, even if it is restored, reserved or held again.
     let mut gated = Gated::default();
     let mut open = serial(1);
     open.run.status = RunStatus::Running;
@@ -177,7 +177,7 @@ fn what_was_open_has_a_place_after_an_adoption() {
     gated.gates.hold_at(&open, ExecutorId::new(7));
     assert_eq!(gated.leave(1), [2]);
     assert_eq!(gated.leave(2), NONE_PASSES);
-    assert!(gated.gates.seats.is_empty() && gated.gates.gates.is_empty());
+    assert!(gated.gates.entries.is_empty() && gated.gates.gates.is_empty());
 }
 
 #[test]

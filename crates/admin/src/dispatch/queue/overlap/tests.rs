@@ -22,13 +22,13 @@ fn seconds(runs: &[RunId]) -> Vec<i64> {
     runs.iter().map(|run| run.get() / 1_000).collect()
 }
 
-fn outcome(entry: Entry) -> String {
+fn outcome(entry: GateDecision) -> String {
     match entry {
-        Entry::Passed(_) => "passed".to_owned(),
-        Entry::Queued => "queued".to_owned(),
-        Entry::Discarded(_) => "discarded".to_owned(),
-        Entry::Covered(_) => "covered".to_owned(),
-        Entry::Covers { open, waiting } => {
+        GateDecision::Passed(_) => "passed".to_owned(),
+        GateDecision::Queued => "queued".to_owned(),
+        GateDecision::Discarded(_) => "discarded".to_owned(),
+        GateDecision::Covered(_) => "covered".to_owned(),
+        GateDecision::Covers { open, waiting } => {
             let waiting: Vec<RunId> = waiting.iter().map(|ready| ready.run.id).collect();
             format!("covers {:?} and {:?}", seconds(&open), seconds(&waiting))
         }
@@ -57,7 +57,7 @@ impl std::ops::DerefMut for Gated {
 }
 
 impl Gated {
-    /// Starts those whose turn has come.
+    /// Starts the runs whose turn has come.
     fn started(&mut self, passed: Vec<Admitted>) -> Vec<Admitted> {
         for (run, _) in &passed {
             let open = self.runs.take(*run).expect("a run whose turn has come is here");
@@ -76,7 +76,7 @@ impl Gated {
         self.started(passed)
     }
 
-    /// How many waited for their turn, which are dropped.
+    /// Drops the queued runs, and returns how many there were.
     fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) -> usize {
         self.gates.retain(is_kept);
         self.runs.drain_waiting().len()
@@ -113,7 +113,7 @@ fn serial_runs_wait_in_the_order_of_their_instants() {
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0], "a run leaves once");
     assert_eq!(leave(&mut gates, 2), [3]);
     assert_eq!(leave(&mut gates, 3), [] as [i64; 0]);
-    assert_eq!((gates.gates.gates.len(), gates.seats.len()), (0, 0));
+    assert_eq!((gates.gates.gates.len(), gates.entries.len()), (0, 0));
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn a_retry_keeps_its_place() {
     assert_eq!(enter(&mut gates, ready(3, &serial)), "queued");
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(leave(&mut gates, 1), [2]);
-    // Cancelled while it waits: the next one need not wait any more.
+    // Run 2 is cancelled while it waits for its next attempt: the next run need not wait any more.
     assert_eq!(again(&mut gates, 2), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 2), [3]);
 }
@@ -172,7 +172,7 @@ fn after_a_restart_the_order_is_as_before() {
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(leave(&mut gates, 1), [3]);
 
-    // Three of one job may have been sent: nothing passes until that is known. Only the second was.
+    // Three runs of one job may have been sent, and none passes until that is known. Only the second was sent.
     let mut gates = Gated::default();
     (1..4).for_each(|second| gates.restore(&restored(second, RunStatus::Running, 1, &serial)));
     assert_eq!(enter(&mut gates, ready(4, &serial)), "queued");
@@ -216,7 +216,7 @@ fn a_later_run_covers_the_open_one_and_those_that_wait() {
     assert_eq!(enter(&mut gates, ready(3, &cover)), "covers [1] and [2]");
     assert_eq!(leave(&mut gates, 2), [] as [i64; 0], "the covered one had no place");
     assert_eq!(leave(&mut gates, 1), [3], "its verdict makes room");
-    // One that waits for another attempt is covered as well.
+    // A run that waits for another attempt is covered as well.
     assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(4, &cover)), "covers [3] and []");
     assert_eq!(leave(&mut gates, 3), [4]);
@@ -260,7 +260,7 @@ fn on_each_executor_a_gate_of_its_own() {
     let (mut gates, two) = (Gated::default(), on_each("allow", 2));
     let entries: Vec<_> = (1..4).map(|second| enter_at(&mut gates, ready(second, &two), 7)).collect();
     assert_eq!(entries, ["passed", "passed", "queued"]);
-    // A retry is routed anew: it holds nothing.
+    // A retry is routed again, so it holds no place at the executor.
     assert_eq!(again(&mut gates, 1), [3]);
 }
 
@@ -317,7 +317,7 @@ fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
         gates.restore(&shard);
     }
     let [first, second] = later;
-    // None of them was.
+    // None of the four shards was sent.
     for second in [20, 21, 10, 11] {
         assert_eq!(again(&mut gates, second), [] as [i64; 0]);
     }
@@ -332,7 +332,7 @@ fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
     assert_eq!(enter(&mut gates, ready(30, &definition)), "queued", "a shard waits for another attempt");
     assert_eq!(leave(&mut gates, 20), [30]);
     assert_eq!(leave(&mut gates, 30), [] as [i64; 0]);
-    assert_eq!((gates.gates.gates.len(), gates.seats.len()), (0, 0));
+    assert_eq!((gates.gates.gates.len(), gates.entries.len()), (0, 0));
 }
 
 /// The shards of a broadcast that comes after the one of [`broadcast`].
@@ -362,13 +362,13 @@ fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
     }
     assert_eq!(enter(&mut gates, second), "queued", "an executor may hold a shard of its broadcast");
     assert_eq!(enter(&mut gates, two), "queued");
-    // Of the later one none is: the first has an executor, which has not begun the other shard yet.
+    // No executor has a shard of the later broadcast. One has a shard of the first, whose other shard passes.
     assert_eq!(again(&mut gates, 20), [11]);
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 11), [21]);
     assert_eq!(leave(&mut gates, 21), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 20), [] as [i64; 0]);
-    assert_eq!((gates.gates.gates.len(), gates.seats.len()), (0, 0));
+    assert_eq!((gates.gates.gates.len(), gates.entries.len()), (0, 0));
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn what_waits_for_its_turn_expires_by_its_own_instant() {
     assert_eq!(leave(&mut gates, 1), [15], "its turn came before its time was over");
     assert_eq!(expired(&mut gates, 60), [22, 29]);
     assert!(gates.ends.is_empty() && gates.queued_count() == 0);
-    // What the server came to late counts from then on.
+    // The queue time of a run that the server takes up late counts from then on.
     let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
     assert_eq!(enter(&mut gates, late), "queued");
     assert_eq!((expired(&mut gates, 309), expired(&mut gates, 310)), (vec![], vec![40]));

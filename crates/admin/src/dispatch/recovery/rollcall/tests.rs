@@ -4,7 +4,7 @@ use serde_json::json;
 use super::*;
 use crate::dispatch::recovery::elsewhere::Relays;
 use crate::dispatch::tests_support::{definition, executor, ready};
-use crate::dispatch::{Begins, FenceAnswer, Report};
+use crate::dispatch::{FenceAnswer, Report, StartReports};
 use crate::registry::OnlineExecutor;
 
 const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
@@ -34,7 +34,7 @@ fn whoever_had_a_stream_to_anybody_is_asked_about_all_leases() {
     }
 }
 
-/// Who had its last stream before a run's instant cannot have it; who had one at that instant may.
+/// An executor whose last stream ended before a run's instant cannot have the run; one with a stream at that instant may have it.
 #[test]
 fn only_who_had_a_stream_at_the_instant_is_asked() {
     let session = |id, ended_at| Session {
@@ -64,7 +64,7 @@ fn only_who_had_a_stream_at_the_instant_is_asked() {
     assert_eq!(reasons, expected, "the first one died before the later run was due");
 }
 
-/// A run that was with the dead node, and two executors that had a stream to it until second 100.
+/// A run of the dead node, and two executors that had a stream to that node until second 100.
 fn called(executors: &mut Executors) -> RollCall {
     let session = |id| Session {
         token: DEAD,
@@ -88,7 +88,7 @@ fn join(executors: &mut Executors, id: i64, number: u64, report: Report) {
 
 fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, held: &[i64]) {
     let held = held.iter().map(|run| (RunId::new(*run), 1)).collect();
-    let answer = FenceAnswer { lease, held, finished: [].into(), begins: Begins::default() };
+    let answer = FenceAnswer { lease, held, finished: [].into(), starts: StartReports::default() };
     executors.fenced(ExecutorId::new(id), number, answer);
 }
 
@@ -104,7 +104,7 @@ fn lose(executors: &mut Executors, id: i64) {
     assert!(executors.lose(ExecutorId::new(id), Timestamp::from_secs(130), Timestamp::EPOCH));
 }
 
-/// Its executor may be running it on while no server answers, and no other run of the job may begin beside it.
+/// The executor may continue the run while no server answers, and no other run of the job may begin meanwhile.
 #[test]
 fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it() {
     let (id, at) = (ExecutorId::new(1), Timestamp::from_secs);
@@ -124,7 +124,7 @@ fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it()
     rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(101));
     lose(&mut executors, 1);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
-    assert_eq!(rollcall.holding_witnesses(), BTreeSet::from([id]));
+    assert_eq!(rollcall.silent_run_witnesses(), BTreeSet::from([id]));
     executors.suspect_again(id, at(100));
     assert!(executors.is_lost(id), "it may go on");
     executors.suspect_again(id, at(101));
@@ -224,7 +224,7 @@ fn executors_of_another_app_are_not_heard() {
     }
 }
 
-/// Of the executors of an app, only the one that the row names claims its run, or a process that proved to succeed it.
+/// Only the executor that the row names may claim its run, or a process that proved that it succeeds this executor.
 #[test]
 fn nobody_claims_what_was_sent_to_another_executor() {
     for (claimant, lineage, expected) in
@@ -247,7 +247,7 @@ fn nobody_claims_what_was_sent_to_another_executor() {
         fences(&mut executors, claimant, 1, DEAD, &[99_000]);
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{claimant}");
     }
-    // No row names it: only one that had a session can have it.
+    // The row names no executor: only an executor that had a session can have the run.
     let mut executors = Executors::default();
     let mut rollcall = called(&mut executors);
     join(&mut executors, 7, 1, Report::default());
@@ -307,7 +307,7 @@ fn an_executor_that_is_not_connected_answers_by_way_of_another_server() {
     assert_eq!(rollcall.name_elsewhere(ExecutorId::new(2)), Some("two"));
 }
 
-/// What other servers wait for is complete when each of their leases was answered.
+/// A question of another server is complete once each of its leases has been answered.
 #[test]
 fn a_relayed_question_is_answered_when_all_its_leases_are() {
     let id = ExecutorId::new(1);
@@ -328,7 +328,7 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
     assert_eq!(relays.take(Vec::new()), []);
 }
 
-/// A fence that was answered before its lease was known to have ended proves nothing about it, for any of the nodes that runs came from.
+/// An answer to a fence proves nothing if it came before the lease was known to have ended. This holds for each node that runs came from.
 #[test]
 fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
     let session = |token| Session {
@@ -391,7 +391,7 @@ fn the_leases_that_are_asked_about_are_those_that_have_ended() {
     assert!(!rollcall.asks_about(OTHER));
 }
 
-/// A report of another attempt than the one that is called for is none about that one.
+/// A report of another attempt does not count for the attempt that is called for.
 #[test]
 fn another_attempt_is_not_the_one_that_is_called_for() {
     let mut executors = Executors::default();
@@ -401,7 +401,7 @@ fn another_attempt_is_not_the_one_that_is_called_for() {
         lease: DEAD,
         held: [(RunId::new(99_000), attempt)].into(),
         finished: [].into(),
-        begins: Begins::default(),
+        starts: StartReports::default(),
     };
     executors.fenced(ExecutorId::new(1), 1, answer(2));
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
@@ -409,7 +409,7 @@ fn another_attempt_is_not_the_one_that_is_called_for() {
     assert_eq!(resolve(&mut rollcall, &executors), "held by 1");
 }
 
-/// Of a run that executor 1 or 2 may have: both, and who succeeds one of them, but none of another app.
+/// A run that executor 1 or 2 may have can be claimed by both, and by a successor of either, but by no executor of another app.
 #[test]
 fn who_may_claim_a_run_that_no_row_names() {
     let rollcall = called(&mut Executors::default());
@@ -429,7 +429,7 @@ fn who_may_claim_a_run_that_no_row_names() {
     assert!(!rollcall.may_be_claimed(RunId::new(1), AppId::new(1), (ExecutorId::new(1), &[])));
 }
 
-/// The executor that a row names was heard last by one of the nodes.
+/// The executor that a row names counts as heard at the last instant at which any node heard it.
 #[test]
 fn the_named_executor_is_watched_from_when_it_was_last_heard() {
     let session = |executor, second| Session {
