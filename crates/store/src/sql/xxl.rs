@@ -38,11 +38,11 @@ const INSERT_EXECUTOR: Statement = Statement {
            VALUES (?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
 const FIX_EXECUTOR: Statement = Statement {
-    name: "fix_xxl_executor",
+    name: "register_xxl_by_hand",
     text: "UPDATE xxl_executor SET token = ?, by_hand_at_ms = ? WHERE app_id = ? AND address = ?",
 };
 const UNFIX_EXECUTOR: Statement = Statement {
-    name: "unfix_xxl_executor",
+    name: "unregister_xxl_by_hand",
     text: "UPDATE xxl_executor SET by_hand_at_ms = NULL WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
 };
 pub(super) const LIST_FIXED: Statement = Statement {
