@@ -363,7 +363,6 @@ impl ScanLoop {
         let mut won = 0;
         for batch in batches(jobs, (self.shared.config.claim_jobs, self.shared.config.claim_runs)) {
             let claimed = self.shared.store.claim(held.token, &batch).await?;
-            self.plan_delays_again(&batch, &claimed.existing, definitions).await?;
             won += claimed.jobs.len();
             self.shared.counters.add(Count::StatementsRefused, usize::from(claimed.is_refused));
             if self.shared.membership.holds() {
@@ -372,6 +371,8 @@ impl ScanLoop {
                 let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
                 self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
             }
+            let had_fire = |job: &&ClaimJob| job.follows.is_some_and(|run| claimed.existing.contains(&run));
+            let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.seen).collect();
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
             let runs: Vec<Run> =
@@ -380,20 +381,19 @@ impl ScanLoop {
             // Runs that wait for their jitter are found again when they come due.
             let is_next = |run: &Run| run.status == RunStatus::Pending && !claimed.existing.contains(&run.id);
             self.shared.put_as_of(runs.into_iter().filter(is_next).collect(), self.judged_as_of).await;
+            self.plan_delays_again(&to_plan_again, definitions).await?;
         }
         Ok(won)
     }
 
-    /// Plans a fixed delay again whose instant had a fire already: a pause inside a maintenance window settled it, or the clock stepped back.
+    /// Plans fixed delays again whose instants had a fire already: a pause inside a maintenance window settled it, or the clock stepped back.
     /// No end of a run would plan the next fire.
     async fn plan_delays_again(
         &self,
-        batch: &[ClaimJob],
-        existing: &[RunId],
+        jobs: &[DueJob],
         definitions: &HashMap<Key, Arc<Compiled>>,
     ) -> Result<(), StoreError> {
-        let had_fire = |job: &&ClaimJob| job.follows.is_some_and(|run| existing.contains(&run));
-        for seen in batch.iter().filter(had_fire).map(|job| job.seen) {
+        for seen in jobs {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             let stuck = StuckJob { job: seen.job, version: seen.version, follows: None };
             let next = definition.job.timetable.first_delayed(self.shared.clock.now());
