@@ -6,9 +6,10 @@
 mod support;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rondel_core::Timestamp;
-use rondel_store::{MemStore, SqlStore, conformance};
+use rondel_store::{MemStore, SqlStore, StoreConfig, conformance};
 use support::{Scratch, Server};
 
 /// A store whose clock goes on as the test does.
@@ -17,6 +18,11 @@ fn memory() -> MemStore {
     let start = tokio::time::Instant::now();
     let elapsed = move || i64::try_from(start.elapsed().as_millis()).unwrap();
     MemStore::new(Arc::new(move || Timestamp::from_millis(1_790_000_000_000 + elapsed())))
+}
+
+/// Other tests make and drop databases on the same server, so a statement may wait for longer than a server would let it.
+fn patient(scratch: &Scratch) -> StoreConfig {
+    StoreConfig { statement_timeout: Duration::from_secs(20), ..scratch.config() }
 }
 
 macro_rules! suites {
@@ -42,7 +48,7 @@ macro_rules! suites {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let Some(scratch) = super::Scratch::create(super::Server::Postgres).await else { return };
-                let store = super::SqlStore::open(&scratch.config()).await.unwrap();
+                let store = super::SqlStore::open(&super::patient(&scratch)).await.unwrap();
                 super::conformance::$name(&store).await;
                 store.close().await;
                 scratch.drop().await;
@@ -53,7 +59,7 @@ macro_rules! suites {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $name() {
                 let Some(scratch) = super::Scratch::create(super::Server::MySql).await else { return };
-                let store = super::SqlStore::open(&scratch.config()).await.unwrap();
+                let store = super::SqlStore::open(&super::patient(&scratch)).await.unwrap();
                 super::conformance::$name(&store).await;
                 store.close().await;
                 scratch.drop().await;
