@@ -48,8 +48,8 @@ impl Ending {
         }
     }
 
-    /// The ending of a group of a pump job that yields. The server decides what follows; by itself the ending counts as a
-    /// cancellation.
+    /// The ending of a group of a pump job that yields. The server decides what follows; without the server's
+    /// decision, the run counts as cancelled.
     pub(crate) fn yielded(message: impl Into<String>) -> Self {
         Self { is_yielded: true, ..Self::new(RunStatus::Cancelled, message, false) }
     }

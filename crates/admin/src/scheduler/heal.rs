@@ -240,6 +240,8 @@ mod tests {
             follows: None,
         };
         node.store().claim(node.token(), &[claim]).await.unwrap();
+        // With the pass taken, this loop does not look for one period.
+        node.store().begin_pass(HEAL, PERIOD).await.unwrap();
 
         let until = Instant::now() + Duration::from_secs(8);
         let has_next = async || {
