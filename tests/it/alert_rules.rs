@@ -355,7 +355,7 @@ async fn a_failed_fire_leads_to_its_incident() {
     let why = api.get(&format!("/api/v1/jobs/fails/why?at={at}")).await.expect(200);
     assert_eq!((&why["incident"]["id"], &why["incident"]["rule"]), (&firing["id"], &json!("failed")), "{why}");
     let token = server.token_file().display().to_string();
-    let args = ["job", "why", "fails", "--at", &at, "--server", server.url(), "--token-file", &token];
+    let args = ["why", "fails", "--at", &at, "--server", server.url(), "--token-file", &token];
     let printed = rondel(&args, &[]).await.stdout;
     assert!(printed.contains(firing["id"].as_str().expect("an id")), "{printed}");
     let run = wait_until(LIMIT, "the other job succeeds", async || {

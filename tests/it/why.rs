@@ -1,4 +1,4 @@
-//! `rondel job why NAME`, without an instant: its answers in twelve situations, in both languages.
+//! `rondel why NAME`, without an instant: its answers in twelve situations, in both languages.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Stage<'_> {
         for (lang, pattern) in [("en", en), ("zh", zh)] {
             let (url, token) = (self.server.url(), self.server.token_file());
             let token = token.display().to_string();
-            let args = ["job", "why", job, "--lang", lang, "--server", url, "--token-file", &token];
+            let args = ["why", job, "--lang", lang, "--server", url, "--token-file", &token];
             wait_until(LIMIT, &format!("the answer about {job} in {lang}: {pattern}"), async || {
                 let answer = rondel(&args, &[]).await;
                 if has_parts(&answer.stdout, pattern) { Ok(()) } else { Err(answer.stdout + &answer.stderr) }

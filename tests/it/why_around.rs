@@ -1,4 +1,4 @@
-//! `rondel job why NAME` where the answer lies outside of the job: executors, other jobs that hold a limit, parents.
+//! `rondel why NAME` where the answer lies outside of the job: executors, other jobs that hold a limit, parents.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ async fn the_first_cause_of_a_chain_is_named_and_a_triggered_run_is_found() {
     for (job, lead) in
         [("o.a", "triggered through the API: It ran at"), ("o.d", "which follows from a parent job: It did")]
     {
-        let args = ["job", "why", job, "--at", at, "--server", server.url(), "--token-file", &token];
+        let args = ["why", job, "--at", at, "--server", server.url(), "--token-file", &token];
         let answer = rondel(&args, &[]).await;
         assert!(has_parts(&answer.stdout, &format!("Run of * UTC, {lead}")), "{job} at {at}: {answer:?}");
     }

@@ -93,13 +93,13 @@ pub(crate) async fn drive<B: Background>(
         let began = Instant::now();
         let done = background.tick(&stop).await;
         failed_count = if done.is_ok() { 0 } else { failed_count.saturating_add(1) };
-        let news = board.note(B::NAME, &done, clock.now(), began.elapsed());
+        let change = board.note(B::NAME, &done, clock.now(), began.elapsed());
         if !B::REPORTS_FAILURE {
-            match (news, done) {
-                (News::Failing, Err(TickError(error))) => {
+            match (change, done) {
+                (TickChange::Failing, Err(TickError(error))) => {
                     tracing::warn!(task = B::NAME, error, "cannot {}; trying again", B::WORK);
                 }
-                (News::Recovered { failed_count }, _) => {
+                (TickChange::Recovered { failed_count }, _) => {
                     tracing::info!(task = B::NAME, failed_count, "can {} again", B::WORK);
                 }
                 _ => {}
@@ -126,7 +126,7 @@ async fn sleep_or_pend(wait: Option<Duration>) {
 
 /// What the result of a tick changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum TickChange {
     Nothing,
     /// The first failure after a success.
     Failing,
@@ -141,7 +141,7 @@ enum News {
 pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
 
 impl LoopBoard {
-    fn note(&self, name: &'static str, done: &Result<u64, TickError>, now: Timestamp, took: Duration) -> News {
+    fn note(&self, name: &'static str, done: &Result<u64, TickError>, now: Timestamp, took: Duration) -> TickChange {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
         report.ticked_at = Some(now);
@@ -155,7 +155,7 @@ impl LoopBoard {
                 }
                 let failed_count = std::mem::take(&mut report.failed_in_a_row);
                 report.failing_since = None;
-                if failed_count == 0 { News::Nothing } else { News::Recovered { failed_count } }
+                if failed_count == 0 { TickChange::Nothing } else { TickChange::Recovered { failed_count } }
             }
             Err(TickError(error)) => {
                 report.failed_count += 1;
@@ -163,7 +163,7 @@ impl LoopBoard {
                 report.error = Some(error.chars().take(ERROR_LEN_MAX).collect());
                 let is_news = report.failing_since.is_none();
                 report.failing_since.get_or_insert(now);
-                if is_news { News::Failing } else { News::Nothing }
+                if is_news { TickChange::Failing } else { TickChange::Nothing }
             }
         }
     }
@@ -195,14 +195,14 @@ mod tests {
     fn a_failure_and_its_end_are_news_once() {
         let board = LoopBoard::default();
         let note = |done, second| board.note("adopt", &done, Timestamp::from_secs(second), SECOND);
-        assert_eq!(note(Ok(3), 1), News::Nothing);
-        assert_eq!(note(failure("down"), 2), News::Failing);
-        assert_eq!(note(failure("still down"), 3), News::Nothing);
+        assert_eq!(note(Ok(3), 1), TickChange::Nothing);
+        assert_eq!(note(failure("down"), 2), TickChange::Failing);
+        assert_eq!(note(failure("still down"), 3), TickChange::Nothing);
         let report = board.reports().remove(0);
         assert_eq!((report.failed_count, report.failing_since), (2, Some(Timestamp::from_secs(2))));
         assert_eq!((report.error.as_deref(), report.did_at), (Some("still down"), Some(Timestamp::from_secs(1))));
-        assert_eq!(note(Ok(0), 4), News::Recovered { failed_count: 2 });
-        assert_eq!(note(Ok(2), 5), News::Nothing);
+        assert_eq!(note(Ok(0), 4), TickChange::Recovered { failed_count: 2 });
+        assert_eq!(note(Ok(2), 5), TickChange::Nothing);
         let report = board.reports().remove(0);
         assert_eq!((report.failing_since, report.error.as_deref()), (None, Some("still down")));
         assert_eq!((report.tick_count, report.done_count, report.failed_in_a_row), (5, 5, 0));

@@ -15,7 +15,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How many readings are kept; the highest offset of them is used.
 const READING_COUNT: usize = 8;
-/// How far the offset in use may exceed the highest one that the newest reading allows before this counts as a step back.
+/// Tolerance for a step back: by how much the offset in use may exceed the highest offset that the newest reading allows.
 const SLACK_MICROS: i64 = 20_000;
 /// The smallest step ahead that is recorded for [`Clock::may_have_stepped_ahead_within`].
 const STEP_AHEAD_MICROS: i64 = 1_000_000;
@@ -89,9 +89,10 @@ impl Clock {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 
-    /// The current time minus the time since `boot_micros`. The database's clock showed another time then if it has stepped since.
+    /// Converts an instant of the boot-time clock to the database's clock as it runs now. If the database's clock has stepped since that
+    /// instant, it showed another time then.
     #[must_use]
-    pub fn ago(&self, boot_micros: i64) -> Timestamp {
+    pub fn timestamp_at(&self, boot_micros: i64) -> Timestamp {
         let micros = self.boot_micros().saturating_sub(boot_micros);
         self.now() - Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }

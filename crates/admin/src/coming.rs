@@ -26,9 +26,9 @@ const PLANNED_MAX: usize = 300;
 /// Range and granularity of a forecast.
 #[derive(Clone, Copy, Debug)]
 pub struct ForecastRange {
-    /// Fires after this …
+    /// Only fires after this instant are counted.
     pub from: Timestamp,
-    /// … and up to this.
+    /// Only fires up to this instant are counted.
     pub to: Timestamp,
     /// Length of the buckets in which fires are counted.
     pub step: Duration,
@@ -77,13 +77,13 @@ pub async fn forecast(
     jobs.retain(|job| within.is_none_or(|apps| apps.contains(&job.app)));
     let known = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
     let compute_all = move || {
-        let mut count = Count { ahead, is_cut, ..Count::default() };
+        let mut builder = ForecastBuilder { ahead, is_cut, ..ForecastBuilder::default() };
         for job in &jobs {
             if let Some(compiled) = known.get(&(job.job, job.version)) {
-                count.add(compiled, job.next_fire_at);
+                builder.add(compiled, job.next_fire_at);
             }
         }
-        count.forecast()
+        builder.forecast()
     };
     Ok(compute(compute_all).await)
 }
@@ -96,7 +96,7 @@ impl Default for ForecastRange {
 
 /// A forecast in progress.
 #[derive(Default)]
-struct Count {
+struct ForecastBuilder {
     ahead: ForecastRange,
     /// The first fires; the latest of them on top.
     first: BinaryHeap<(Timestamp, JobId, String, String)>,
@@ -107,7 +107,7 @@ struct Count {
     is_cut: bool,
 }
 
-impl Count {
+impl ForecastBuilder {
     fn add(&mut self, compiled: &Compiled, next_fire_at: Timestamp) {
         let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.ahead);
         if table.delay().is_some() {

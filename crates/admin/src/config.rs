@@ -74,9 +74,9 @@ pub struct EngineConfig {
     pub adopt_page: u32,
     /// Maximum number of jobs with open runs of ended leases that are looked up at once.
     pub adopt_jobs_max: u32,
-    /// Keys of this node's open runs read per statement, to find runs that are not in memory …
+    /// Number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
     pub sweep_page: u32,
-    /// … and the number of such statements per look.
+    /// Maximum number of such statements per look.
     pub sweep_pages: u32,
     /// Each look starts with the runs that came due within this time.
     pub sweep_recent: Duration,
@@ -92,8 +92,9 @@ pub struct EngineConfig {
     pub silence: Duration,
     /// The runs of an executor that sends nothing for this long are given up; longer than `silence` and a handler's grace together.
     pub lost_after: Duration,
-    /// How long an executor may be silent while a run that it continues in silence keeps its place in its job's order; at least
-    /// [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus `silence`.
+    /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been
+    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
+    /// `silence`.
     pub continue_max: Duration,
     /// The delay between the deadline of a run and the request to its executor to stop it: longer than a handler's grace and the transfer
     /// of a result together.
@@ -102,10 +103,11 @@ pub struct EngineConfig {
     pub overdue_timeout: Duration,
     /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
     pub answer_within: Duration,
-    /// Maximum number of open runs checked when a job is paused or deleted …
+    /// Maximum number of open runs that are checked when a job is paused or deleted.
     pub queued_max: u32,
-    /// … how long the caller's answer waits for the owners to end these runs, and how many of them an owner reads per statement.
+    /// How long the caller's answer waits for the owners to end these runs.
     pub queued_wait: Duration,
+    /// How many of these runs an owner reads per statement.
     pub drop_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,

@@ -79,7 +79,7 @@ impl Definitions {
     }
 
     /// Like [`load`](Self::load), but does not add definitions to the cache.
-    pub(crate) async fn look_at(
+    pub(crate) async fn load_uncached(
         &self,
         store: &dyn Store,
         keys: impl IntoIterator<Item = Key>,
@@ -137,7 +137,7 @@ impl Definitions {
     }
 
     fn compile(&self, definition: Definition) -> Option<Arc<Compiled>> {
-        match self.job(&definition.spec, definition.calendar.as_ref()) {
+        match self.compile_job(&definition.spec, definition.calendar.as_ref()) {
             Ok(job) => {
                 let namespace = (definition.namespace, definition.namespace_name.as_str());
                 Some(Arc::new(Compiled {
@@ -154,7 +154,7 @@ impl Definitions {
                 }))
             }
             Err(errors) => {
-                // Perhaps a newer server saved it: this one cannot run it, and must not pretend to.
+                // A newer server may have saved it. This server cannot run the job, and must not act as if it could.
                 let error = errors.first().map(ToString::to_string).unwrap_or_default();
                 tracing::error!(job = %definition.spec.name, job_id = %definition.job, error, "unreadable definition of job");
                 None
@@ -163,10 +163,10 @@ impl Definitions {
     }
 
     /// Compiles a definition with the rule of its calendar; fails if it uses a calendar and the rule is missing.
-    pub(crate) fn job(&self, spec: &JobSpec, rule: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
+    pub(crate) fn compile_job(&self, spec: &JobSpec, rule: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
         let calendar = match (&spec.calendar, rule) {
             (None, _) => None,
-            (Some(used), Some(rule)) => Some(self.shared(Calendar::of_rule(&used.name, rule)?)),
+            (Some(used), Some(rule)) => Some(self.intern_calendar(Calendar::of_rule(&used.name, rule)?)),
             // Without its calendar, the job would fire on the very days on which it must not.
             (Some(used), None) => {
                 let message = format!("the calendar {:?} did not come with the definition", used.name);
@@ -177,7 +177,7 @@ impl Definitions {
     }
 
     /// Returns one shared copy of a calendar for all definitions that use it: it may list thousands of days.
-    fn shared(&self, calendar: Calendar) -> Arc<Calendar> {
+    fn intern_calendar(&self, calendar: Calendar) -> Arc<Calendar> {
         let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
         if !calendars.contains_key(calendar.name()) {
             calendars.retain(|_, copies| copies.iter().any(|copy| copy.strong_count() > 0));

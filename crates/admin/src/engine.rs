@@ -24,7 +24,7 @@ use crate::cluster::{
 };
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::declared::{Board, DeclareLoop};
+use crate::declared::{DeclarationBoard, DeclareLoop};
 use crate::definitions::Definitions;
 use crate::dispatch::DispatchLoop;
 use crate::dispatch::persist::{STEP_CAPACITY, StepLoop};
@@ -33,7 +33,7 @@ use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::exposition;
 use crate::failure_webhook::{self, TestSend, WebhookError, WebhookLoop, WebhookSaved};
 use crate::fires;
-use crate::gateway::{GatewayService, LogLoop, LogReaders, Pass, SentRuns, Service, log_queue};
+use crate::gateway::{ExecutorAccess, GatewayService, LogLoop, LogReaders, SentRuns, Service, log_queue};
 use crate::host::HostLoop;
 use crate::housekeeping::{self, HousekeepingLoop, TaskType};
 use crate::identity::lookups::Lookups;
@@ -47,7 +47,7 @@ use crate::registry::Registry;
 use crate::reports::ReportLoop;
 use crate::rules::{NotedSuccesses, RuleLoop};
 use crate::scheduler::heal::HealLoop;
-use crate::scheduler::in_memory::{Awaiting, InMemory};
+use crate::scheduler::in_memory::{AwaitingRuns, InMemory};
 use crate::scheduler::scan::ScanLoop;
 use crate::scheduler::share::ClaimCounts;
 use crate::scheduler::tick::TickLoop;
@@ -129,7 +129,7 @@ impl Engine {
             clock: Arc::new(clock),
             membership,
             definitions,
-            awaiting: Awaiting::default(),
+            awaiting: AwaitingRuns::default(),
             registry: Registry::default(),
             progress: ProgressBoard::default(),
             log_readers: LogReaders::default(),
@@ -139,7 +139,7 @@ impl Engine {
             counters: Counters::default(),
             metrics: Metrics::default(),
             noted_successes: NotedSuccesses::default(),
-            declared: Board::default(),
+            declared: DeclarationBoard::default(),
             pumps: PumpBoard::default(),
             results,
             foreign: ForeignQueue::default(),
@@ -257,7 +257,8 @@ impl Engine {
         cancel::cancel_runs(&self.node, record, fire_at, by, app).await
     }
 
-    /// Removes from runs the names of jobs that belong to none of the apps in `within`; `None` for a caller who may see all of them.
+    /// Removes from runs the names of jobs that the caller may not see, which are those outside the apps in `within`; with `None`, the
+    /// caller may see all jobs.
     ///
     /// # Errors
     /// The store's.
@@ -310,7 +311,7 @@ impl Engine {
         messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
-        let (outgoing, _) = self.gateway.open(messages, (peer, None), &Pass::everywhere()).await?;
+        let (outgoing, _) = self.gateway.open(messages, (peer, None), &ExecutorAccess::everywhere()).await?;
         Ok(outgoing)
     }
 
@@ -323,7 +324,7 @@ impl Engine {
         messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         peer: &str,
     ) -> Result<mpsc::Receiver<v1::ServerMessage>, Status> {
-        let (outgoing, _) = self.gateway.open(messages, (peer, None), &Pass::any_handler()).await?;
+        let (outgoing, _) = self.gateway.open(messages, (peer, None), &ExecutorAccess::any_handler()).await?;
         Ok(outgoing)
     }
 

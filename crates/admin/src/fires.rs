@@ -1,6 +1,6 @@
 //! Accounts for a job's fires: this module reads the facts, `core` computes the account.
 
-use rondel_core::fires::{self, About, Account, Context, Definition, Facts, Range, Why};
+use rondel_core::fires::{self, Account, AnswerContext, AnswerSubject, Definition, FireInput, Range, Why};
 use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
@@ -23,20 +23,20 @@ const NEWEST_COUNT: u32 = 100;
 const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
 /// The input of an account.
-struct Read {
+struct AccountInput {
     record: JobRecord,
     definitions: Vec<Definition>,
     rows: Vec<Run>,
     attempts: Vec<Attempt>,
-    context: Context,
+    context: AnswerContext,
     now: Timestamp,
     kept_from: Timestamp,
     windows: Vec<MaintenanceWindow>,
 }
 
-impl Read {
-    fn facts(&self) -> Facts<'_> {
-        Facts {
+impl AccountInput {
+    fn facts(&self) -> FireInput<'_> {
+        FireInput {
             definitions: &self.definitions,
             anchor: self.record.anchor,
             deleted_at: None,
@@ -54,22 +54,22 @@ impl Read {
 /// The answer to why a job is in its present state: complete, or still to be computed for an instant.
 enum WhyStep {
     Done(Why),
-    At(Timestamp, About),
+    At(Timestamp, AnswerSubject),
 }
 
-fn answer_now(read: &Read, is_open: bool) -> WhyStep {
-    let facts = read.facts();
+fn answer_now(input: &AccountInput, is_open: bool) -> WhyStep {
+    let facts = input.facts();
     let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).about(about, &facts));
-    if let Some(run) = read.rows.first().filter(|_| is_open) {
-        return done(run, About::OpenRun);
+    if let Some(run) = input.rows.first().filter(|_| is_open) {
+        return done(run, AnswerSubject::OpenRun);
     }
     let (before, after) = fires::nearest(&facts);
-    match (read.rows.first(), before, after) {
-        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, About::LastFire),
+    match (input.rows.first(), before, after) {
+        (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, AnswerSubject::LastFire),
         // A run that a caller triggered does not belong to the account.
-        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, About::LastFire),
-        (_, Some(at), _) => WhyStep::At(at, About::LastFire),
-        (_, None, Some(at)) => WhyStep::At(at, About::NextFire),
+        (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, AnswerSubject::LastFire),
+        (_, Some(at), _) => WhyStep::At(at, AnswerSubject::LastFire),
+        (_, None, Some(at)) => WhyStep::At(at, AnswerSubject::NextFire),
         (_, None, None) => WhyStep::Done(fires::why_never(&facts)),
     }
 }
@@ -100,9 +100,9 @@ pub(crate) async fn fires(
     {
         to = to.min(last.fire_at.max(range.from));
     }
-    let read = read_facts(node, record, versions, rows, within).await?;
+    let input = read_facts(node, record, versions, rows, within).await?;
     let part = Range { from: range.from, to, limit };
-    let mut account = compute(move || fires::account(&read.facts(), part)).await;
+    let mut account = compute(move || fires::account(&input.facts(), part)).await;
     if to < range.to && account.next.is_none() {
         account.next = Some(Timestamp::from_millis(to.as_millis() + 1));
     }
@@ -124,17 +124,18 @@ pub(crate) async fn why(
         versions.extend(node.store().versions(record.id, at, at, 2).await?);
     }
     let rows = node.store().planned_rows(record.id, at, at, 2).await?;
-    let read = with_context(node, read_facts(node, record, versions, rows, within).await?, within).await?;
-    let (why, read) = compute(move || (fires::why(&read.facts(), at), read)).await;
+    let input = with_context(node, read_facts(node, record, versions, rows, within).await?, within).await?;
+    let (why, input) = compute(move || (fires::why(&input.facts(), at), input)).await;
     if why.entry.is_some() {
         return Ok(why);
     }
     let Some(run) = run_near(node, record, at, within).await? else { return Ok(why) };
     let mut rows = vec![run];
     sight::conceal(node, record.namespace, within, &mut rows).await?;
-    let read = with_context(node, Read { rows, ..read }, within).await?;
-    let facts = read.facts();
-    let answers = facts.rows.iter().map(|run| fires::why_run(&facts, run).about(About::NearRun(run.trigger), &facts));
+    let input = with_context(node, AccountInput { rows, ..input }, within).await?;
+    let facts = input.facts();
+    let answers =
+        facts.rows.iter().map(|run| fires::why_run(&facts, run).about(AnswerSubject::NearRun(run.trigger), &facts));
     let (before, after) = (why.before, why.after);
     Ok(answers.map(|answer| Why { before, after, ..answer }).next().unwrap_or(why))
 }
@@ -169,9 +170,9 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     };
     let about_run = open.is_some();
     let versions = read_versions(node, record, now - AROUND, now + AROUND).await?;
-    let read = read_facts(node, record, versions, open.into_iter().chain(last).collect(), within).await?;
-    let read = with_context(node, read, within).await?;
-    let (answer, read) = compute(move || (answer_now(&read, about_run), read)).await;
+    let input = read_facts(node, record, versions, open.into_iter().chain(last).collect(), within).await?;
+    let input = with_context(node, input, within).await?;
+    let (answer, input) = compute(move || (answer_now(&input, about_run), input)).await;
     match answer {
         WhyStep::Done(why) => Ok(why),
         // The account of an instant needs the rows around it.
@@ -179,8 +180,8 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
             let mut rows = node.store().planned_rows(record.id, at, at, 2).await?;
             rows.retain(|run| is_within(run, within));
             sight::conceal(node, record.namespace, within, &mut rows).await?;
-            let read = with_context(node, Read { rows, ..read }, within).await?;
-            Ok(compute(move || fires::why(&read.facts(), at).about(about, &read.facts())).await)
+            let input = with_context(node, AccountInput { rows, ..input }, within).await?;
+            Ok(compute(move || fires::why(&input.facts(), at).about(about, &input.facts())).await)
         }
     }
 }
@@ -216,7 +217,7 @@ async fn read_facts(
     mut versions: Vec<VersionRecord>,
     mut rows: Vec<Run>,
     within: Option<&[AppId]>,
-) -> Result<Read, StoreError> {
+) -> Result<AccountInput, StoreError> {
     if let Some(within) = within {
         let apps = node.store().apps(record.namespace).await?;
         let is_seen = |name: &str| apps.iter().any(|app| app.name == name && within.contains(&app.id));
@@ -231,12 +232,12 @@ async fn read_facts(
         Some(Definition { from: version.created_at, job })
     };
     let now = node.now();
-    Ok(Read {
+    Ok(AccountInput {
         record: record.clone(),
         definitions: versions.into_iter().filter_map(compile).collect(),
         rows,
         attempts: Vec::new(),
-        context: Context::default(),
+        context: AnswerContext::default(),
         now,
         kept_from: now - node.retention(),
         windows: node.shared().maintenance.of(record.namespace, record.app, now),
@@ -244,16 +245,16 @@ async fn read_facts(
 }
 
 /// The input, completed by the earlier attempts of the explained run and its context.
-async fn with_context(node: &Node, read: Read, within: Option<&[AppId]>) -> Result<Read, StoreError> {
-    let attempts = match read.rows.iter().find(|run| run.attempt > 1) {
+async fn with_context(node: &Node, input: AccountInput, within: Option<&[AppId]>) -> Result<AccountInput, StoreError> {
+    let attempts = match input.rows.iter().find(|run| run.attempt > 1) {
         Some(run) => node.store().attempts(run.id).await?,
         None => Vec::new(),
     };
-    let context = match read.rows.last() {
+    let context = match input.rows.last() {
         Some(run) => context::ContextReader(node).of(run, within).await?,
-        None => Context::default(),
+        None => AnswerContext::default(),
     };
-    Ok(Read { attempts, context, ..read })
+    Ok(AccountInput { attempts, context, ..input })
 }
 
 /// Computes on a thread for blocking work, so that no fire is delayed: an account of fires may cover thousands of instants.

@@ -40,19 +40,19 @@ pub(crate) fn find(named: Option<&v1::HostProcess>) -> Option<HostProcess> {
         pid: named.pid,
         started_ticks: named.started_ticks,
     };
-    (is_here(process) && look(process) == ProcessState::Alive).then_some(process)
+    (is_here(process) && process_state(process) == ProcessState::Alive).then_some(process)
 }
 
 /// Whether the process belongs to this host and is gone.
 pub(crate) fn is_gone(process: HostProcess) -> bool {
-    is_here(process) && look(process) == ProcessState::Gone
+    is_here(process) && process_state(process) == ProcessState::Gone
 }
 
 /// Whether a process of this host is gone, or ends within a few seconds; false if it is still alive then.
 pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
     let mut left = LOOK_FOR;
     loop {
-        match look(process) {
+        match process_state(process) {
             ProcessState::Gone => return true,
             ProcessState::Unknown => return false,
             ProcessState::Alive if left.is_zero() => return false,
@@ -68,7 +68,7 @@ fn is_here(process: HostProcess) -> bool {
     HOST.get_or_init(Host::read).as_ref() == Some(&here)
 }
 
-fn look(process: HostProcess) -> ProcessState {
+fn process_state(process: HostProcess) -> ProcessState {
     // A pid that is not positive denotes a group of processes.
     let Some(pid) = Some(process.pid).filter(|pid| *pid > 0).and_then(Pid::from_raw) else {
         return ProcessState::Unknown;
@@ -140,7 +140,7 @@ mod tests {
         assert!(!is_gone_soon(process).await);
         child.kill().unwrap();
         // The process counts as dead as soon as it is a zombie, before its parent has waited for it.
-        while look(process) == ProcessState::Alive {
+        while process_state(process) == ProcessState::Alive {
             std::thread::yield_now();
         }
         assert!(is_gone_soon(process).await);

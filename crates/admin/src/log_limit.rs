@@ -17,11 +17,12 @@ pub(crate) struct LogLimit(Mutex<HashMap<(&'static str, i64), Cases>>);
 #[derive(Debug)]
 struct Cases {
     logged_at: Instant,
-    since: u64,
+    unlogged_count: u64,
 }
 
 impl LogLimit {
-    /// The number of cases for a line to be written now; `None` while this kind of line is suppressed for this client.
+    /// Counts a case. Returns the number of cases since the last line, if a line is to be written now; `None` while this kind of line is
+    /// suppressed for this client.
     pub(crate) fn count(&self, kind: &'static str, client: i64) -> Option<u64> {
         let now = Instant::now();
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -33,15 +34,15 @@ impl LogLimit {
             }
         }
         let Some(cases) = known.get_mut(&(kind, client)) else {
-            known.insert((kind, client), Cases { logged_at: now, since: 0 });
+            known.insert((kind, client), Cases { logged_at: now, unlogged_count: 0 });
             return Some(1);
         };
-        cases.since += 1;
+        cases.unlogged_count += 1;
         if is_silent(cases) {
             return None;
         }
         cases.logged_at = now;
-        Some(std::mem::take(&mut cases.since))
+        Some(std::mem::take(&mut cases.unlogged_count))
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rondel_core::calendar::Rule;
 use rondel_core::homes::Switch;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{AppId, FieldError, Job, JobSpec, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::LoopReport;
@@ -23,7 +23,7 @@ use crate::cluster::{
 };
 use crate::config::EngineConfig;
 use crate::counters::Counters;
-use crate::declared::{Board, DeclarationProblem};
+use crate::declared::{DeclarationBoard, DeclarationProblem};
 use crate::definitions::{Compiled, Definitions, Key};
 use crate::dispatch::results::ResultLanes;
 use crate::dispatch::results::foreign::ForeignQueue;
@@ -39,7 +39,7 @@ use crate::pumps::PumpBoard;
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::rules::NotedSuccesses;
 use crate::scheduler::command::Command;
-use crate::scheduler::in_memory::{Awaiting, InMemory};
+use crate::scheduler::in_memory::{AwaitingRuns, InMemory};
 use crate::scheduler::share::ClaimCounts;
 
 /// Maximum number of shards of one broadcast that a cancel request reaches.
@@ -54,7 +54,7 @@ pub(crate) struct Shared {
     pub(crate) membership: Membership,
     pub(crate) definitions: Definitions,
     pub(crate) in_memory: InMemory,
-    pub(crate) awaiting: Awaiting,
+    pub(crate) awaiting: AwaitingRuns,
     pub(crate) registry: Registry,
     pub(crate) progress: ProgressBoard,
     pub(crate) log_readers: LogReaders,
@@ -64,12 +64,12 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) metrics: Metrics,
     pub(crate) noted_successes: NotedSuccesses,
-    pub(crate) declared: Board,
+    pub(crate) declared: DeclarationBoard,
     pub(crate) pumps: PumpBoard,
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
     pub(crate) scan_poke: Notify,
-    /// A job became due long ago: the scan must read its whole backlog.
+    /// Whether a job became due long ago, so that the scan must read its whole backlog.
     pub(crate) has_late_due: AtomicBool,
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<Command>,
@@ -82,24 +82,24 @@ pub(crate) struct Shared {
     pub(crate) claims: ClaimCounts,
     /// Reports of the loops' last ticks.
     pub(crate) loops: Arc<LoopBoard>,
-    /// No job is due before this instant, since the database's clock stepped back; in milliseconds.
+    /// No job is due before this instant, because the database's clock stepped back; in milliseconds.
     pub(crate) quiet_until_ms: AtomicI64,
     /// The latest due instant of a run whose trigger was sent; in milliseconds.
     pub(crate) sent_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
-    /// Ended leases are fenced, and their open runs are adopted or being adopted.
+    /// Whether ended leases are fenced, and their open runs are adopted or being adopted.
     pub(crate) adopted: AtomicBool,
     /// The epoch under which all open runs of earlier leases have been adopted; 0 while some are being adopted.
     pub(crate) all_adopted_epoch: AtomicI64,
 }
 
 impl Shared {
-    /// All open runs of earlier leases are adopted.
+    /// Records that all open runs of earlier leases are adopted.
     pub(crate) fn note_all_adopted(&self, token: LeaseToken) {
         self.all_adopted_epoch.store(token.epoch, Ordering::Release);
     }
 
-    /// Open runs are being adopted.
+    /// Records that open runs are being adopted.
     pub(crate) fn note_adopting(&self) {
         self.all_adopted_epoch.store(0, Ordering::Release);
     }
@@ -109,7 +109,7 @@ impl Shared {
         self.all_adopted_epoch.load(Ordering::Acquire) != self.membership.token().epoch
     }
 
-    /// A job's next fire was set. It may be in the far past, if the end of the run before it was reported late.
+    /// Records that a job's next fire was set. The fire may be in the far past, if the end of the previous run was reported late.
     pub(crate) fn note_due(&self, at: Timestamp) {
         if at < self.clock.now() - self.config.look_ahead {
             self.has_late_due.store(true, Ordering::Release);
@@ -142,8 +142,8 @@ impl Shared {
         }
     }
 
-    /// Puts the runs among these that were left in the store for lack of room into the ring, so that they are ended.
-    pub(crate) async fn end_left(&self, runs: Vec<Run>) {
+    /// Puts those of these runs that were left in the store for lack of room into the ring, so that they are ended.
+    pub(crate) async fn end_left_runs(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
             // A closed ring means that the process ends: the runs are durable.
@@ -155,7 +155,7 @@ impl Shared {
     /// time without the lease counts as an outage.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
         let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
-        self.clock.ago(as_of.max(self.membership.held_since()))
+        self.clock.timestamp_at(as_of.max(self.membership.held_since()))
     }
 
     /// Like [`put`](Self::put), but leaves out runs of other homes: those homes find them themselves.
@@ -167,7 +167,7 @@ impl Shared {
 
     /// The shards of a broadcast that have no verdict yet.
     pub(crate) async fn open_shards(&self, root: &Run) -> Result<Vec<Run>, StoreError> {
-        if root.shard_index != BROADCAST || root.shard_total.is_none() {
+        if root.shard_index != ROOT_SHARD || root.shard_total.is_none() {
             return Ok(Vec::new());
         }
         let query = RunQuery { parent: Some(root.id), limit: SHARD_COUNT_MAX, ..RunQuery::default() };
@@ -177,7 +177,7 @@ impl Shared {
     }
 
     /// The delay before a loop's first look: nodes that start together look at different moments of the period.
-    pub(crate) fn first_look(&self, period: Duration) -> Duration {
+    pub(crate) fn first_look_delay(&self, period: Duration) -> Duration {
         let token = self.membership.token();
         let epoch = i32::try_from(token.epoch).unwrap_or(i32::MAX);
         period.mul_f64(0.1 + 0.9 * dispatch::jitter(RunId::new(token.node.get()), epoch))
@@ -192,25 +192,25 @@ impl Shared {
         self.draining.load(Ordering::Relaxed)
     }
 
-    /// The database's clock stepped back: no job is due until the clock reaches `until`.
+    /// Records that the database's clock stepped back: no job is due until the clock reaches `until`.
     pub(crate) fn note_quiet(&self, until: Timestamp) {
         self.quiet_until_ms.fetch_max(until.as_millis(), Ordering::Relaxed);
     }
 
     /// The latest time that the database's clock has shown: now, unless it stepped back.
-    pub(crate) fn reached(&self) -> Timestamp {
+    pub(crate) fn latest_time(&self) -> Timestamp {
         self.quiet_until().unwrap_or_else(|| self.clock.now())
     }
 
-    /// A trigger of a run that is due at this instant is about to be sent.
+    /// Records that a trigger of a run that is due at this instant is about to be sent.
     pub(crate) fn note_sent(&self, due_at: Timestamp) {
         self.sent_until_ms.fetch_max(due_at.as_millis(), Ordering::Relaxed);
     }
 
-    /// The latest due instant of any run that may have been sent: [`reached`](Self::reached), or later if a run was sent ahead.
+    /// The latest due instant of any run that may have been sent: [`latest_time`](Self::latest_time), or later if a run was sent ahead.
     pub(crate) fn sent_until(&self) -> Timestamp {
         let sent = Timestamp::from_millis(self.sent_until_ms.load(Ordering::Relaxed));
-        if mutant::on(Mutant::EndBeforeAhead) { self.reached() } else { self.reached().max(sent) }
+        if mutant::on(Mutant::EndBeforeAhead) { self.latest_time() } else { self.latest_time().max(sent) }
     }
 
     pub(crate) fn quiet_until(&self) -> Option<Timestamp> {
@@ -307,7 +307,7 @@ impl Node {
         self.0.declared.problems(app)
     }
 
-    pub(crate) fn declared(&self) -> &Board {
+    pub(crate) fn declared(&self) -> &DeclarationBoard {
         &self.0.declared
     }
 
@@ -317,7 +317,7 @@ impl Node {
 
     /// Since when this server has held its lease and received executors' messages.
     pub(crate) fn serves_since(&self) -> Timestamp {
-        self.0.clock.ago(self.0.membership.held_since())
+        self.0.clock.timestamp_at(self.0.membership.held_since())
     }
 
     pub(crate) fn heartbeat(&self) -> Duration {
@@ -407,12 +407,12 @@ impl Node {
 
     /// Like [`definitions`](Self::definitions), for a single use: definitions that were not in the cache are not added to it.
     pub(crate) async fn definitions_once(&self, keys: Vec<Key>) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
-        self.0.definitions.look_at(self.store(), keys).await
+        self.0.definitions.load_uncached(self.store(), keys).await
     }
 
     /// Compiles a definition with the rule of its calendar.
     pub(crate) fn compile(&self, spec: &JobSpec, calendar: Option<&Rule>) -> Result<Job, Vec<FieldError>> {
-        self.0.definitions.job(spec, calendar)
+        self.0.definitions.compile_job(spec, calendar)
     }
 
     /// How long runs are kept after their verdict.

@@ -11,9 +11,9 @@ const YOUNG_MAX: usize = 10_000;
 /// The progress of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// The number of items done …
+    /// The number of items done.
     pub done: u64,
-    /// … and their total; 0 if it is unknown.
+    /// The total number of items; 0 if it is unknown.
     pub total: u64,
 }
 

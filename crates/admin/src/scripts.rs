@@ -73,7 +73,7 @@ pub async fn save(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<SavedScript, ScriptError> {
-    let mut errors = spec.complaints();
+    let mut errors = spec.check();
     errors.extend(name::check(wanted).err().map(|message| FieldError::new("/name", message)));
     if !errors.is_empty() {
         return Err(ScriptError::Invalid(errors));

@@ -20,7 +20,7 @@ pub const DUE_DISTANCE_MAX: Duration = Duration::from_secs(3_600);
 /// Number of fires after which a page ends.
 const PAGE_FIRE_COUNT: usize = 200_000;
 const JOB_PAGE: u32 = 500;
-/// Ignored time after a job's creation: the other scheduler fired it then, but Rondel could not.
+/// Fires within this time after a job's creation are not compared: only the other scheduler could fire the job then.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// A request for a report.
@@ -194,7 +194,8 @@ async fn read(
 }
 
 /// Whether a row stands for a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
-/// count, nor one that ran while the job was active between two periods of shadow mode, when the other scheduler rightly did not fire it.
+/// count. Nor does a fire that ran while the job was active between two periods of shadow mode: the other scheduler rightly did not fire
+/// the job then.
 fn is_fire(run: &Run) -> bool {
     run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }

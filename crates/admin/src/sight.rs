@@ -11,7 +11,8 @@ use crate::node::Node;
 /// Names looked up per query.
 const BATCH: usize = 500;
 
-/// Removes from runs the names of jobs that belong to none of the apps in `within`; `None` for a caller who may see all of them.
+/// Removes from runs the names of jobs that the caller may not see, which are those outside the apps in `within`; with `None`, the
+/// caller may see all jobs.
 ///
 /// # Errors
 /// The store's.

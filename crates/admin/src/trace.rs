@@ -60,7 +60,7 @@ impl FireTracer {
 
     /// Returns the trace parent to send with a run, and the span of its dispatch. That span is a child of the fire's span, which began when
     /// the run was due and ends now; the fire's span is a child of the caller's span.
-    pub(crate) fn send(
+    pub(crate) fn start_dispatch(
         &self,
         ready: &Ready,
         executor: &str,
@@ -152,9 +152,9 @@ mod tests {
     fn without_an_exporter_a_run_is_sent_with_what_it_was_asked_for() {
         let tracer = FireTracer::new(false);
         let mut ready = ready(60, &definition(&json!({})));
-        assert!(matches!(tracer.send(&ready, "e", Timestamp::from_secs(61)), (None, None)));
+        assert!(matches!(tracer.start_dispatch(&ready, "e", Timestamp::from_secs(61)), (None, None)));
         ready.trace = PARENT.parse().ok().map(Box::new);
-        let (parent, span) = tracer.send(&ready, "e", Timestamp::from_secs(61));
+        let (parent, span) = tracer.start_dispatch(&ready, "e", Timestamp::from_secs(61));
         assert_eq!((parent, span.is_none()), (ready.trace.as_deref().copied(), true));
     }
 }

@@ -73,7 +73,7 @@ impl<T> TurnQueue<T> {
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
-            // Registered before the check, so that an item taken meanwhile is noticed.
+            // The notification is enabled before the check, so that an item taken meanwhile is noticed.
             left.as_mut().enable();
             match self.offer(source, weight, item) {
                 Ok(()) => return Ok(()),

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BenchError;
 use crate::load::APP;
 use crate::plan::Plan;
-use crate::recorder::{HANDLER, Recorder, Seen, Window, nothing};
+use crate::recorder::{HANDLER, Observations, Recorder, Window, nothing};
 use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
@@ -106,25 +106,25 @@ fn build(
 /// The executors of a measurement.
 #[derive(Debug)]
 pub(crate) enum Fleet {
-    Here { recorder: Recorder, stop: CancellationToken, tasks: JoinSet<Result<(), BenchError>> },
-    Apart(Vec<Process>),
+    InProcess { recorder: Recorder, stop: CancellationToken, tasks: JoinSet<Result<(), BenchError>> },
+    Separate(Vec<Process>),
 }
 
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    words: Option<ChildStdin>,
+    stdin: Option<ChildStdin>,
 }
 
 impl Fleet {
-    pub(crate) async fn start(plan: &Plan, stand: &TestServer) -> Result<Self, BenchError> {
+    pub(crate) async fn start(plan: &Plan, test_server: &TestServer) -> Result<Self, BenchError> {
         let names = (0..plan.executors).map(|number| format!("bench-{number}"));
         let fleet = match &plan.separate {
             None => {
                 let (recorder, stop, mut tasks) = (Recorder::default(), CancellationToken::new(), JoinSet::new());
                 for name in names {
                     let executor = build(
-                        (&stand.urls(), stand.token().reveal()),
+                        (&test_server.urls(), test_server.token().reveal()),
                         name,
                         (plan.slots, plan.flood.is_some()),
                         &recorder,
@@ -132,25 +132,25 @@ impl Fleet {
                     let stop = stop.clone().cancelled_owned();
                     tasks.spawn(async move { Ok(executor.run_until(stop).await?) });
                 }
-                Self::Here { recorder, stop, tasks }
+                Self::InProcess { recorder, stop, tasks }
             }
             Some(program) => {
                 let mut processes = Vec::new();
                 for name in names {
-                    processes.push(Process::start(program, plan, stand, &name).await?);
+                    processes.push(Process::start(program, plan, test_server, &name).await?);
                 }
-                Self::Apart(processes)
+                Self::Separate(processes)
             }
         };
-        stand.online(usize::try_from(plan.executors).unwrap_or(usize::MAX)).await?;
+        test_server.wait_for_executors(usize::try_from(plan.executors).unwrap_or(usize::MAX)).await?;
         Ok(fleet)
     }
 
     /// Sets the window whose starts count.
     pub(crate) async fn measure(&mut self, window: Window) -> Result<(), BenchError> {
         match self {
-            Self::Here { recorder, .. } => recorder.measure(window),
-            Self::Apart(processes) => {
+            Self::InProcess { recorder, .. } => recorder.measure(window),
+            Self::Separate(processes) => {
                 for process in processes {
                     process.send(&InputMessage::Measure(window)).await?;
                 }
@@ -172,23 +172,23 @@ impl Fleet {
 
     fn pids(&self) -> Option<impl Iterator<Item = u32>> {
         match self {
-            Self::Here { .. } => None,
-            Self::Apart(processes) => Some(processes.iter().filter_map(|process| process.child.id())),
+            Self::InProcess { .. } => None,
+            Self::Separate(processes) => Some(processes.iter().filter_map(|process| process.child.id())),
         }
     }
 
     /// Ends the executors; returns what they observed.
-    pub(crate) async fn end(self) -> Result<Seen, BenchError> {
+    pub(crate) async fn end(self) -> Result<Observations, BenchError> {
         match self {
-            Self::Here { recorder, stop, mut tasks } => {
+            Self::InProcess { recorder, stop, mut tasks } => {
                 stop.cancel();
                 while let Some(ended) = tasks.join_next().await {
                     ended.map_err(|error| BenchError::void(format!("an executor broke: {error}")))??;
                 }
                 Ok(recorder.seen())
             }
-            Self::Apart(processes) => {
-                let mut seen = Seen::default();
+            Self::Separate(processes) => {
+                let mut seen = Observations::default();
                 for process in processes {
                     seen.add(&process.end().await?);
                 }
@@ -199,10 +199,10 @@ impl Fleet {
 }
 
 impl Process {
-    async fn start(program: &Path, plan: &Plan, stand: &TestServer, name: &str) -> Result<Self, BenchError> {
+    async fn start(program: &Path, plan: &Plan, test_server: &TestServer, name: &str) -> Result<Self, BenchError> {
         let mut command = Command::new(program);
         command.args(["bench", "executor", "--name", name]);
-        for url in stand.urls() {
+        for url in test_server.urls() {
             command.args(["--server", url]);
         }
         command
@@ -213,20 +213,20 @@ impl Process {
             .stdout(Stdio::piped())
             .kill_on_drop(true);
         let mut child = command.spawn().map_err(BenchError::system("start an executor"))?;
-        let words = child.stdin.take();
-        let mut process = Self { child, words };
-        process.send(&InputMessage::Token(stand.token().reveal().to_owned())).await?;
+        let stdin = child.stdin.take();
+        let mut process = Self { child, stdin };
+        process.send(&InputMessage::Token(test_server.token().reveal().to_owned())).await?;
         Ok(process)
     }
 
-    async fn send(&mut self, word: &InputMessage) -> Result<(), BenchError> {
-        let Some(words) = &mut self.words else { return Ok(()) };
-        let line = serde_json::to_string(word).map_err(|error| BenchError::void(error.to_string()))?;
-        words.write_all(format!("{line}\n").as_bytes()).await.map_err(BenchError::system("speak to an executor"))
+    async fn send(&mut self, message: &InputMessage) -> Result<(), BenchError> {
+        let Some(stdin) = &mut self.stdin else { return Ok(()) };
+        let line = serde_json::to_string(message).map_err(|error| BenchError::void(error.to_string()))?;
+        stdin.write_all(format!("{line}\n").as_bytes()).await.map_err(BenchError::system("speak to an executor"))
     }
 
-    async fn end(mut self) -> Result<Seen, BenchError> {
-        drop(self.words.take());
+    async fn end(mut self) -> Result<Observations, BenchError> {
+        drop(self.stdin.take());
         let output = self.child.wait_with_output().await.map_err(BenchError::system("wait for an executor"))?;
         serde_json::from_slice(&output.stdout).map_err(|error| {
             BenchError::void(format!("an executor printed nothing usable ({}): {error}", output.status))

@@ -1,5 +1,5 @@
-//! Measures throughput and lateness: server, store and executors are driven by no-op jobs, and compared with a probe
-//! that sends the same statements to the same tables without any of them. The command line is `rondel bench`.
+//! Measures throughput and lateness of server, store and executors with no-op jobs. For comparison, a probe sends the same
+//! statements to the same tables without a server or executors. The command line is `rondel bench`.
 //!
 //! - [`run`] is one measurement: [`Plan`] in, [`Report`] out; `steady`, `burst` and `idle` are the three kinds;
 //! - [`find_max`] repeats `steady` to find the highest rate that keeps within a bound;
@@ -36,6 +36,6 @@ pub use fleet::{ExecutorPlan, run_executor};
 pub use max::{Bounds, MaxReport, Round, find_max};
 pub use plan::{Flood, Mode, Plan};
 pub use report::{Counts, Cpu, Durability, Lateness, Memory, Probe, ProbeLane, Report, StoreCall};
-pub use seed::{SeedPlan, Seeded, seed};
+pub use seed::{SeedPlan, SeedReport, seed};
 pub use steps::run;
 pub use xxl::{XxlPlan, run_xxl_executors};

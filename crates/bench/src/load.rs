@@ -20,12 +20,12 @@ const CHUNK: u32 = 4_096;
 
 /// When jobs fire.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Fires {
+pub(crate) enum FireTimes {
     /// Each second, from this instant on, and not after `last`.
     EachSecond { from: Timestamp, last: Option<Timestamp> },
     /// Once, at this instant.
     Once(Timestamp),
-    /// Once each, one second after the other, from this instant on.
+    /// Each job fires once: the first one at this instant, and each further one a second later.
     OneByOne(Timestamp),
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn check_empty(store: &SqlStore) -> Result<(), BenchError> {
 }
 
 /// The namespace and the app of the jobs.
-pub(crate) async fn home(store: &SqlStore, ids: &IdGen) -> Result<(NamespaceId, AppId), BenchError> {
+pub(crate) async fn ensure_bench_app(store: &SqlStore, ids: &IdGen) -> Result<(NamespaceId, AppId), BenchError> {
     let namespace = store.namespace("default").await?;
     let namespace = namespace.ok_or_else(|| BenchError::void("the database has no namespace \"default\""))?.id;
     let now = clock::now();
@@ -58,10 +58,10 @@ pub(crate) async fn create(
     ids: &IdGen,
     prefix: &str,
     count: u32,
-    fires: Fires,
+    fires: FireTimes,
 ) -> Result<Vec<JobId>, BenchError> {
-    let (namespace, app) = home(store, ids).await?;
-    let mut made = Vec::new();
+    let (namespace, app) = ensure_bench_app(store, ids).await?;
+    let mut created_ids = Vec::new();
     let mut number = 0;
     while number < count {
         let end = count.min(number + CHUNK);
@@ -83,13 +83,13 @@ pub(crate) async fn create(
                 now,
             });
         }
-        made_all(&store.create_jobs(&jobs).await?)?;
-        if made.is_empty() {
-            made.extend(jobs.iter().map(|job| job.id));
+        check_created(&store.create_jobs(&jobs).await?)?;
+        if created_ids.is_empty() {
+            created_ids.extend(jobs.iter().map(|job| job.id));
         }
         number = end;
     }
-    Ok(made)
+    Ok(created_ids)
 }
 
 /// Creates a job whose single run prints as fast as it can, from `at` on for this length.
@@ -100,7 +100,7 @@ pub(crate) async fn create_flood(
     at: Timestamp,
     length: Duration,
 ) -> Result<JobId, BenchError> {
-    let (namespace, app) = home(store, ids).await?;
+    let (namespace, app) = ensure_bench_app(store, ids).await?;
     let sink = match flood {
         Flood::Log => "",
         Flood::Null => ">/dev/null",
@@ -125,21 +125,21 @@ pub(crate) async fn create_flood(
         author: "rondel bench".to_owned(),
         now,
     };
-    made_all(&store.create_jobs(&[job]).await?)?;
+    check_created(&store.create_jobs(&[job]).await?)?;
     Ok(id)
 }
 
-fn made_all(created: &[Created]) -> Result<(), BenchError> {
-    let is_made = |created: &Created| matches!(created, Created::Saved(_));
-    if created.iter().all(is_made) { Ok(()) } else { Err(BenchError::void("a job could not be created".to_owned())) }
+fn check_created(created: &[Created]) -> Result<(), BenchError> {
+    let is_created = |created: &Created| matches!(created, Created::Saved(_));
+    if created.iter().all(is_created) { Ok(()) } else { Err(BenchError::void("a job could not be created".to_owned())) }
 }
 
-fn definition(prefix: &str, number: u32, fires: Fires) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
+fn definition(prefix: &str, number: u32, fires: FireTimes) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
     let (schedule, at) = match fires {
-        Fires::EachSecond { from, last: None } => (json!({"every": "1s"}), Some(from)),
-        Fires::EachSecond { from, last: Some(last) } => (json!({"every": "1s", "end_at": last}), Some(from)),
-        Fires::Once(at) => (json!({"at": at}), Some(at)),
-        Fires::OneByOne(from) => {
+        FireTimes::EachSecond { from, last: None } => (json!({"every": "1s"}), Some(from)),
+        FireTimes::EachSecond { from, last: Some(last) } => (json!({"every": "1s", "end_at": last}), Some(from)),
+        FireTimes::Once(at) => (json!({"at": at}), Some(at)),
+        FireTimes::OneByOne(from) => {
             let at = Timestamp::from_secs(from.second() + i64::from(number));
             (json!({"at": at}), Some(at))
         }
@@ -159,10 +159,10 @@ mod tests {
     fn definitions_are_right() {
         let at = Timestamp::from_secs(4_000_000_000);
         for (fires, first) in [
-            (Fires::EachSecond { from: at, last: None }, Some(at)),
-            (Fires::EachSecond { from: at, last: Some(at) }, Some(at)),
-            (Fires::Once(at), Some(at)),
-            (Fires::OneByOne(at), Some(Timestamp::from_secs(4_000_000_009))),
+            (FireTimes::EachSecond { from: at, last: None }, Some(at)),
+            (FireTimes::EachSecond { from: at, last: Some(at) }, Some(at)),
+            (FireTimes::Once(at), Some(at)),
+            (FireTimes::OneByOne(at), Some(Timestamp::from_secs(4_000_000_009))),
         ] {
             let (spec, next) = definition("x", 9, fires).unwrap();
             let job = spec.compile().unwrap();

@@ -37,8 +37,9 @@ pub(crate) struct Fires {
 pub(crate) struct Metrics {
     pub(crate) calls: BTreeMap<&'static str, Timing>,
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
-    /// Results that became durable at any time. The next field counts the other answers to results.
+    /// Results that became durable, inside or outside of the window.
     pub(crate) stored: u64,
+    /// Results that were duplicates, late or unknown, and were not stored.
     pub(crate) other_answers: u64,
     /// Results that became durable while the window was open.
     pub(crate) stored_in_window: u64,

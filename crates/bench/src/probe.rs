@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::homes::RecentFires;
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::RunOf;
 use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_store::cluster::{Join, JoinRequest};
@@ -14,7 +14,7 @@ use rondel_store::{Claim, Cluster, Finish, LeaseToken, SqlStore};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::load::{self, Fires};
+use crate::load::{self, FireTimes};
 use crate::plan::Plan;
 use crate::report::ProbeLane;
 use crate::{BenchError, clock, usage};
@@ -34,7 +34,7 @@ struct Lane {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Done {
+struct LaneTotals {
     batches: u32,
     claim: Duration,
     finish: Duration,
@@ -69,10 +69,10 @@ async fn with_lanes(
     plan: &Plan,
     count: u32,
 ) -> Result<ProbeLane, BenchError> {
-    let (namespace, app) = load::home(store, ids).await?;
+    let (namespace, app) = load::ensure_bench_app(store, ids).await?;
     let first = (clock::now() + FAR).ceil_second();
     let prefix = format!("probe-{}", clock::now().as_millis());
-    let jobs = load::create(store, ids, &prefix, count * BATCH, Fires::Once(first)).await?;
+    let jobs = load::create(store, ids, &prefix, count * BATCH, FireTimes::Once(first)).await?;
     let due: Vec<DueJob> = jobs
         .into_iter()
         .map(|job| DueJob {
@@ -93,7 +93,7 @@ async fn with_lanes(
         let lane = Lane { store: Arc::clone(store), ids: Arc::clone(ids), token, due: due.to_vec() };
         tasks.spawn(run_lane(lane, template.clone(), start + plan.probe));
     }
-    let mut sum = Done::default();
+    let mut sum = LaneTotals::default();
     while let Some(ended) = tasks.join_next().await {
         let done = ended.map_err(|error| BenchError::void(format!("the probe broke: {error}")))??;
         sum.batches += done.batches;
@@ -116,8 +116,8 @@ async fn with_lanes(
 }
 
 /// Runs batch after batch until the time is up; the last batch leaves the jobs without a next fire.
-async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<Done, BenchError> {
-    let mut done = Done::default();
+async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<LaneTotals, BenchError> {
+    let mut done = LaneTotals::default();
     let ids = IdGen::new(0);
     loop {
         let is_last = Instant::now() >= until;
@@ -181,7 +181,7 @@ fn finish(run: &Run) -> AttemptEnd {
         job: run.job,
         attempt: 1,
         outcome: Outcome::Succeeded,
-        policy: AfterPolicy {
+        policy: NextStepPolicy {
             retry_max: 0,
             backoff: Duration::from_secs(10),
             backoff_max: Duration::from_secs(60),

@@ -12,7 +12,7 @@ use crate::histogram::Histogram;
 /// The handler's name.
 pub(crate) const HANDLER: &str = "bench.nothing";
 
-/// The planned instants that are measured: from the first on, before the second.
+/// The range of planned instants that are measured; `to_ms` is not part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Window {
     pub(crate) from_ms: i64,
@@ -31,7 +31,7 @@ impl Window {
 
 /// What the handlers of one process observed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Seen {
+pub(crate) struct Observations {
     /// Every start.
     pub(crate) started: u64,
     /// Starts of attempts beyond the first.
@@ -42,7 +42,7 @@ pub(crate) struct Seen {
     pub(crate) lateness: Histogram,
 }
 
-impl Seen {
+impl Observations {
     pub(crate) fn add(&mut self, other: &Self) {
         self.started += other.started;
         self.repeated += other.repeated;
@@ -54,7 +54,7 @@ impl Seen {
 #[derive(Debug, Default)]
 struct Inner {
     window: Option<Window>,
-    seen: Seen,
+    seen: Observations,
 }
 
 /// Shared by the handlers of a process.
@@ -66,7 +66,7 @@ impl Recorder {
         self.lock().window = Some(window);
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> Observations {
         self.lock().seen.clone()
     }
 

@@ -22,9 +22,9 @@ pub struct Report {
     pub seconds: f64,
     /// How many servers there were.
     pub nodes: u32,
-    /// How often servers tried to claim a job, including the warm-up …
+    /// How often servers tried to claim a job, including during the warm-up.
     pub claims_tried: u64,
-    /// … and how often another one had locked or moved it.
+    /// How many of these tries failed, because another server had locked the job or had already moved its next fire.
     pub claims_lost: u64,
     /// How many executors there were.
     pub executors: u32,
@@ -63,22 +63,22 @@ pub struct Report {
 pub struct Lateness {
     /// The number of values.
     pub count: u64,
-    /// Half were not later.
+    /// The median.
     pub p50_ms: f64,
-    /// 99 of 100 were not later.
+    /// The 99th percentile.
     pub p99_ms: f64,
-    /// 999 of 1000 were not later.
+    /// The 99.9th percentile.
     pub p999_ms: f64,
-    /// The latest.
+    /// The maximum.
     pub max_ms: f64,
 }
 
-/// Milliseconds until verdicts were durable.
+/// The delay between a planned instant and the commit of the last verdict for it, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Durability {
-    /// For half of the instants, the last verdict was durable by then.
+    /// The median over all instants.
     pub p50_ms: f64,
-    /// For every instant, the last verdict was durable by then.
+    /// The maximum over all instants.
     pub max_ms: f64,
 }
 

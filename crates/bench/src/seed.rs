@@ -24,11 +24,11 @@ const LEASE: Duration = Duration::from_secs(6 * 3_600);
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
 /// How far the history reaches back.
 const DAYS: u64 = 7;
-/// Runs in one claim.
+/// How many runs one claim writes.
 const CLAIM: usize = 2_000;
-/// Jobs created at once.
+/// How many jobs one call creates.
 const JOBS: usize = 2_000;
-/// Runs counted at once.
+/// How many runs one call adds to the statistics.
 const ROLL_UP: u32 = 1_000;
 const NAMESPACES: [&str; 3] = ["default", "staging", "tools"];
 const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
@@ -50,7 +50,7 @@ pub struct SeedPlan {
 
 /// How much data was created.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
-pub struct Seeded {
+pub struct SeedReport {
     /// The number of jobs.
     pub jobs: usize,
     /// The number of rows in the ledger.
@@ -82,7 +82,7 @@ struct Seed {
 ///
 /// # Errors
 /// Those of [`BenchError`].
-pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
+pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
     let store = SqlStore::open(&StoreConfig { url: plan.database.clone(), ..StoreConfig::default() }).await?;
     load::check_empty(&store).await?;
     let ids = IdGen::new(ORDINAL);
@@ -112,7 +112,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<Seeded, BenchError> {
         }
     }
     store.close().await;
-    Ok(Seeded { jobs: seeds.len(), runs, counted })
+    Ok(SeedReport { jobs: seeds.len(), runs, counted })
 }
 
 /// Spreads numbers; the same number always gives the same result.
@@ -337,7 +337,7 @@ impl Fire<'_> {
             return vec![whole];
         }
         let total = i32::try_from(seed.shards).unwrap_or(1);
-        let root = Run { shard_index: rondel_core::run::BROADCAST, shard_total: Some(total), executor: None, ..whole };
+        let root = Run { shard_index: rondel_core::run::ROOT_SHARD, shard_total: Some(total), executor: None, ..whole };
         let shard = |index: i32| {
             let dice = mix(dice ^ u64::try_from(index).unwrap_or(0));
             let status = if index == 0 { root.status } else { RunStatus::Succeeded };

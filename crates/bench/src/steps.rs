@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use crate::fleet::Fleet;
 use crate::histogram::Histogram;
-use crate::load::{self, Fires};
+use crate::load::{self, FireTimes};
 use crate::metered::{Metered, Metrics};
 use crate::plan::{Mode, Plan};
 use crate::probe::probe;
-use crate::recorder::{Seen, Window};
+use crate::recorder::{Observations, Window};
 use crate::report::{Counts, Cpu, Durability, Lateness, Memory, ProbeLane, Report, StoreCall};
 use crate::test_server::{Claims, TestServer};
 use crate::usage::{self, Usage};
@@ -28,12 +28,12 @@ const CREATED_PER_SECOND: u32 = 2_000;
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
-/// How long the jobs of a measurement that ends continue after the window, so that the window contains the whole cost of
-/// claiming ahead.
+/// How long jobs that end with the measurement ([`Plan::ends`]) keep firing after the window, so that the window contains
+/// the whole cost of claiming ahead.
 const TAIL: Duration = Duration::from_secs(5);
-/// How long no run may be open before such a measurement counts as settled.
+/// A measurement whose jobs end counts as settled once no run has been open for this long.
 const QUIET: Duration = Duration::from_secs(2);
-/// How long the runs of such a measurement may take until all have a verdict.
+/// How long such a measurement waits until all its runs have a verdict.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
 /// How far ahead idle jobs are due: years.
 const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
@@ -78,7 +78,7 @@ struct Outcome {
     window: Window,
     create: Duration,
     took: Duration,
-    seen: Seen,
+    seen: Observations,
     witness: Histogram,
     metrics: Metrics,
     cost: Cost,
@@ -118,19 +118,19 @@ async fn observe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Outcome, BenchErr
     let metered = Arc::new(Metered::new(Arc::clone(store)));
     let ids = IdGen::new(ORDINAL);
     // Executors are refused as long as the app does not exist.
-    load::home(store, &ids).await?;
+    load::ensure_bench_app(store, &ids).await?;
     let mut create = Duration::ZERO;
     if plan.mode == Mode::Idle {
         let from = (clock::now() + IDLE_FROM).ceil_second();
-        create = create_jobs(store, &ids, plan, Fires::OneByOne(from)).await?;
+        create = create_jobs(store, &ids, plan, FireTimes::OneByOne(from)).await?;
     }
-    let stand = TestServer::start(&metered, plan.nodes).await?;
-    let measured = drive(store, &ids, plan, &metered, &stand).await;
-    let claims = stand.claims().await?;
-    stand.drain().await;
+    let test_server = TestServer::start(&metered, plan.nodes).await?;
+    let measured = drive(store, &ids, plan, &metered, &test_server).await;
+    let claims = test_server.claims().await?;
+    test_server.drain().await;
     let (outcome, fleet) = measured?;
     let seen = fleet.end().await?;
-    stand.close().await?;
+    test_server.close().await?;
     let create = outcome.create.max(create);
     Ok(Outcome { create, seen, claims, metrics: metered.read(Clone::clone), ..outcome })
 }
@@ -141,17 +141,17 @@ async fn drive(
     ids: &IdGen,
     plan: &Plan,
     metered: &Metered,
-    stand: &TestServer,
+    test_server: &TestServer,
 ) -> Result<(Outcome, Fleet), BenchError> {
-    let mut fleet = Fleet::start(plan, stand).await?;
+    let mut fleet = Fleet::start(plan, test_server).await?;
     let time_to_create = Duration::from_secs((plan.jobs / CREATED_PER_SECOND).into());
     let first = (clock::now() + HEAD_START + time_to_create).ceil_second();
     let (fires, window) = match plan.mode {
         Mode::Idle => (None, window(clock::now().ceil_second(), plan.warm_up, plan.seconds)),
-        Mode::Burst => (Some(Fires::Once(first)), window(first, 0, 1)),
+        Mode::Burst => (Some(FireTimes::Once(first)), window(first, 0, 1)),
         Mode::Steady => {
             let window = window(first, plan.warm_up, plan.seconds);
-            (Some(Fires::EachSecond { from: first, last: last_fire(plan, window) }), window)
+            (Some(FireTimes::EachSecond { from: first, last: last_fire(plan, window) }), window)
         }
     };
     if let Some(flood) = plan.flood {
@@ -167,7 +167,7 @@ async fn drive(
     let outcome = watch(plan, metered, &mut fleet, window).await?;
     if let Some(last) = last_fire(plan, window) {
         clock::sleep_until(last).await;
-        settled(metered).await?;
+        wait_until_settled(metered).await?;
     }
     Ok((Outcome { create, ..outcome }, fleet))
 }
@@ -178,7 +178,7 @@ fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
 }
 
 /// Waits until every run has a verdict, and none is claimed any more.
-async fn settled(metered: &Metered) -> Result<(), BenchError> {
+async fn wait_until_settled(metered: &Metered) -> Result<(), BenchError> {
     let start = Instant::now();
     let mut quiet_since = start;
     while quiet_since.elapsed() < QUIET {
@@ -199,7 +199,7 @@ fn window(first: Timestamp, warm_up: u32, seconds: u32) -> Window {
     Window::new(from, from + Duration::from_secs(seconds.into()))
 }
 
-async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: Fires) -> Result<Duration, BenchError> {
+async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: FireTimes) -> Result<Duration, BenchError> {
     let start = Instant::now();
     let prefix = clock::now().as_millis().to_string();
     load::create(store, ids, &prefix, plan.jobs, fires).await?;
@@ -214,19 +214,19 @@ async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window
     }
     clock::sleep_until(from).await;
     let witness = Witness::start()?;
-    usage::forget_peak();
+    usage::reset_peak();
     metered.begin(window);
     let (before, start) = (Cost::now(plan, fleet), Instant::now());
     let planned = planned(plan);
     match plan.mode {
         Mode::Steady | Mode::Idle => clock::sleep_until(to).await,
-        Mode::Burst => durable(metered, window, planned).await,
+        Mode::Burst => wait_until_durable(metered, window, planned).await,
     }
     let (cost, took) = (Cost::now(plan, fleet).since(before), start.elapsed());
     let memory = memory(plan, fleet);
     let witness = witness.end();
     if plan.mode == Mode::Steady {
-        durable(metered, window, planned).await;
+        wait_until_durable(metered, window, planned).await;
     }
     let (create, seen, metrics) = Default::default();
     let claims = Claims::default();
@@ -234,7 +234,7 @@ async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window
 }
 
 /// Waits until all fires of the window have a durable verdict, up to a limit.
-async fn durable(metered: &Metered, window: Window, planned: u64) {
+async fn wait_until_durable(metered: &Metered, window: Window, planned: u64) {
     let start = Instant::now();
     while durable_count(metered, window) < planned && start.elapsed() < DURABLE_TIMEOUT {
         tokio::time::sleep(Duration::from_millis(10)).await;

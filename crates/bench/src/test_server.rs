@@ -56,13 +56,13 @@ impl TestServer {
             };
             nodes.push(Node::start(Arc::clone(store), config).await?);
         }
-        let stand = Self { nodes };
-        stand.see_each_other().await?;
-        Ok(stand)
+        let test_server = Self { nodes };
+        test_server.wait_for_peers().await?;
+        Ok(test_server)
     }
 
     /// Waits until every node has seen the others: jobs due before that would be shared among fewer nodes.
-    async fn see_each_other(&self) -> Result<(), BenchError> {
+    async fn wait_for_peers(&self) -> Result<(), BenchError> {
         let give_up_at = clock::now() + ONLINE_TIMEOUT;
         let engine = &self.nodes[0].engine;
         while engine.store().nodes().await?.iter().filter(|node| node.takes_jobs(engine.now())).count()
@@ -96,9 +96,9 @@ impl TestServer {
     }
 
     /// Waits until this many executors have a stream to each server.
-    pub(crate) async fn online(&self, count: usize) -> Result<(), BenchError> {
+    pub(crate) async fn wait_for_executors(&self, count: usize) -> Result<(), BenchError> {
         for node in &self.nodes {
-            node.online(count).await?;
+            node.wait_for_executors(count).await?;
         }
         Ok(())
     }
@@ -112,7 +112,7 @@ impl TestServer {
         drains.join_all().await;
     }
 
-    /// Stops the other parts.
+    /// Waits until the remaining parts of the servers have stopped; call it after [`Self::drain`].
     pub(crate) async fn close(self) -> Result<(), BenchError> {
         for node in self.nodes {
             node.close().await?;
@@ -140,7 +140,7 @@ impl Node {
         Ok(Self { engine, url: format!("http://{address}"), token, lifecycle })
     }
 
-    async fn online(&self, count: usize) -> Result<(), BenchError> {
+    async fn wait_for_executors(&self, count: usize) -> Result<(), BenchError> {
         let give_up_at = clock::now() + ONLINE_TIMEOUT;
         while self.engine.online_executors().len() < count {
             if clock::now() > give_up_at {

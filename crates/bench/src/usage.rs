@@ -45,7 +45,7 @@ pub(crate) fn memory(pid: u32) -> (u64, u64) {
 }
 
 /// Resets the peak of this process's memory.
-pub(crate) fn forget_peak() {
+pub(crate) fn reset_peak() {
     if let Err(error) = fs::write("/proc/self/clear_refs", "5") {
         tracing::debug!(%error, "the peak of memory includes the preparation");
     }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::BenchError;
 use crate::fleet::InputMessages;
 use crate::load::APP;
-use crate::recorder::{Recorder, Seen};
+use crate::recorder::{Observations, Recorder};
 use crate::report::Lateness;
 
 /// Executors of XXL-JOB in a process of their own. They get their token and the window on standard input, and end when
@@ -106,7 +106,7 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     }
     stop.cancelled().await;
     tasks.shutdown().await;
-    let Seen { started, repeated, early, lateness } = recorder.seen();
+    let Observations { started, repeated, early, lateness } = recorder.seen();
     let summary = Summary { started, repeated, early, lateness: Lateness::from(&lateness) };
     serde_json::to_string(&summary).map_err(|error| BenchError::void(error.to_string()))
 }
@@ -119,9 +119,9 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
     let stub = Stub { shared: Arc::clone(shared), ended };
     let app = Router::new()
         .route("/run", post(run))
-        .route("/beat", post(well))
-        .route("/idleBeat", post(well))
-        .route("/kill", post(well))
+        .route("/beat", post(answer_ok))
+        .route("/idleBeat", post(answer_ok))
+        .route("/kill", post(answer_ok))
         .route("/log", post(log))
         .with_state(stub);
     let stopped = stop.clone().cancelled_owned();
@@ -139,7 +139,7 @@ fn answer(fields: Value) -> axum::Json<Value> {
     axum::Json(answer)
 }
 
-async fn well() -> axum::Json<Value> {
+async fn answer_ok() -> axum::Json<Value> {
     answer(Value::Null)
 }
 
@@ -159,7 +159,7 @@ async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunReques
     if stub.ended.send(request).await.is_err() {
         tracing::warn!("a run came after the end");
     }
-    well().await
+    answer_ok().await
 }
 
 impl Shared {

@@ -34,6 +34,7 @@ use crate::sign_in::SignInLinkArgs;
 use crate::status::StatusArgs;
 use crate::token::TokenArgs;
 use crate::user::UserArgs;
+use crate::why::WhyArgs;
 use crate::{config, output, runtime};
 
 /// A distributed job scheduler: a server decides when a job is due and which executor runs it.
@@ -89,6 +90,8 @@ enum Command {
     SignInLink(SignInLinkArgs),
     /// Show the cluster in one screen
     Status(StatusArgs),
+    /// Explain why a job ran or did not run, by its name or the id of a run
+    Why(WhyArgs),
     /// Count how runs ended over time
     Stats(StatsArgs),
     /// Show what fires next, across all jobs
@@ -171,6 +174,7 @@ impl Command {
             Self::Completions(args) => done(args.run()),
             Self::Man(args) => done(args.run(Cli::shown())),
             Self::Status(args) => done(runtime::run(args.run())),
+            Self::Why(args) => done(runtime::run(args.run())),
             Self::Stats(args) => done(runtime::run(args.run())),
             Self::Fires(args) => done(runtime::run(args.run())),
             Self::Doctor(args) => done(runtime::run(args.run())),

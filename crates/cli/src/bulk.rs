@@ -34,13 +34,13 @@ pub(crate) struct BulkArgs {
 /// An action, and what it applies to.
 pub(crate) struct Bulk<'a> {
     /// The resource: `jobs` or `runs`.
-    pub(crate) of: &'a str,
-    /// The word for one of it: `job`.
-    pub(crate) one: &'a str,
+    pub(crate) collection: &'a str,
+    /// The noun for messages, in the singular: `job`.
+    pub(crate) noun: &'a str,
     /// The action of the API.
     pub(crate) action: &'a str,
     /// The participle for messages: `paused`.
-    pub(crate) done: &'a str,
+    pub(crate) participle: &'a str,
     /// Further fields of the request.
     pub(crate) more: Value,
 }
@@ -64,7 +64,7 @@ impl BulkArgs {
         let found = counted_first.value()?;
         let matched = found["matched"].as_u64().unwrap_or_default();
         if matched == 0 {
-            output::talk(&format!("no {} passes the filter; nothing was done", bulk.one));
+            output::talk(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return Ok(());
         }
         if !self.yes {
@@ -82,14 +82,14 @@ async fn post(client: &Client, bulk: &Bulk<'_>, which: &Value) -> Result<Body, F
             body[key.as_str()] = value.clone();
         }
     }
-    client.post(&[&format!("{}:bulk", bulk.of)], &body.to_string()).await
+    client.post(&[&format!("{}:bulk", bulk.collection)], &body.to_string()).await
 }
 
 /// Asks for consent, and refuses if there is no terminal.
 fn ask(bulk: &Bulk<'_>, found: &Value, matched: u64) -> Result<(), Failure> {
-    let count = counted(matched, bulk.one);
+    let count = counted(matched, bulk.noun);
     if !std::io::stdin().is_terminal() || !std::io::stderr().is_terminal() {
-        let message = format!("{count} would be {}, and there is no terminal to ask for consent", bulk.done);
+        let message = format!("{count} would be {}, and there is no terminal to ask for consent", bulk.participle);
         return Err(Failure::refused(format!("{message}: add --yes, or look first with --dry-run; nothing was done")));
     }
     let names: Vec<String> = names(found).into_iter().take(NAMES_MAX).collect();
@@ -126,7 +126,7 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> R
     }
     match problems.len() {
         0 => Ok(()),
-        count => Err(Failure::from_text(format!("{} could not be {}", counted(count, bulk.one), bulk.done))),
+        count => Err(Failure::from_text(format!("{} could not be {}", counted(count, bulk.noun), bulk.participle))),
     }
 }
 
@@ -135,21 +135,22 @@ fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
     let matched = answer["matched"].as_u64().unwrap_or_default();
     let more = if answer["has_more"] == true { "; more pass the filter than one request takes" } else { "" };
     if is_dry {
-        return format!("{} would be {}{more}", counted(matched, bulk.one), bulk.done);
+        return format!("{} would be {}{more}", counted(matched, bulk.noun), bulk.participle);
     }
     let problem_count = answer["problems"].as_array().map_or(0, Vec::len);
     let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
     let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
     let done = answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
     let stood = if unchanged > 0 { format!(", {unchanged} stood so already") } else { String::new() };
-    format!("{} {}{stood}{more}", counted(done, bulk.one), bulk.done)
+    format!("{} {}{stood}{more}", counted(done, bulk.noun), bulk.participle)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const PAUSE: Bulk<'_> = Bulk { of: "jobs", one: "job", action: "pause", done: "paused", more: Value::Null };
+    const PAUSE: Bulk<'_> =
+        Bulk { collection: "jobs", noun: "job", action: "pause", participle: "paused", more: Value::Null };
 
     #[test]
     fn what_was_done_is_one_sentence() {
@@ -158,7 +159,7 @@ mod tests {
         let done = json!({"matched": 5, "unchanged": 2, "problems": [{}], "has_more": true});
         let more = "; more pass the filter than one request takes";
         assert_eq!(expected(done, false), format!("2 jobs paused, 2 stood so already{more}"));
-        let retry = Bulk { one: "run", action: "retry", done: "retried", ..PAUSE };
+        let retry = Bulk { noun: "run", action: "retry", participle: "retried", ..PAUSE };
         assert_eq!(sentence(&json!({"matched": 3, "done": 1, "problems": []}), &retry, false), "1 run retried");
     }
 }

@@ -19,7 +19,7 @@ pub(crate) fn show_utc(utc: bool) {
 }
 
 /// An instant for display: in the zone of this machine, with its offset.
-pub(crate) fn shown(at: Timestamp) -> String {
+pub(crate) fn local_text(at: Timestamp) -> String {
     let local = at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
     match local {
         Some(local) if local.offset().local_minus_utc() != 0 => local.to_rfc3339_opts(SecondsFormat::AutoSi, false),

@@ -8,7 +8,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use crate::client::{ClientArgs, text_of};
 use crate::runtime;
 
-/// A completion is not worth a longer wait.
+/// How long a completion waits for the server: a longer wait is not worth it.
 const TIMEOUT: Duration = Duration::from_secs(1);
 /// How many names are requested: a longer list would not be read.
 const COUNT_MAX: &str = "100";

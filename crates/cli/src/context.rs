@@ -78,7 +78,7 @@ impl ContextArgs {
         match self.command {
             ContextCommand::Add(args) => args.run(&mut contexts),
             ContextCommand::List => {
-                let items = contexts.all().map(|(name, context)| shown(&contexts, name, context));
+                let items = contexts.all().map(|(name, context)| context_json(&contexts, name, context));
                 let items = items.collect::<Result<Vec<_>, _>>()?;
                 VIEW.list(&Body::new(json!({ "items": items, "next_cursor": null }).to_string()), self.format)
             }
@@ -89,7 +89,7 @@ impl ContextArgs {
                     ));
                 };
                 let context = contexts.get(name)?;
-                VIEW.line(&Body::new(shown(&contexts, name, context)?.to_string()), self.format)
+                VIEW.line(&Body::new(context_json(&contexts, name, context)?.to_string()), self.format)
             }
             ContextCommand::Use(args) => {
                 contexts.select(&args.name)?;
@@ -105,7 +105,7 @@ impl ContextArgs {
     }
 }
 
-fn shown(contexts: &Contexts, name: &str, context: &Context) -> Result<serde_json::Value, Failure> {
+fn context_json(contexts: &Contexts, name: &str, context: &Context) -> Result<serde_json::Value, Failure> {
     let has_token = contexts.token(name)?.is_some();
     let token = if has_token { contexts.token_path(name).display().to_string() } else { String::new() };
     let is_current = contexts.current() == Some(name);

@@ -4,7 +4,7 @@ use chrono::{SecondsFormat, TimeZone as _};
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
 use rondel_core::cron::{CronExpr, Dialect, DstRule, Tz, parse_zone};
-use rondel_core::preview::{Ask, PER_DAY_MAX, Preview, preview};
+use rondel_core::preview::{PER_DAY_MAX, Preview, PreviewRequest, preview};
 use rondel_core::schedule::{Kind, Schedule};
 use rondel_core::timetable::Timetable;
 use rondel_core::words::{self, Lang};
@@ -126,7 +126,8 @@ impl ExpressionArgs {
         let schedule = Schedule { kind, zone, start: None, end: None, jitter: None };
         let (lang, sentence) = (self.lang.lang(), words::schedule(&schedule, self.lang.lang()));
         let timetable = Timetable { schedules: vec![schedule], calendar: None };
-        let found = preview(Ask { timetable: &timetable, anchor: after, after, count, per_day_max: PER_DAY_MAX });
+        let found =
+            preview(PreviewRequest { timetable: &timetable, anchor: after, after, count, per_day_max: PER_DAY_MAX });
         Ok(CronReport { expression, zone, after, lang, sentence, found })
     }
 }

@@ -25,7 +25,7 @@ use crate::{clock, output};
 /// A clock further off than this makes displayed times misleading.
 const SKEW_MAX: Duration = Duration::from_secs(2);
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The least free space on a disk that is enough for a server.
+/// Minimum free disk space for a server, in bytes.
 const DISK_MIN: u64 = 1024 * 1024 * 1024;
 
 /// Looks at what commands, and with --config a server, need.
@@ -84,13 +84,13 @@ impl DoctorArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let mut checks = vec![contexts()];
         match self.client.client() {
-            Ok(client) => checks.extend(of_server(&client).await),
+            Ok(client) => checks.extend(check_server(&client).await),
             Err(failure) => {
                 checks.push(wrong("client", failure.message(), "mend the flag, variable or file that it names"))
             }
         }
         if self.file.is_given() {
-            checks.extend(of_config(&self.file).await);
+            checks.extend(check_config(&self.file).await);
         }
         print(&checks, self.format)?;
         match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
@@ -110,7 +110,7 @@ fn contexts() -> Check {
     }
 }
 
-async fn of_server(client: &Client) -> Vec<Check> {
+async fn check_server(client: &Client) -> Vec<Check> {
     let place = client.server_url();
     let mut checks = Vec::new();
     let ready = match client.plain("readyz?verbose").await {
@@ -182,7 +182,7 @@ fn versions(nodes: &Value) -> Check {
 }
 
 /// Checks what a server with this config file needs.
-async fn of_config(file: &ConfigFileArgs) -> Vec<Check> {
+async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
     let config = match file.server(ServerSettings::default()).and_then(ServerConfig::try_from) {
         Ok(config) => config,
         Err(failure) => return vec![wrong("settings", failure.message(), "rondel config-reference has every setting")],

@@ -79,14 +79,14 @@ impl EventsArgs {
 
     fn print(&self, kind: &str, line: &str, data: &Value) -> Result<(), Failure> {
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&shown(kind, data)),
+            Format::Table | Format::Wide => output::data(&event_line(kind, data)),
             Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::json(line),
         }
     }
 }
 
 /// `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`
-fn shown(kind: &str, data: &Value) -> String {
+fn event_line(kind: &str, data: &Value) -> String {
     let text = |key: &str| text_of(&data[key]);
     let what = match kind {
         "run" => {
@@ -114,11 +114,11 @@ mod tests {
     fn an_event_is_a_line() {
         let at = "2026-03-08T07:00:00.250Z";
         let run = json!({"at": at, "job": "a", "id": "7", "status": "failed", "reason": "handler", "attempt": 2, "executor": "x"});
-        assert_eq!(shown("run", &run), format!("{at} run      a 7 failed: handler, attempt 2, on x"));
+        assert_eq!(event_line("run", &run), format!("{at} run      a 7 failed: handler, attempt 2, on x"));
         let job = json!({"at": at, "name": "a\u{1b}", "change": "changed", "version": 3});
-        assert_eq!(shown("job", &job), format!("{at} job      a\\x1b changed, version 3"));
+        assert_eq!(event_line("job", &job), format!("{at} job      a\\x1b changed, version 3"));
         let executor = json!({"at": at, "name": "x", "app": "billing", "status": "offline"});
-        assert_eq!(shown("executor", &executor), format!("{at} executor x of billing offline"));
-        assert!(shown("gap", &json!({"at": at})).ends_with("look at the lists anew"));
+        assert_eq!(event_line("executor", &executor), format!("{at} executor x of billing offline"));
+        assert!(event_line("gap", &json!({"at": at})).ends_with("look at the lists anew"));
     }
 }

@@ -5,7 +5,7 @@ use clap::{Args, ValueEnum};
 /// The heading under which the help lists these flags.
 const HEADING: &str = "Output";
 
-/// What stands on stdout.
+/// The format of the output on stdout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// A table

@@ -1,9 +1,9 @@
 //! Removes the agent's token and secrets from its environment.
 //!
-//! The environment that a process started with stays readable in `/proc/PID/environ`, whatever the process does later:
-//! for root and, unless the process is closed to them, for all processes of its user, such as the programs that the
-//! agent runs. An agent that finds a token or secrets there therefore starts again without them, and reads them from
-//! its standard input: a file in memory, which it then empties and closes.
+//! `/proc/PID/environ` keeps the environment that a process started with, whatever the process does later. Root can read
+//! it. So can all processes of the same user, such as the programs that the agent runs, until the process has closed
+//! itself to them ([`close_to_others`]). An agent that finds a token or secrets in its environment therefore starts again
+//! without them, and reads them from its standard input: a file in memory, which it then empties and closes.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -54,12 +54,12 @@ pub(crate) async fn read_at(
 ) -> Result<Body, Failure> {
     let max = bounds.max();
     let first = page(client, path, query, (max, None)).await?;
-    let (mut items, mut next) = take(&first)?;
+    let (mut items, mut next) = parse_page(&first)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
         let body = page(client, path, query, (max - items.len(), Some(cursor))).await?;
-        let (more, following) = take(&body)?;
+        let (more, following) = parse_page(&body)?;
         items.extend(more);
         next = following;
     }
@@ -90,9 +90,9 @@ pub(crate) async fn items(client: &Client, path: &[&str], query: &[(&str, &str)]
 }
 
 /// The items of a page, and the cursor of the next one.
-type Taken = (Vec<Box<RawValue>>, Option<String>);
+type PageItems = (Vec<Box<RawValue>>, Option<String>);
 
-fn take(body: &Body) -> Result<Taken, Failure> {
+fn parse_page(body: &Body) -> Result<PageItems, Failure> {
     let page = body.page()?;
     Ok((page.items.into_iter().map(ToOwned::to_owned).collect(), page.next_cursor))
 }

@@ -70,6 +70,7 @@ mod token;
 mod token_file;
 mod user;
 mod view;
+mod why;
 
 use std::process::ExitCode;
 

@@ -1,5 +1,7 @@
 //! `rondel stats` and `rondel fires`: counts of runs over time, and what fires next across jobs.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::Value;
 
@@ -73,7 +75,7 @@ impl StatsArgs {
         let body = client.get(&["stats"], &query).await?.value()?;
         clock::show_utc(self.format.utc);
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&stats_table(&body)),
+            Format::Table | Format::Wide => output::data(&stats_table(&body, self.format.no_headers)),
             Format::Name => output::names(items(&body["series"]).iter().map(|series| text_of(&series["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => output::document(&body.to_string(), form),
         }
@@ -90,7 +92,7 @@ impl FiresArgs {
         let body = client.get(&["fires"], &query).await?.value()?;
         clock::show_utc(self.format.utc);
         match self.format.format {
-            Format::Table | Format::Wide => output::data(&fires_table(&body)),
+            Format::Table | Format::Wide => output::data(&fires_table(&body, self.format.no_headers)),
             Format::Name => output::names(items(&body["items"]).iter().map(|fire| text_of(&fire["job"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => output::document(&body.to_string(), form),
         }
@@ -101,7 +103,7 @@ fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn stats_table(body: &Value) -> String {
+fn stats_table(body: &Value, no_headers: bool) -> String {
     let mut table = Table::new(&["BUCKET", "NAME", "RUNS", "SUCCEEDED", "FAILED", "OTHER", "P50", "P95", "LATE P99"]);
     for series in items(&body["series"]) {
         let name = series["name"].as_str().map_or_else(|| "-".to_owned(), |name| harmless(name).into_owned());
@@ -110,7 +112,7 @@ fn stats_table(body: &Value) -> String {
         }
         table.add(bucket_row(&series["total"], "total".to_owned(), name));
     }
-    table.render(true)
+    table.render(no_headers)
 }
 
 fn bucket_row(bucket: &Value, at: String, name: String) -> Vec<String> {
@@ -118,14 +120,23 @@ fn bucket_row(bucket: &Value, at: String, name: String) -> Vec<String> {
     let runs = bucket["run_count"].as_u64().unwrap_or(0);
     let (succeeded, failed) = (count("succeeded"), count("failed"));
     let other = runs.saturating_sub(succeeded + failed);
-    let millis = |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |millis| format!("{millis}ms"));
+    let length =
+        |value: &Value| value.as_u64().map_or_else(|| "-".to_owned(), |ms| quantile(Duration::from_millis(ms)));
     let (took, late) = (&bucket["duration_ms"], &bucket["lateness_ms"]);
     let counts = [runs, succeeded, failed, other].map(|count| count.to_string());
-    let lengths = [millis(&took["p50"]), millis(&took["p95"]), millis(&late["p99"])];
+    let lengths = [length(&took["p50"]), length(&took["p95"]), length(&late["p99"])];
     [at, name].into_iter().chain(counts).chain(lengths).collect()
 }
 
-fn fires_table(body: &Value) -> String {
+/// `850ms`, `6.9s`, `3m5s`.
+fn quantile(length: Duration) -> String {
+    match length.as_secs() {
+        1..60 => format!("{:.1}s", length.as_secs_f64()),
+        _ => clock::rough(length),
+    }
+}
+
+fn fires_table(body: &Value, no_headers: bool) -> String {
     let mut table = Table::new(&["AT", "JOB", "APP"]);
     for fire in items(&body["items"]) {
         let plain = |value: &Value| harmless(&text_of(value)).into_owned();
@@ -137,6 +148,38 @@ fn fires_table(body: &Value) -> String {
         Some(most) if most > 1 => format!("; {most} at once at {}", time_of(&body["peak"]["at"], clock::now())),
         _ => String::new(),
     };
+    let noun = if count == 1 { "fire" } else { "fires" };
     let cut = if body["is_cut"].as_bool().unwrap_or(false) { " or more" } else { "" };
-    format!("{}\n{count}{cut} fires{peak}", table.render(true).trim_end())
+    format!("{}\n{count}{cut} {noun}{peak}", table.render(no_headers).trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn stats_have_headings_and_a_total() {
+        let bucket = json!({
+            "at": "2026-03-08T02:00:00Z", "run_count": 10, "counts": {"succeeded": 7, "failed": 2},
+            "duration_ms": {"p50": 6, "p95": 6_912}, "lateness_ms": {"p99": 185_000},
+        });
+        let body = json!({"series": [{"name": null, "buckets": [bucket], "total": bucket}]});
+        let text = stats_table(&body, false);
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..6], ["BUCKET", "NAME", "RUNS", "SUCCEEDED", "FAILED", "OTHER"], "{text}");
+        assert_eq!(lines[2], ["total", "-", "10", "7", "2", "1", "6ms", "6.9s", "3m5s"], "{text}");
+        assert_eq!(stats_table(&body, true).lines().count(), 2);
+    }
+
+    #[test]
+    fn fires_have_headings_and_a_count() {
+        let fire = json!({"at": "2026-03-08T02:00:00Z", "job": "nightly", "app": "billing"});
+        let body =
+            json!({"items": [fire], "count": 1, "is_cut": false, "peak": {"at": "2026-03-08T02:00:00Z", "count": 1}});
+        let text = fires_table(&body, false);
+        assert!(text.starts_with("AT ") && text.contains("nightly") && text.ends_with("\n1 fire"), "{text}");
+        assert!(!fires_table(&body, true).contains("JOB"));
+    }
 }

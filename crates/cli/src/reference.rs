@@ -7,7 +7,7 @@ use clap::{Arg, Command, CommandFactory as _, Id};
 
 use crate::args::Cli;
 
-/// The prose, with a place for each generated part.
+/// The prose, with a placeholder for each generated part.
 const GUIDE: &str = include_str!("reference/guide.md");
 /// The groups of shared flags: the name of the group in the guide, the id of one of its flags (by which the commands with the
 /// group are found), and its heading in the help.
@@ -50,7 +50,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-/// A command under a heading of this level, and the commands below it, without the arguments that a command above lists.
+/// Writes a command under a heading of this level, and then its subcommands, without the arguments that a parent lists already.
 fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String) {
     let is_group = visible(command).next().is_some();
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());

@@ -47,7 +47,7 @@ struct StatusData {
     executors: Vec<Value>,
     running: Vec<Value>,
     waiting: Vec<Value>,
-    /// Due, but not with an executor.
+    /// Runs that are due, but were not sent to an executor in time.
     overdue: Vec<Value>,
     failed: Vec<Value>,
     /// Skipped for lack of an executor or a server, or after too long a wait; the newest first.

@@ -168,7 +168,7 @@ async fn id_of(client: &Client, wanted: &str) -> Result<String, Failure> {
     }
 }
 
-/// Checks that tokens for executors have no role but that of executors, and that other tokens do not have it.
+/// Checks that a token for executors has only the role executor, and that a token for the API does not have it.
 fn check_kind(kind: Kind, wanted: &[String]) -> Result<(), Failure> {
     let is_executor = |word: &&String| word.split(':').next() == Some("executor");
     match kind {

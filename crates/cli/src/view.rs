@@ -52,7 +52,8 @@ impl View {
         self.whole_in_words(body, format, |_, _| None)
     }
 
-    /// Prints one object with all its fields; `words` replaces some of the values.
+    /// Prints one object with all its fields, those of inner objects by names that `--columns` takes; `words` replaces some of the
+    /// values.
     pub(crate) fn whole_in_words(
         &self,
         body: &Body,
@@ -67,9 +68,10 @@ impl View {
         let mut table = Table::new(&["", ""]);
         let now = clock::now();
         for (key, value) in fields(body.text())? {
-            let plain = || if key.ends_with("_at") { time_of(&value, now) } else { text_of(&value) };
-            let text = words(&key, &value).unwrap_or_else(plain);
-            table.add(vec![key, text]);
+            match words(&key, &value) {
+                Some(text) => table.add(vec![key, text]),
+                None => lines(key, &value, now).into_iter().for_each(|(key, text)| table.add(vec![key, text])),
+            }
         }
         output::data(&table.render(true))
     }
@@ -137,6 +139,23 @@ impl View {
     }
 }
 
+/// Fields that hold a user's own JSON, which is shown as it is.
+const USER_JSON: [&str; 2] = ["params", "result"];
+
+/// The names and texts of a field: an object has one line for each of its fields.
+fn lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
+    match value {
+        Value::Object(fields) if !fields.is_empty() && !USER_JSON.contains(&key.as_str()) => {
+            fields.iter().flat_map(|(name, value)| lines(format!("{key}.{name}"), value, now)).collect()
+        }
+        Value::Array(items) if !items.iter().any(|item| item.is_object() || item.is_array()) => {
+            vec![(key, items.iter().map(text_of).collect::<Vec<_>>().join(", "))]
+        }
+        _ if key.ends_with("_at") => vec![(key, time_of(value, now))],
+        _ => vec![(key, text_of(value))],
+    }
+}
+
 /// A column of a table.
 enum Column {
     /// A column that the view makes.
@@ -187,6 +206,20 @@ mod tests {
         let columns = VIEW.columns(&items, args)?;
         let cells = (VIEW.row)(&items[0], Timestamp::EPOCH);
         Ok(columns.iter().map(|column| (column.header(), column.cell(&items[0], &cells, Timestamp::EPOCH))).collect())
+    }
+
+    #[test]
+    fn inner_objects_have_a_line_for_each_field() {
+        let shown = |key: &str, value: Value| {
+            let lines = lines(key.to_owned(), &value, Timestamp::EPOCH);
+            lines.into_iter().map(|(key, text)| format!("{key}={text}")).collect::<Vec<_>>()
+        };
+        assert_eq!(shown("retry", json!({"max": 3, "backoff": "10s"})), ["retry.backoff=10s", "retry.max=3"]);
+        assert_eq!(shown("a", json!({"b": {"c": null}})), ["a.b.c="]);
+        assert_eq!(shown("children", json!(["x", "y"])), ["children=x, y"]);
+        assert_eq!(shown("children", json!([])), ["children="]);
+        assert_eq!(shown("roles", json!([{"role": "viewer"}])), [r#"roles=[{"role":"viewer"}]"#]);
+        assert_eq!(shown("params", json!({"day": {"of": 1}})), [r#"params={"day":{"of":1}}"#], "a user's own JSON");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use rondel_core::pump::{Change, Group, GroupMode, Item, Owner, Wanted, apply, deal};
+use rondel_core::pump::{DealSettings, Group, GroupMode, Item, ItemChange, Owner, apply, deal};
 use rondel_core::{RunId, Timestamp};
 
 const ITEM_COUNT: usize = 10_000;
@@ -22,8 +22,8 @@ fn groups(count: i64) -> Vec<Group> {
 fn of_items(c: &mut Criterion) {
     let names: BTreeMap<String, String> =
         (0..ITEM_COUNT).map(|item| (format!("region-{item}"), String::new())).collect();
-    let wanted = Wanted { names: &names, per_group: None, hand_over: Duration::from_secs(45) };
-    let make = |items: &mut BTreeMap<String, Item>, changes: Vec<(String, Change)>| {
+    let wanted = DealSettings { names: &names, per_group: None, hand_over: Duration::from_secs(45) };
+    let make = |items: &mut BTreeMap<String, Item>, changes: Vec<(String, ItemChange)>| {
         changes.iter().filter(|(name, change)| apply(items, name, change, NOW)).count()
     };
     let (before, after) = (groups(EXECUTOR_COUNT), groups(EXECUTOR_COUNT + 1));
@@ -32,7 +32,7 @@ fn of_items(c: &mut Criterion) {
     make(&mut dealt, first);
     let asked = deal(&dealt, &after, wanted, NOW);
     let must_move = ITEM_COUNT / after.len();
-    assert!(asked.len() == must_move && asked.iter().all(|(_, change)| matches!(change, Change::Ask { .. })));
+    assert!(asked.len() == must_move && asked.iter().all(|(_, change)| matches!(change, ItemChange::Ask { .. })));
 
     let mut group = c.benchmark_group("10,000 items");
     group.bench_function("to 200 executors, and the changes made", |b| {

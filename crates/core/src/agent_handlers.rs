@@ -38,7 +38,7 @@ pub fn params_schema(handler: &str) -> Option<Value> {
 /// The error for a missing parameter that a handler of the agent needs. For use while no executor with the handler is connected: then there
 /// is no declared schema to check against.
 #[must_use]
-pub fn missing(handler: &str, params: &Value) -> Option<FieldError> {
+pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;
     let is_there = |name: &&str| params.get(*name).is_some_and(|value| !value.is_null());
     if needed.iter().any(is_there) {
@@ -78,7 +78,11 @@ mod tests {
             ("shell", json!(null), Some("/params")),
             ("http", json!(null), Some("/params/url")),
         ] {
-            assert_eq!(missing(handler, &params).map(|error| error.pointer).as_deref(), pointer, "{handler} {params}");
+            assert_eq!(
+                missing_param(handler, &params).map(|error| error.pointer).as_deref(),
+                pointer,
+                "{handler} {params}"
+            );
         }
     }
 }

@@ -10,7 +10,7 @@ pub const STEPS_MAX: u32 = 10_000;
 
 /// A definition, and the instant that its fixed rates count from.
 #[derive(Clone, Copy, Debug)]
-pub struct Planned<'a> {
+pub struct AnchoredJob<'a> {
     /// The definition.
     pub job: &'a Job,
     /// The instant that its fixed rates count from.
@@ -19,7 +19,7 @@ pub struct Planned<'a> {
 
 /// Fires that only one of two definitions has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fires {
+pub struct FireList {
     /// How many there are.
     pub count: u64,
     /// The first of them, at most [`LISTED_MAX`].
@@ -34,12 +34,12 @@ pub struct FireChanges {
     /// Whether `to` is the end of the window.
     pub is_whole: bool,
     /// Fires that the old definition has and the new one has not.
-    pub vanishing: Fires,
+    pub vanishing: FireList,
     /// Fires that the new definition has and the old one had not.
-    pub appearing: Fires,
+    pub appearing: FireList,
 }
 
-impl Fires {
+impl FireList {
     fn add(&mut self, at: Timestamp) {
         self.count += 1;
         if self.first.len() < LISTED_MAX {
@@ -54,7 +54,7 @@ impl Fires {
 /// At most `steps` fires are compared. Their number is subtracted from `steps`, so that several jobs can share one budget.
 ///
 /// ```
-/// use rondel_core::ahead::{Planned, fire_changes};
+/// use rondel_core::ahead::{AnchoredJob, fire_changes};
 /// use rondel_core::{JobSpec, Timestamp};
 ///
 /// let job = |cron: &str| {
@@ -62,7 +62,7 @@ impl Fires {
 ///     serde_json::from_str::<JobSpec>(&text).unwrap().compile().unwrap()
 /// };
 /// let (before, after) = (job("0 0 2 * * ?"), job("0 0 2,3 * * ?"));
-/// let planned = |job| Some(Planned { job, anchor: Timestamp::EPOCH });
+/// let planned = |job| Some(AnchoredJob { job, anchor: Timestamp::EPOCH });
 /// let window = (Timestamp::from_secs(0), Timestamp::from_secs(7 * 86_400));
 /// let changes = fire_changes(planned(&before), planned(&after), window, &mut 1_000);
 /// assert_eq!((changes.vanishing.count, changes.appearing.count), (0, 7));
@@ -70,17 +70,18 @@ impl Fires {
 /// ```
 #[must_use]
 pub fn fire_changes(
-    before: Option<Planned<'_>>,
-    after: Option<Planned<'_>>,
+    before: Option<AnchoredJob<'_>>,
+    after: Option<AnchoredJob<'_>>,
     (from, to): (Timestamp, Timestamp),
     steps: &mut u32,
 ) -> FireChanges {
-    let mut changes = FireChanges { to, is_whole: true, vanishing: Fires::default(), appearing: Fires::default() };
+    let mut changes =
+        FireChanges { to, is_whole: true, vanishing: FireList::default(), appearing: FireList::default() };
     let [before, after] = [before, after].map(|planned| planned.filter(|planned| planned.job.enabled));
     if before.zip(after).is_some_and(|(a, b)| a.anchor == b.anchor && a.job.timetable == b.job.timetable) {
         return changes;
     }
-    let next = |planned: Option<Planned<'_>>, cursor| {
+    let next = |planned: Option<AnchoredJob<'_>>, cursor| {
         let planned = planned?;
         planned.job.timetable.next_until(planned.anchor, cursor, to).map(|fire| fire.at)
     };
@@ -131,8 +132,8 @@ mod tests {
         serde_json::from_value::<crate::JobSpec>(spec).unwrap().compile().unwrap()
     }
 
-    fn planned(job: &Job) -> Option<Planned<'_>> {
-        Some(Planned { job, anchor: Timestamp::EPOCH })
+    fn planned(job: &Job) -> Option<AnchoredJob<'_>> {
+        Some(AnchoredJob { job, anchor: Timestamp::EPOCH })
     }
 
     #[track_caller]
@@ -179,7 +180,7 @@ mod tests {
         fn it_is_the_difference_of_the_sets(a in 1_u32..50, b in 1_u32..50, anchor in 0_i64..60) {
             let [old, new] = [a, b].map(|minutes| job(&json!({"every": format!("{}s", minutes * 600)}), true));
             let anchor = Timestamp::from_secs(anchor * 60);
-            let [before, after] = [&old, &new].map(|job| Planned { job, anchor });
+            let [before, after] = [&old, &new].map(|job| AnchoredJob { job, anchor });
             let changes = fire_changes(Some(before), Some(after), WEEK, &mut 100_000);
             let set = |job: &Job| job.timetable.fires(anchor, WEEK.0, WEEK.1).map(|fire| fire.at).collect::<BTreeSet<_>>();
             let (old, new) = (set(&old), set(&new));

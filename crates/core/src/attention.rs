@@ -20,7 +20,7 @@ pub const TOKEN_ENDS_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A job whose newest runs failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failing {
+pub struct FailingJob {
     /// Its name.
     pub job: String,
     /// How many runs in a row failed.
@@ -35,7 +35,7 @@ pub struct Failing {
 
 /// A job whose fires were skipped because no executor was available.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WithoutExecutor {
+pub struct JobWithoutExecutor {
     /// Its name.
     pub job: String,
     /// The handler that it asks for.
@@ -46,7 +46,7 @@ pub struct WithoutExecutor {
 
 /// A run that is under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnderWay {
+pub struct RunUnderWay {
     /// The run.
     pub run: RunId,
     /// The name of its job.
@@ -59,13 +59,13 @@ pub struct UnderWay {
 
 /// The facts to pick from.
 #[derive(Clone, Debug, Default)]
-pub struct Facts {
+pub struct AttentionFacts {
     /// Jobs whose newest runs failed.
-    pub failing: Vec<Failing>,
+    pub failing: Vec<FailingJob>,
     /// Jobs without an executor.
-    pub unoffered: Vec<WithoutExecutor>,
+    pub without_executor: Vec<JobWithoutExecutor>,
     /// Runs under way.
-    pub under_way: Vec<UnderWay>,
+    pub under_way: Vec<RunUnderWay>,
     /// The 99th percentile of the lateness of the runs of the last minutes.
     pub lateness: Option<Duration>,
     /// Paused jobs by name, each with the instant from which it is paused.
@@ -80,7 +80,7 @@ pub struct Facts {
 
 /// How severe a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Severity {
+pub enum FindingSeverity {
     /// Work does not get done.
     Bad,
     /// Work may soon not get done.
@@ -97,13 +97,13 @@ pub enum Finding {
     /// A loop of a server fails.
     LoopFails(String, String, Timestamp),
     /// A job fails.
-    Fails(Failing),
+    Fails(FailingJob),
     /// No executor offers the handler of a job.
-    NoExecutor(WithoutExecutor),
+    NoExecutor(JobWithoutExecutor),
     /// Runs begin too late.
     Late(Duration),
     /// A run takes far longer than usual.
-    Long(UnderWay),
+    Long(RunUnderWay),
     /// A token ends soon, or has ended.
     TokenEnds(String, Timestamp),
     /// A job is paused for long.
@@ -113,13 +113,13 @@ pub enum Finding {
 impl Finding {
     /// The severity of the finding.
     #[must_use]
-    pub const fn severity(&self) -> Severity {
+    pub const fn severity(&self) -> FindingSeverity {
         match self {
-            Self::NodeLost(..) | Self::LoopFails(..) | Self::NoExecutor(_) => Severity::Bad,
+            Self::NodeLost(..) | Self::LoopFails(..) | Self::NoExecutor(_) => FindingSeverity::Bad,
             // One failure may be chance.
-            Self::Fails(failing) if failing.streak > 1 => Severity::Bad,
-            Self::Fails(_) | Self::Late(_) | Self::Long(_) | Self::TokenEnds(..) => Severity::Warning,
-            Self::Paused(..) => Severity::Note,
+            Self::Fails(failing) if failing.streak > 1 => FindingSeverity::Bad,
+            Self::Fails(_) | Self::Late(_) | Self::Long(_) | Self::TokenEnds(..) => FindingSeverity::Warning,
+            Self::Paused(..) => FindingSeverity::Note,
         }
     }
 
@@ -128,7 +128,7 @@ impl Finding {
         match self {
             Self::NodeLost(..) => u64::MAX,
             Self::LoopFails(..) => u64::MAX - 1,
-            Self::NoExecutor(unoffered) => unoffered.count,
+            Self::NoExecutor(without_executor) => without_executor.count,
             Self::Fails(failing) if failing.succeeded_at.is_none() => failing.streak.saturating_mul(2),
             Self::Fails(failing) => failing.streak,
             Self::Late(_) => u64::MAX,
@@ -141,15 +141,15 @@ impl Finding {
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::attention::{Facts, Finding, needs_a_look};
+/// use rondel_core::attention::{AttentionFacts, Finding, list_findings};
 ///
 /// let at = Timestamp::from_secs(1_900_000_000);
-/// let facts = Facts { lost_nodes: vec![("n2".to_owned(), at)], ..Facts::default() };
-/// assert_eq!(needs_a_look(facts, at), [Finding::NodeLost("n2".to_owned(), at)]);
+/// let facts = AttentionFacts { lost_nodes: vec![("n2".to_owned(), at)], ..AttentionFacts::default() };
+/// assert_eq!(list_findings(facts, at), [Finding::NodeLost("n2".to_owned(), at)]);
 /// ```
 #[must_use]
-pub fn needs_a_look(facts: Facts, now: Timestamp) -> Vec<Finding> {
-    let is_long = |run: &UnderWay| {
+pub fn list_findings(facts: AttentionFacts, now: Timestamp) -> Vec<Finding> {
+    let is_long = |run: &RunUnderWay| {
         let took = now.since(run.since);
         run.usual.is_some_and(|usual| took > LONG_MIN && took > usual.saturating_mul(LONG_FACTOR))
     };
@@ -159,7 +159,7 @@ pub fn needs_a_look(facts: Facts, now: Timestamp) -> Vec<Finding> {
     looks.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
     looks.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Finding::LoopFails(node, name, since)));
     looks.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Finding::Fails));
-    looks.extend(facts.unoffered.into_iter().map(Finding::NoExecutor));
+    looks.extend(facts.without_executor.into_iter().map(Finding::NoExecutor));
     looks.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Finding::Late));
     looks.extend(facts.under_way.into_iter().filter(is_long).map(Finding::Long));
     looks.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
@@ -178,26 +178,26 @@ mod tests {
         NOW - Duration::from_secs(seconds)
     }
 
-    fn failing(job: &str, streak: u64, succeeded_at: Option<Timestamp>) -> Failing {
-        Failing { job: job.to_owned(), streak, since: ago(3_600), succeeded_at, message: None }
+    fn failing(job: &str, streak: u64, succeeded_at: Option<Timestamp>) -> FailingJob {
+        FailingJob { job: job.to_owned(), streak, since: ago(3_600), succeeded_at, message: None }
     }
 
     #[test]
     fn nothing_needs_no_look() {
-        assert!(needs_a_look(Facts::default(), NOW).is_empty());
-        let within = Facts {
+        assert!(list_findings(AttentionFacts::default(), NOW).is_empty());
+        let within = AttentionFacts {
             lateness: Some(LATENESS_OBJECTIVE),
             paused: vec![("a".to_owned(), ago(3_600))],
             tokens: vec![("t".to_owned(), NOW + TOKEN_ENDS_WITHIN)],
             failing: vec![failing("a", 0, None)],
-            ..Facts::default()
+            ..AttentionFacts::default()
         };
-        assert!(needs_a_look(within, NOW).is_empty());
+        assert!(list_findings(within, NOW).is_empty());
     }
 
     #[test]
     fn the_worst_comes_first() {
-        let facts = Facts {
+        let facts = AttentionFacts {
             failing: vec![
                 failing("once", 1, Some(ago(9))),
                 failing("long", 9, Some(ago(9))),
@@ -207,9 +207,9 @@ mod tests {
             paused: vec![("p".to_owned(), ago(8 * 86_400))],
             tokens: vec![("t".to_owned(), NOW + Duration::from_secs(60))],
             lateness: Some(Duration::from_secs(2)),
-            ..Facts::default()
+            ..AttentionFacts::default()
         };
-        let looks = needs_a_look(facts, NOW);
+        let looks = list_findings(facts, NOW);
         let names: Vec<&str> = looks
             .iter()
             .map(|look| match look {
@@ -224,13 +224,14 @@ mod tests {
 
     #[test]
     fn a_run_is_long_beside_the_others_of_its_job() {
-        let run = |seconds, usual: Option<u64>| UnderWay {
+        let run = |seconds, usual: Option<u64>| RunUnderWay {
             run: RunId::new(1),
             job: "a".to_owned(),
             since: ago(seconds),
             usual: usual.map(Duration::from_secs),
         };
-        let looks = |run| needs_a_look(Facts { under_way: vec![run], ..Facts::default() }, NOW).len();
+        let looks =
+            |run| list_findings(AttentionFacts { under_way: vec![run], ..AttentionFacts::default() }, NOW).len();
         assert_eq!(looks(run(2_460, Some(720))), 1);
         assert_eq!(looks(run(2_000, Some(720))), 0, "less than three times");
         assert_eq!(looks(run(59, Some(1))), 0, "short");

@@ -117,7 +117,7 @@ pub struct Calendar {
     node: Node,
     has_times: bool,
     /// Upper bound on the rules and spans that one lookup checks.
-    size: u64,
+    lookup_cost: u64,
     /// Minutes of the day at which membership can change, midnight among them, in order.
     edges: Vec<u32>,
 }
@@ -157,7 +157,7 @@ impl Calendar {
         node.edges(&mut edges);
         edges.sort_unstable();
         edges.dedup();
-        Ok(Self { name: spec.name.clone(), has_times: node.has_times(), size: node.size(), node, edges })
+        Ok(Self { name: spec.name.clone(), has_times: node.has_times(), lookup_cost: node.lookup_cost(), node, edges })
     }
 
     /// A calendar from a stored rule, which was checked when it was saved and has the calendars that it names inserted.
@@ -194,8 +194,8 @@ impl Calendar {
     }
 
     /// The highest cost of one lookup: how many rules and spans of the day it checks.
-    pub(crate) const fn size(&self) -> u64 {
-        self.size
+    pub(crate) const fn lookup_cost(&self) -> u64 {
+        self.lookup_cost
     }
 
     /// The name of a day, if a rule gives it one.
@@ -239,7 +239,7 @@ impl CalendarSpec {
 
     /// The calendars that its rules name.
     #[must_use]
-    pub fn parts(&self) -> Vec<&str> {
+    pub fn named_calendars(&self) -> Vec<&str> {
         fn collect<'a>(rule: &'a Rule, parts: &mut Vec<&'a str>) {
             match rule {
                 Rule::Calendar(name) => parts.push(name),
@@ -405,12 +405,12 @@ impl Node {
         }
     }
 
-    fn size(&self) -> u64 {
+    fn lookup_cost(&self) -> u64 {
         match self {
             Self::Days(_) | Self::Weekdays(_) => 1,
             Self::Times(spans) => u64::try_from(spans.len()).unwrap_or(u64::MAX).saturating_add(1),
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().map(Self::size).fold(1, u64::saturating_add),
-            Self::Not(node) => node.size().saturating_add(1),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().map(Self::lookup_cost).fold(1, u64::saturating_add),
+            Self::Not(node) => node.lookup_cost().saturating_add(1),
         }
     }
 

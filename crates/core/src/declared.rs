@@ -9,7 +9,7 @@
 //!   the old build that reconnects or restarts does not revert it.
 //! - A rollback to an old build takes effect once the last executor of the new build is gone.
 //!
-//! Edits by users win: see [`step`].
+//! Edits by users win: see [`declaration_step`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,7 +82,7 @@ pub fn effective_declarations(sets: &[SeenSet], living_since: Timestamp) -> Effe
 
 /// What a declaration does to a job that exists.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub enum DeclarationStep {
     /// Nothing: the declaration is known.
     Nothing,
     /// The declaration is remembered; the definition stays as it is.
@@ -93,19 +93,19 @@ pub enum Step {
 
 /// Decides what a declaration does to a job with the definition `current`; `before` is what code declared until now.
 ///
-/// The definition follows the declaration while no user has edited it, that is, while it equals what was declared. Whether the job is
-/// paused does not matter, and stays as users left it: a paused job still gets its new schedule.
+/// The definition follows the declaration while no user has edited it, that is, while it equals what was declared. A pause or a resumption
+/// is not such an edit: a paused job still gets its new schedule, and stays paused.
 #[must_use]
-pub fn step(current: &JobSpec, before: Option<&JobSpec>, declared: &JobSpec) -> Step {
-    let Some(before) = before else { return Step::Remember };
+pub fn declaration_step(current: &JobSpec, before: Option<&JobSpec>, declared: &JobSpec) -> DeclarationStep {
+    let Some(before) = before else { return DeclarationStep::Remember };
     if before == declared {
-        return Step::Nothing;
+        return DeclarationStep::Nothing;
     }
     if current == declared || drift(current, before).iter().any(|field| field != "enabled") {
-        return Step::Remember;
+        return DeclarationStep::Remember;
     }
     let enabled = if current.enabled == before.enabled { declared.enabled } else { current.enabled };
-    Step::Change(Box::new(JobSpec { enabled, ..declared.clone() }))
+    DeclarationStep::Change(Box::new(JobSpec { enabled, ..declared.clone() }))
 }
 
 /// The fields in which a definition differs from what code declares.
@@ -204,9 +204,9 @@ mod tests {
         // Executors of both builds live, and those of either build may have been seen last: the younger text counts, and nothing is gone.
         check_standing(&[old(120), new(100)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
         check_standing(&[new(100), old(130)], &[("a", "2"), ("b", "1"), ("c", "1")], &[]);
-        // The old ones have left …
+        // The executors of the old build have left.
         check_standing(&[old(99), new(100)], &[("a", "2"), ("c", "1")], &["b"]);
-        // … and a roll back counts once the new ones have.
+        // A rollback counts once the executors of the new build have left.
         check_standing(&[old(130), new(99)], &[("a", "1"), ("b", "1")], &["c"]);
         check_standing(&[old(99), new(99)], &[], &[]);
     }
@@ -229,17 +229,17 @@ mod tests {
         let declared = spec(&json!({"schedule": {"every": "2m"}, "timeout": "1m"}));
         let edited = spec(&json!({"schedule": {"every": "3m"}}));
         let paused = spec(&json!({"schedule": {"every": "1m"}, "enabled": false}));
-        let change = |spec: &JobSpec| Step::Change(Box::new(spec.clone()));
+        let change = |spec: &JobSpec| DeclarationStep::Change(Box::new(spec.clone()));
         for (current, before, wanted) in [
             (&before, Some(&before), change(&declared)),
             (&paused, Some(&before), change(&JobSpec { enabled: false, ..declared.clone() })),
-            (&edited, Some(&before), Step::Remember),
-            (&declared, Some(&before), Step::Remember),
-            (&edited, Some(&declared), Step::Nothing),
+            (&edited, Some(&before), DeclarationStep::Remember),
+            (&declared, Some(&before), DeclarationStep::Remember),
+            (&edited, Some(&declared), DeclarationStep::Nothing),
             // Made by hand before code declared it.
-            (&before, None, Step::Remember),
+            (&before, None, DeclarationStep::Remember),
         ] {
-            assert_eq!(step(current, before, &declared), wanted, "{current:?}");
+            assert_eq!(declaration_step(current, before, &declared), wanted, "{current:?}");
         }
         assert_eq!(drift(&edited, &declared), ["schedule", "timeout"]);
         assert!(drift(&edited, &edited).is_empty());

@@ -98,7 +98,7 @@ pub fn text(changes: &[Change]) -> String {
                 add_lines(&mut shown, from, to);
             }
             _ => {
-                // A definition without it is enabled.
+                // A definition without this field is enabled.
                 let unwritten = (pointer == "/enabled").then_some(Value::Bool(true));
                 let sides =
                     [("- ", from), ("+ ", to)].map(|(sign, value)| (sign, value.as_ref().or(unwritten.as_ref())));
@@ -143,7 +143,8 @@ fn add_lines(shown: &mut String, from: &str, to: &str) {
     }
 }
 
-/// The shortest edit from one to the other or, if that is too much work, everything between the equal ends as one block.
+/// The shortest edit from the old lines to the new ones or, if finding it is too much work, everything between their common beginning and
+/// their common end as one block.
 fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     let head = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let (from_rest, to_rest) = (&from[head..], &to[head..]);

@@ -14,7 +14,7 @@ use crate::diff::Change;
 pub const HIDDEN: &str = "***";
 /// The field of a definition whose content is up to its author.
 const PARAMS: &str = "params";
-/// The field whose items have parameters too.
+/// The field with the definition of a pump, whose items have parameters too.
 const PUMP: &str = "pump";
 /// A map whose keys are chosen by its author and whose values are no secrets: executors announce them.
 const LABELS: &str = "labels";
@@ -171,19 +171,19 @@ const SHOWN: &[&str] = &[
 /// ```
 #[must_use]
 pub fn for_audit(document: Value) -> Value {
-    bounded::cut(shown(document), bounded::LEN_MAX)
+    bounded::cut(show_listed(document), bounded::LEN_MAX)
 }
 
-fn shown(document: Value) -> Value {
+fn show_listed(document: Value) -> Value {
     match document {
         Value::Object(map) => {
             let fields = map.into_iter().map(|(key, value)| {
-                let value = audited(&key, value);
+                let value = show_listed_field(&key, value);
                 (key, value)
             });
             Value::Object(fields.collect())
         }
-        Value::Array(items) => Value::Array(items.into_iter().map(shown).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(show_listed).collect()),
         plain => plain,
     }
 }
@@ -191,7 +191,7 @@ fn shown(document: Value) -> Value {
 /// As [`for_audit`], for documents keyed by the names of their objects; `more` is how many the caller left out already.
 #[must_use]
 pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
-    bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, shown(document))).collect(), more)
+    bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, show_listed(document))).collect(), more)
 }
 
 /// Whether the audit log shows the values of a field as they are.
@@ -200,7 +200,7 @@ pub fn is_shown(field: &str) -> bool {
     SHOWN.contains(&field)
 }
 
-fn audited(key: &str, value: Value) -> Value {
+fn show_listed_field(key: &str, value: Value) -> Value {
     let mut fields = segments(key);
     let last = fields.next_back().unwrap_or_default();
     // Fields below `labels` are shown although they are not on the list: their names are chosen by the author.
@@ -208,12 +208,12 @@ fn audited(key: &str, value: Value) -> Value {
         return value;
     }
     if !is_shown(last) || !fields.all(is_shown) {
-        return hidden(value);
+        return hide_values(value);
     }
     match (last, value) {
         (URL, Value::String(url)) => Value::String(host_of(&url)),
         (LABELS, value) => value,
-        (_, value) => shown(value),
+        (_, value) => show_listed(value),
     }
 }
 
@@ -225,12 +225,12 @@ fn segments(key: &str) -> impl DoubleEndedIterator<Item = &str> {
 }
 
 /// The value with all numbers and texts hidden: it still shows which fields there are, and whether they are set.
-fn hidden(value: Value) -> Value {
+fn hide_values(value: Value) -> Value {
     match value {
         Value::Null | Value::Bool(_) => value,
         Value::Number(_) | Value::String(_) => Value::from(HIDDEN),
-        Value::Array(items) => Value::Array(items.into_iter().map(hidden).collect()),
-        Value::Object(map) => Value::Object(map.into_iter().map(|(key, value)| (key, hidden(value))).collect()),
+        Value::Array(items) => Value::Array(items.into_iter().map(hide_values).collect()),
+        Value::Object(map) => Value::Object(map.into_iter().map(|(key, value)| (key, hide_values(value))).collect()),
     }
 }
 
@@ -279,7 +279,7 @@ fn shown_at(pointer: &str) -> fn(Value) -> Value {
     let mut fields = segments(pointer);
     let is_param = matches!(fields.next(), Some(PARAMS | PUMP));
     match is_param {
-        true if fields.any(is_secret_name) => hidden,
+        true if fields.any(is_secret_name) => hide_values,
         true => without_secrets,
         false => |value| value,
     }

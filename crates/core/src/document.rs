@@ -71,8 +71,8 @@ impl JobSpec {
         }
         let field = |name: &'static str| {
             let mut value = whole.get_mut(name).map(Value::take)?;
-            let is_said = matches!(name, "name" | "app" | "handler") || !is_default(&mut value, plain.get(name));
-            is_said.then_some((name, value))
+            let is_written = matches!(name, "name" | "app" | "handler") || !is_default(&mut value, plain.get(name));
+            is_written.then_some((name, value))
         };
         Document { fields: ORDER.into_iter().filter_map(field).collect() }
     }

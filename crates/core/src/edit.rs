@@ -58,7 +58,7 @@ pub struct EditContext<'a> {
 
 /// A row that runs under the new definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moved {
+pub struct MovedRow {
     /// The run.
     pub id: RunId,
     /// When it may start, by the new definition.
@@ -69,7 +69,7 @@ pub struct Moved {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EditPlan {
     /// Open rows that move to the new version.
-    pub keep: Vec<Moved>,
+    pub keep: Vec<MovedRow>,
     /// Open rows that end as skipped.
     pub settle: Vec<RunId>,
     /// Why they are skipped.
@@ -77,7 +77,7 @@ pub struct EditPlan {
     /// Past fires of the previous definition that have no row and will not run; they are skipped for the same reason.
     pub skipped_span: Option<MissedSpan>,
     /// Settled rows that are open again under the new version.
-    pub reopen: Vec<Moved>,
+    pub reopen: Vec<MovedRow>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end sets the next fire.
@@ -86,7 +86,7 @@ pub struct EditPlan {
 
 /// Plans an edit. `job` is the new definition, `None` for a deleted one.
 #[must_use]
-pub fn plan_edit(job: Option<&Job>, standing: EditContext<'_>) -> EditPlan {
+pub fn plan_edit(job: Option<&Job>, context: EditContext<'_>) -> EditPlan {
     let reason = match job {
         None => Reason::Deleted,
         Some(job) if !job.enabled => Reason::Paused,
@@ -99,15 +99,15 @@ pub fn plan_edit(job: Option<&Job>, standing: EditContext<'_>) -> EditPlan {
         skipped_span: None,
         reopen: Vec::new(),
         next_fire_at: None,
-        awaited_run: standing.awaited_run,
+        awaited_run: context.awaited_run,
     };
     match job.filter(|job| job.enabled) {
-        Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, standing),
-        enabled => plan_clock(&mut plan, enabled, standing),
+        Some(job) if job.timetable.delay().is_some() => plan_delay(&mut plan, job, context),
+        enabled => plan_clock(&mut plan, enabled, context),
     }
-    let overdue = standing.next_fire_at.filter(|at| *at <= standing.now && plan.next_fire_at != Some(*at));
-    if let (Some(overdue), Some(before)) = (overdue, standing.before.filter(|before| before.enabled)) {
-        plan.skipped_span = all_between(before, standing.anchor, overdue, standing.now);
+    let overdue = context.next_fire_at.filter(|at| *at <= context.now && plan.next_fire_at != Some(*at));
+    if let (Some(overdue), Some(before)) = (overdue, context.before.filter(|before| before.enabled)) {
+        plan.skipped_span = all_between(before, context.anchor, overdue, context.now);
     }
     plan
 }
@@ -119,14 +119,14 @@ pub fn look_back(before: Option<&Job>, after: Option<&Job>) -> Duration {
     before.into_iter().chain(after).map(|job| job.timetable.jitter_max()).max().unwrap_or_default()
 }
 
-fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>) {
-    let EditContext { anchor, now, checked_at, rows, .. } = standing;
+fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) {
+    let EditContext { anchor, now, checked_at, rows, .. } = context;
     for row in rows {
-        let moved =
-            due_by(job, row, standing).map(|due_at| Moved { id: row.id, due_at: due_at.max(put_off(row, standing)) });
+        let moved = due_at_under(job, row, context)
+            .map(|due_at| MovedRow { id: row.id, due_at: due_at.max(earliest_start(row, context)) });
         match (row.status.is_terminal(), moved) {
             (false, Some(moved)) => plan.keep.push(moved),
-            (false, None) if is_on_its_way(row, standing) => {}
+            (false, None) if is_on_its_way(row, context) => {}
             (false, None) => plan.settle.push(row.id),
             // With the jitter of the new definition, the start of the row may have passed: then the row stays settled.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
@@ -143,8 +143,8 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
     plan.next_fire_at = once.or(plan.next_fire_at);
     // If the schedule stays the same, past fires without a row (their home has just died) are left to the scan: it runs them or records why
     // not.
-    let is_same = standing.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
-    if let Some(overdue) = standing.next_fire_at.filter(|at| is_same && *at <= now) {
+    let is_same = context.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
+    if let Some(overdue) = context.next_fire_at.filter(|at| is_same && *at <= now) {
         plan.next_fire_at = Some(overdue);
     }
     // A run that is settled here ends without the runs that would have followed it.
@@ -152,43 +152,43 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, standing: EditContext<'_>)
 }
 
 /// When a row may start by a definition; `None` if that definition does not fire at the row's instant.
-fn due_by(job: Option<&Job>, row: &FutureRow, standing: EditContext<'_>) -> Option<Timestamp> {
-    let fire = job?.timetable.fire_at(standing.anchor, row.fire_at)?;
-    Some(fire.due_at(standing.job))
+fn due_at_under(job: Option<&Job>, row: &FutureRow, context: EditContext<'_>) -> Option<Timestamp> {
+    let fire = job?.timetable.fire_at(context.anchor, row.fire_at)?;
+    Some(fire.due_at(context.job))
 }
 
 /// The earliest start of a row under any definition. If the row starts later than the jitter of the previous definition explains, its fire
 /// is inside of a maintenance window that holds fires, and an edit does not move the row into the window.
-fn put_off(row: &FutureRow, standing: EditContext<'_>) -> Timestamp {
-    let is_explained = due_by(standing.before, row, standing) == Some(row.due_at);
+fn earliest_start(row: &FutureRow, context: EditContext<'_>) -> Timestamp {
+    let is_explained = due_at_under(context.before, row, context) == Some(row.due_at);
     if is_explained { row.fire_at } else { row.due_at }
 }
 
-fn is_on_its_way(row: &FutureRow, standing: EditContext<'_>) -> bool {
-    row.status == RunStatus::Pending && row.due_at < standing.now.max(standing.read_at) + ON_ITS_WAY
+fn is_on_its_way(row: &FutureRow, context: EditContext<'_>) -> bool {
+    row.status == RunStatus::Pending && row.due_at < context.now.max(context.read_at) + ON_ITS_WAY
 }
 
 /// A delay has at most one fire ahead. An edit that leaves the delay as it was leaves that fire alone.
-fn plan_delay(plan: &mut EditPlan, job: &Job, standing: EditContext<'_>) {
+fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
     let is_same =
-        standing.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
-    for row in standing.rows.iter().filter(|row| !row.status.is_terminal()) {
+        context.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
+    for row in context.rows.iter().filter(|row| !row.status.is_terminal()) {
         if is_same {
-            plan.keep.push(Moved { id: row.id, due_at: row.due_at });
-        } else if !is_on_its_way(row, standing) {
+            plan.keep.push(MovedRow { id: row.id, due_at: row.due_at });
+        } else if !is_on_its_way(row, context) {
             plan.settle.push(row.id);
         }
     }
     plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
-    plan.next_fire_at = match (plan.awaited_run, standing.next_fire_at) {
+    plan.next_fire_at = match (plan.awaited_run, context.next_fire_at) {
         (Some(_), _) => None,
         (None, Some(next)) if is_same => Some(next),
-        (None, _) => job.timetable.first_delayed(standing.now),
+        (None, _) => job.timetable.first_delayed(context.now),
     };
     // If an earlier edit settled the row of that instant, the row is reopened.
     let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
-    if let Some(row) = standing.rows.iter().find(is_next) {
-        plan.reopen.push(Moved { id: row.id, due_at: row.due_at });
+    if let Some(row) = context.rows.iter().find(is_next) {
+        plan.reopen.push(MovedRow { id: row.id, due_at: row.due_at });
         (plan.next_fire_at, plan.awaited_run) = (None, Some(row.id));
     }
 }
@@ -209,7 +209,7 @@ mod tests {
         FutureRow { id: RunId::new(id), fire_at: at, due_at: at, status }
     }
 
-    fn standing(rows: &[FutureRow]) -> EditContext<'_> {
+    fn context(rows: &[FutureRow]) -> EditContext<'_> {
         let now = Timestamp::from_secs(100);
         let job = JobId::new(1);
         EditContext {
@@ -229,7 +229,7 @@ mod tests {
         runs.iter().map(|run| run.get()).collect()
     }
 
-    fn moved(rows: &[Moved]) -> Vec<i64> {
+    fn moved(rows: &[MovedRow]) -> Vec<i64> {
         rows.iter().map(|row| row.id.get()).collect()
     }
 
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn rows_follow_the_new_definition() {
         let every_two = job(&json!({"every": "2s"}), true);
-        let plan = plan_edit(Some(&every_two), standing(&ROWS()));
+        let plan = plan_edit(Some(&every_two), context(&ROWS()));
         assert_eq!((moved(&plan.keep), ids(&plan.settle), moved(&plan.reopen)), (vec![2], vec![1], vec![4]));
         assert_eq!((plan.reason, plan.next_fire_at), (Reason::Changed, Some(Timestamp::from_secs(106))));
     }
@@ -255,7 +255,7 @@ mod tests {
         let once = job(&json!({"at": "1970-01-01T00:01:39.9Z"}), true);
         let next = |job: &Job, checked_ms| {
             let checked_at = Timestamp::from_millis(checked_ms);
-            plan_edit(Some(job), EditContext { checked_at, ..standing(&[]) }).next_fire_at
+            plan_edit(Some(job), EditContext { checked_at, ..context(&[]) }).next_fire_at
         };
         assert_eq!(next(&once, 99_899), Some(Timestamp::from_millis(99_900)));
         assert_eq!(next(&once, 99_900), None, "it was over at the check");
@@ -269,7 +269,7 @@ mod tests {
     fn a_paused_or_deleted_job_keeps_nothing() {
         let paused = job(&json!({"every": "1s"}), false);
         for (job, reason) in [(Some(&paused), Reason::Paused), (None, Reason::Deleted)] {
-            let plan = plan_edit(job, standing(&ROWS()));
+            let plan = plan_edit(job, context(&ROWS()));
             assert_eq!((ids(&plan.settle), plan.reason, plan.next_fire_at), (vec![1, 2], reason, None));
         }
     }
@@ -283,14 +283,14 @@ mod tests {
             (soon(101_000, RunStatus::Pending), vec![1]),
             (soon(100_999, RunStatus::Waiting), vec![1]),
         ] {
-            let plan = plan_edit(Some(&paused), standing(&[row]));
+            let plan = plan_edit(Some(&paused), context(&[row]));
             assert_eq!((ids(&plan.settle), moved(&plan.keep)), (settled, vec![]), "{row:?}");
         }
         // The edit took long, and the tick may have read more rows since `now`.
         let row = soon(101_500, RunStatus::Pending);
-        let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..standing(std::slice::from_ref(&row)) };
+        let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..context(std::slice::from_ref(&row)) };
         assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
-        let delayed = EditContext { awaited_run: Some(RunId::new(1)), ..standing(&[]) };
+        let delayed = EditContext { awaited_run: Some(RunId::new(1)), ..context(&[]) };
         let rows = [soon(100_500, RunStatus::Pending)];
         let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), EditContext { rows: &rows, ..delayed });
         assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
@@ -300,7 +300,7 @@ mod tests {
     fn a_hole_between_rows_is_the_next_fire() {
         let every_second = job(&json!({"every": "1s"}), true);
         let rows = [row(1, 101, RunStatus::Pending), row(2, 103, RunStatus::Pending)];
-        let plan = plan_edit(Some(&every_second), standing(&rows));
+        let plan = plan_edit(Some(&every_second), context(&rows));
         assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(102)));
     }
 
@@ -317,7 +317,7 @@ mod tests {
             (&paused, Some(97), None),
         ] {
             let next_fire_at = was.map(Timestamp::from_secs);
-            let plan = plan_edit(Some(after), EditContext { before: Some(&before), next_fire_at, ..standing(&[]) });
+            let plan = plan_edit(Some(after), EditContext { before: Some(&before), next_fire_at, ..context(&[]) });
             assert_eq!(plan.next_fire_at, expected.map(Timestamp::from_secs), "{was:?}");
         }
     }
@@ -329,7 +329,7 @@ mod tests {
         let delay = job(&json!({"delay": "5s"}), true);
         let passed = |after: Option<&Job>, before: &Job, overdue| {
             let next_fire_at = Some(Timestamp::from_secs(overdue));
-            let plan = plan_edit(after, EditContext { before: Some(before), next_fire_at, ..standing(&[]) });
+            let plan = plan_edit(after, EditContext { before: Some(before), next_fire_at, ..context(&[]) });
             plan.skipped_span.map(|span| (span.first.second(), span.last.second(), span.count))
         };
         for after in [Some(&other), Some(&paused), Some(&delay), None] {
@@ -351,8 +351,8 @@ mod tests {
         let three = job(&json!({"delay": "3s"}), true);
         let run = RunId::new(9);
         let next = Some(Timestamp::from_millis(101_020));
-        let waits = EditContext { before: Some(&two), next_fire_at: next, ..standing(&[]) };
-        let runs = EditContext { before: Some(&two), awaited_run: Some(run), ..standing(&[]) };
+        let waits = EditContext { before: Some(&two), next_fire_at: next, ..context(&[]) };
+        let runs = EditContext { before: Some(&two), awaited_run: Some(run), ..context(&[]) };
         assert_eq!(plan_edit(Some(&two), waits).next_fire_at, next);
         assert_eq!(plan_edit(Some(&three), waits).next_fire_at, Some(Timestamp::from_secs(103)));
         for job in [&two, &three] {
@@ -380,14 +380,14 @@ mod tests {
         let open = FutureRow { due_at: due_at(&before, 90), ..row(1, 90, RunStatus::Waiting) };
         let settled = FutureRow { due_at: due_at(&before, 80), ..row(2, 80, RunStatus::Skipped) };
         let rows = [open, settled];
-        let standing = |rows| EditContext { before: Some(&before), ..standing(rows) };
-        let plan = plan_edit(Some(&after), standing(&rows));
-        assert_eq!(plan.keep, [Moved { id: open.id, due_at: due_at(&after, 90) }]);
+        let context = |rows| EditContext { before: Some(&before), ..context(rows) };
+        let plan = plan_edit(Some(&after), context(&rows));
+        assert_eq!(plan.keep, [MovedRow { id: open.id, due_at: due_at(&after, 90) }]);
         assert_eq!(plan.reopen.len(), usize::from(due_at(&after, 80) > Timestamp::from_secs(100)));
-        let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), standing(&rows));
-        assert_eq!(plan.keep, [Moved { id: open.id, due_at: open.fire_at }]);
+        let plan = plan_edit(Some(&job(&json!({"every": "10s"}), true)), context(&rows));
+        assert_eq!(plan.keep, [MovedRow { id: open.id, due_at: open.fire_at }]);
         assert_eq!(plan.reopen, [], "its start is over");
-        let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), standing(&rows));
+        let plan = plan_edit(Some(&job(&json!({"every": "7s"}), true)), context(&rows));
         assert_eq!((ids(&plan.settle), plan.reopen.len()), (vec![1], 0));
     }
 
@@ -401,8 +401,8 @@ mod tests {
         for before in [Some(&every_second), Some(&every_two), Some(&paused), None] {
             for after in [&every_second, &every_two] {
                 let rows = [held(1, RunStatus::Pending), held(2, RunStatus::Skipped)];
-                let plan = plan_edit(Some(after), EditContext { before, ..standing(&rows) });
-                let moved = |id| vec![Moved { id: RunId::new(id), due_at: end }];
+                let plan = plan_edit(Some(after), EditContext { before, ..context(&rows) });
+                let moved = |id| vec![MovedRow { id: RunId::new(id), due_at: end }];
                 assert_eq!((plan.keep, plan.reopen), (moved(1), moved(2)), "{before:?}");
             }
         }
@@ -412,7 +412,7 @@ mod tests {
     fn a_delay_whose_next_instant_has_a_settled_row_opens_that_row_again() {
         let start = json!({"delay": "2s", "start_at": "1970-01-01T00:02:00Z"});
         let settled = row(7, 120, RunStatus::Skipped);
-        let plan = plan_edit(Some(&job(&start, true)), standing(&[settled]));
+        let plan = plan_edit(Some(&job(&start, true)), context(&[settled]));
         assert_eq!((moved(&plan.reopen), plan.next_fire_at, plan.awaited_run), (vec![7], None, Some(settled.id)));
     }
 }

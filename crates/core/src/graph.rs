@@ -80,7 +80,7 @@ impl Graph {
             }
         }
         parents.iter().for_each(|&(parent, on)| self.add(Edge { child: job, parent, on }));
-        let chain = Chains::of(self, &self.in_order().sorted).through(job);
+        let chain = Chains::of(self, &self.topological_order().sorted).through(job);
         if chain.len() > DEPTH_MAX { Err(BadGraph::TooDeep(chain)) } else { Ok(()) }
     }
 
@@ -91,9 +91,9 @@ impl Graph {
     /// # Errors
     /// [`BadGraph`], with the path.
     pub fn check(&self, jobs: &[JobId]) -> Result<(), BadGraph> {
-        let InOrder { sorted, unsorted, .. } = self.in_order();
+        let TopologicalOrder { sorted, unsorted, .. } = self.topological_order();
         if !unsorted.is_empty() {
-            return Err(BadGraph::Cycle(self.circle(&unsorted, jobs)));
+            return Err(BadGraph::Cycle(self.find_cycle(&unsorted, jobs)));
         }
         let chains = Chains::of(self, &sorted);
         let complete = jobs.iter().find(|job| chains.above_len(**job) > DEPTH_MAX);
@@ -107,7 +107,7 @@ impl Graph {
 
     /// A job and all jobs that follow from it, directly or indirectly.
     #[must_use]
-    pub fn reach(&self, root: JobId) -> BTreeSet<JobId> {
+    pub fn with_followers(&self, root: JobId) -> BTreeSet<JobId> {
         let mut reached = BTreeSet::from([root]);
         let mut open = vec![root];
         while let Some(job) = open.pop() {
@@ -151,7 +151,7 @@ impl Graph {
     }
 
     /// Sorts every job after all of its parents. Jobs of a cycle, and those that follow from one, stay unsorted.
-    fn in_order(&self) -> InOrder {
+    fn topological_order(&self) -> TopologicalOrder {
         let mut open: BTreeMap<JobId, usize> =
             self.parents.iter().filter(|(_, own)| !own.is_empty()).map(|(job, own)| (*job, own.len())).collect();
         let mut sorted: Vec<JobId> = self.children.keys().filter(|job| !open.contains_key(job)).copied().collect();
@@ -168,12 +168,12 @@ impl Graph {
                 }
             }
         }
-        InOrder { sorted, unsorted: open.into_keys().collect(), step_count }
+        TopologicalOrder { sorted, unsorted: open.into_keys().collect(), step_count }
     }
 
     /// A cycle among these jobs, each of which has a parent among them. The path begins and ends with the parent of the job that comes last
     /// in `order`.
-    fn circle(&self, among: &BTreeSet<JobId>, order: &[JobId]) -> Vec<JobId> {
+    fn find_cycle(&self, among: &BTreeSet<JobId>, order: &[JobId]) -> Vec<JobId> {
         let mut visited = BTreeSet::new();
         let mut upwards: Vec<JobId> = Vec::new();
         let mut job = among.first().copied();
@@ -192,7 +192,7 @@ impl Graph {
 }
 
 /// The jobs of a graph, sorted so that each comes after its parents.
-struct InOrder {
+struct TopologicalOrder {
     sorted: Vec<JobId>,
     unsorted: BTreeSet<JobId>,
     /// How many edges were visited.
@@ -243,7 +243,7 @@ impl Chains {
 
     /// The longest chain that ends with a job.
     fn above(&self, job: JobId) -> Vec<JobId> {
-        let mut chain = walk(&self.above, job);
+        let mut chain = follow_chain(&self.above, job);
         chain.reverse();
         chain
     }
@@ -251,12 +251,12 @@ impl Chains {
     /// The longest chain that a job is part of.
     fn through(&self, job: JobId) -> Vec<JobId> {
         let mut chain = self.above(job);
-        chain.extend(walk(&self.below, job).into_iter().skip(1));
+        chain.extend(follow_chain(&self.below, job).into_iter().skip(1));
         chain
     }
 }
 
-fn walk(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId> {
+fn follow_chain(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> Vec<JobId> {
     std::iter::successors(Some(job), |job| ends.get(job).and_then(|(_, next)| *next)).collect()
 }
 
@@ -269,9 +269,9 @@ pub struct JobState {
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
 
-/// What becomes of a job of a fire whose parents have all ended.
+/// What becomes of a job in a fire once all of its parents have ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ChildStart {
     /// It runs.
     Runs,
     /// It is skipped because this parent did not end as required.
@@ -280,13 +280,13 @@ pub enum Turn {
 
 /// The jobs of one fire, and the states of those that have a run in it.
 #[derive(Clone, Debug)]
-pub struct Fire<'g> {
+pub struct FireGraph<'g> {
     graph: &'g Graph,
     members: BTreeSet<JobId>,
     states: BTreeMap<JobId, JobState>,
 }
 
-impl<'g> Fire<'g> {
+impl<'g> FireGraph<'g> {
     /// A fire with these jobs, its root among them.
     #[must_use]
     pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, states: BTreeMap<JobId, JobState>) -> Self {
@@ -300,8 +300,8 @@ impl<'g> Fire<'g> {
     }
 
     /// Records that a job has a run, or that its state changed.
-    pub fn set(&mut self, job: JobId, stand: JobState) {
-        self.states.insert(job, stand);
+    pub fn set(&mut self, job: JobId, state: JobState) {
+        self.states.insert(job, state);
     }
 
     /// The parents of a job that belong to this fire.
@@ -309,14 +309,14 @@ impl<'g> Fire<'g> {
         self.graph.parents_of(job).filter(|parent| self.members.contains(parent))
     }
 
-    /// The jobs without a run whose parents have all ended, and what becomes of them, by id.
+    /// The jobs that have no run yet although all of their parents have ended, each with what becomes of it, in the order of their ids.
     #[must_use]
-    pub fn turns(&self) -> Vec<(JobId, Turn)> {
+    pub fn ready_children(&self) -> Vec<(JobId, ChildStart)> {
         let waiting = self.members.iter().filter(|job| !self.states.contains_key(job));
-        waiting.filter_map(|job| Some((*job, self.turn(*job)?))).collect()
+        waiting.filter_map(|job| Some((*job, self.child_start(*job)?))).collect()
     }
 
-    fn turn(&self, job: JobId) -> Option<Turn> {
+    fn child_start(&self, job: JobId) -> Option<ChildStart> {
         let wanted = self.graph.parents.get(&job)?;
         let mut refused = None;
         let mut count = 0;
@@ -327,13 +327,13 @@ impl<'g> Fire<'g> {
                 refused = refused.or(Some(*parent));
             }
         }
-        (count > 0).then(|| refused.map_or(Turn::Runs, Turn::Refused))
+        (count > 0).then(|| refused.map_or(ChildStart::Runs, ChildStart::Refused))
     }
 
     /// How many of a job's children have no verdict yet.
     #[must_use]
     pub fn open_children(&self, job: JobId) -> usize {
-        let is_open = |child: &JobId| self.state_of(*child).is_none_or(|stand| stand.verdict.is_none());
+        let is_open = |child: &JobId| self.state_of(*child).is_none_or(|state| state.verdict.is_none());
         self.children_of(job).filter(is_open).count()
     }
 

@@ -47,7 +47,7 @@ fn a_circle_is_found_with_its_path() {
     let mut pair = graph(&[(1, 2)]);
     assert_eq!(pair.replace(id(2), &[]), Ok(()));
     assert_eq!(pair.replace(id(1), &success(&[2])), Ok(()));
-    assert_eq!(pair.reach(id(2)), BTreeSet::from([id(1), id(2)]));
+    assert_eq!(pair.with_followers(id(2)), BTreeSet::from([id(1), id(2)]));
 }
 
 #[test]
@@ -104,26 +104,26 @@ fn each_edge_is_visited_a_fixed_number_of_times() {
         .flat_map(|(layer, place)| (0..parents).map(move |n| (job(layer - 1, place + n), job(layer, place))))
         .collect();
     let graph = graph(&edges);
-    let in_order = graph.in_order();
+    let in_order = graph.topological_order();
     let chains = Chains::of(&graph, &in_order.sorted);
     assert_eq!((in_order.step_count, chains.step_count), (edges.len(), 2 * edges.len()));
     assert_eq!(chains.through(id(job(7, 7))).len(), 20);
     assert_eq!(graph.check(&[id(0)]), Ok(()));
 }
 
-fn fire<'g>(graph: &'g Graph, stands: &[(i64, RunStatus)]) -> Fire<'g> {
+fn fire<'g>(graph: &'g Graph, stands: &[(i64, RunStatus)]) -> FireGraph<'g> {
     let stand = |status: RunStatus| JobState { ended: Some(status), verdict: Some((status, None)) };
     let stands = stands.iter().map(|(job, status)| match status.is_terminal() {
         true => (id(*job), stand(*status)),
         false => (id(*job), JobState { ended: None, verdict: None }),
     });
-    Fire::new(graph, graph.reach(id(1)), stands.collect())
+    FireGraph::new(graph, graph.with_followers(id(1)), stands.collect())
 }
 
 #[track_caller]
-fn check_turns(graph: &Graph, stands: &[(i64, RunStatus)], expected: &[(i64, Turn)]) {
-    let expected: Vec<(JobId, Turn)> = expected.iter().map(|(job, turn)| (id(*job), *turn)).collect();
-    assert_eq!(fire(graph, stands).turns(), expected);
+fn check_turns(graph: &Graph, stands: &[(i64, RunStatus)], expected: &[(i64, ChildStart)]) {
+    let expected: Vec<(JobId, ChildStart)> = expected.iter().map(|(job, turn)| (id(*job), *turn)).collect();
+    assert_eq!(fire(graph, stands).ready_children(), expected);
 }
 
 #[test]
@@ -131,14 +131,14 @@ fn a_child_waits_for_all_its_parents_of_the_fire() {
     use RunStatus::{Cancelled, Failed, Pending, Succeeded};
     let diamond = diamond();
     check_turns(&diamond, &[(1, Pending)], &[]);
-    check_turns(&diamond, &[(1, Succeeded)], &[(2, Turn::Runs), (3, Turn::Runs)]);
-    check_turns(&diamond, &[(1, Failed)], &[(2, Turn::Refused(id(1))), (3, Turn::Refused(id(1)))]);
+    check_turns(&diamond, &[(1, Succeeded)], &[(2, ChildStart::Runs), (3, ChildStart::Runs)]);
+    check_turns(&diamond, &[(1, Failed)], &[(2, ChildStart::Refused(id(1))), (3, ChildStart::Refused(id(1)))]);
     check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Pending)], &[]);
-    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Succeeded)], &[(4, Turn::Runs)]);
-    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Cancelled)], &[(4, Turn::Refused(id(3)))]);
+    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Succeeded)], &[(4, ChildStart::Runs)]);
+    check_turns(&diamond, &[(1, Succeeded), (2, Succeeded), (3, Cancelled)], &[(4, ChildStart::Refused(id(3)))]);
     // A parent that does not follow from the root does not count.
     let with_stranger = graph(&[(1, 2), (9, 2)]);
-    check_turns(&with_stranger, &[(1, Succeeded)], &[(2, Turn::Runs)]);
+    check_turns(&with_stranger, &[(1, Succeeded)], &[(2, ChildStart::Runs)]);
 }
 
 #[test]
@@ -187,17 +187,17 @@ proptest! {
             }
         }
         for root in 0..12 {
-            let members = graph.reach(id(root));
+            let members = graph.with_followers(id(root));
             let done = |status| JobState { ended: Some(status), verdict: Some((status, None)) };
             let stands = BTreeMap::from([(id(root), done(RunStatus::Succeeded))]);
-            let mut fire = Fire::new(&graph, members.clone(), stands);
+            let mut fire = FireGraph::new(&graph, members.clone(), stands);
             let mut turns = 0;
-            while let Some((job, turn)) = fire.turns().into_iter().next() {
+            while let Some((job, turn)) = fire.ready_children().into_iter().next() {
                 prop_assert!(fire.state_of(job).is_none());
                 let status = match turn {
-                    Turn::Runs if outcomes[usize::try_from(job.get()).unwrap()] => RunStatus::Succeeded,
-                    Turn::Runs => RunStatus::Failed,
-                    Turn::Refused(_) => RunStatus::Skipped,
+                    ChildStart::Runs if outcomes[usize::try_from(job.get()).unwrap()] => RunStatus::Succeeded,
+                    ChildStart::Runs => RunStatus::Failed,
+                    ChildStart::Refused(_) => RunStatus::Skipped,
                 };
                 fire.set(job, done(status));
                 turns += 1;
@@ -210,7 +210,7 @@ proptest! {
 #[test]
 fn a_job_without_neighbours_is_a_chain_of_one() {
     let graph = graph(&[(1, 2), (2, 3), (5, 3)]);
-    let order = graph.in_order();
+    let order = graph.topological_order();
     let chains = Chains::of(&graph, &order.sorted);
     let len = |job| chains.len_through(id(job));
     assert_eq!([1, 2, 3, 5, 9].map(len), [3, 3, 3, 2, 1]);

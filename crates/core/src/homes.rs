@@ -105,7 +105,7 @@ fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
     let all_zero = nodes.iter().all(|seat| weight(seat) == 0);
     let draw = |seat: &NodeShare| {
         let weight = if all_zero { 1 } else { weight(seat) };
-        // −weight / ln(u) for u uniform in (0, 1): the winners are shared out by weight.
+        // −weight / ln(u) for u uniform in (0, 1): each node wins jobs in proportion to its weight.
         let number = mix(mix(job.get().unsigned_abs()) ^ seat.node.get().unsigned_abs());
         let uniform = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
         (weight > 0).then(|| -f64::from(weight) / uniform.ln())

@@ -36,7 +36,7 @@ macro_rules! ids {
             }
         }
 
-        /// Ids cross JSON as decimal strings: JavaScript's numbers end at 53 bits.
+        /// Ids are decimal strings in JSON, because JavaScript's numbers are exact only up to 53 bits.
         impl Serialize for $name {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!([ids.next(now), ids.next(now)], [first + 1, first + 2]);
         assert_eq!(first & ((1 << SEQUENCE_BITS) - 1), 0);
         assert_eq!((first >> SEQUENCE_BITS) & 1023, 3);
-        // After 4,096 of them the sequence goes on in the next millisecond.
+        // After 4,096 ids the sequence goes on in the next millisecond.
         let made: Vec<i64> = (0..4_094).map(|_| ids.next(now)).collect();
         assert_eq!(*made.last().unwrap() - first, (1 << (SEQUENCE_BITS + ORDINAL_BITS)));
     }

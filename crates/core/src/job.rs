@@ -6,17 +6,17 @@ use std::time::Duration;
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
-use crate::outcome::AfterPolicy;
+use crate::outcome::NextStepPolicy;
 use crate::pump::Pump;
 use crate::schedule::Schedule;
 use crate::select::Select;
 use crate::shadow::ModeFrom;
 use crate::spec::{
-    CalendarRule, ConcurrencySpec, Delivery, ItemSpec, ItemsSpec, JobSpec, MisfirePolicy, MisfireSpec, Named,
+    CalendarRule, ConcurrencySpec, Delivery, ItemSpec, ItemsSpec, JobSpec, MisfirePolicy, MisfireSpec, NamedKind,
     NotifySpec, OnSilence, Over, OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec, check_named,
     with_params_of_shard,
 };
-use crate::timetable::{Applied, Timetable};
+use crate::timetable::{AppliedCalendar, Timetable};
 use crate::{labels, name};
 
 /// The longest parameters of a job, in bytes of JSON text.
@@ -81,7 +81,7 @@ pub struct Job {
     /// How long a due run waits for an executor; groups of a pump wait as long as the pump runs.
     pub queue_timeout: Duration,
     /// What follows the end of an attempt.
-    pub after: AfterPolicy,
+    pub next_step_policy: NextStepPolicy,
     /// Its expectations.
     pub expect: Option<Arc<Expectations>>,
     /// Whether its schedules fire.
@@ -102,8 +102,10 @@ impl Job {
         if let Some(overrides) = &spec.overrides {
             overrides.check(&mut errors);
         }
-        let timetable =
-            Timetable { schedules: compile_schedules(spec, &mut errors), calendar: apply(spec, calendar, &mut errors) };
+        let timetable = Timetable {
+            schedules: compile_schedules(spec, &mut errors),
+            calendar: apply_calendar(spec, calendar, &mut errors),
+        };
         let select = Select::compile(&spec.select, &mut errors);
         check_limits(spec, &mut errors);
         check_policies(spec, &mut errors);
@@ -145,7 +147,7 @@ impl Job {
             on_silence: spec.on_silence.unwrap_or_else(|| OnSilence::default_of(spec.delivery, spec.overlap.policy)),
             timeout: spec.timeout,
             queue_timeout: if pump.is_some() { LENGTH_MAX } else { spec.queue_timeout },
-            after: AfterPolicy {
+            next_step_policy: NextStepPolicy {
                 retry_max: spec.retry.max,
                 backoff: waits.0,
                 backoff_max: waits.1,
@@ -271,7 +273,11 @@ fn compile_schedules(spec: &JobSpec, errors: &mut Vec<FieldError>) -> Vec<Schedu
     specs.into_iter().filter_map(compile).collect()
 }
 
-fn apply(spec: &JobSpec, calendar: Option<Arc<Calendar>>, errors: &mut Vec<FieldError>) -> Option<Applied> {
+fn apply_calendar(
+    spec: &JobSpec,
+    calendar: Option<Arc<Calendar>>,
+    errors: &mut Vec<FieldError>,
+) -> Option<AppliedCalendar> {
     let used = spec.calendar.as_ref()?;
     if let Err(message) = name::check(&used.name) {
         errors.push(FieldError::new("/calendar/name", message));
@@ -291,7 +297,7 @@ fn apply(spec: &JobSpec, calendar: Option<Arc<Calendar>>, errors: &mut Vec<Field
         );
         errors.push(FieldError::new("/calendar/rule", message));
     }
-    Some(Applied { calendar, rule: used.rule })
+    Some(AppliedCalendar { calendar, rule: used.rule })
 }
 
 fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
@@ -300,7 +306,7 @@ fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::new("/priority", message));
     }
     if let Some(shards) = &spec.shards {
-        check_named(shards.named(), ("/shards", Named::Shard), errors);
+        check_named(shards.named(), ("/shards", NamedKind::Shard), errors);
     }
     if let Some(shards) = spec.shards.as_ref().map(ItemsSpec::count)
         && (!(1..=SHARD_COUNT_MAX).contains(&shards) || spec.route == Route::Broadcast)

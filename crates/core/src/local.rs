@@ -6,7 +6,7 @@ use crate::cron::Tz;
 use crate::time::Timestamp;
 
 /// The local time of a zone at an instant.
-pub(crate) fn shown(zone: Tz, at: Timestamp) -> NaiveDateTime {
+pub(crate) fn time_at(zone: Tz, at: Timestamp) -> NaiveDateTime {
     let utc = at.to_utc().map(|at| at.naive_utc()).unwrap_or_default();
     zone.from_utc_datetime(&utc).naive_local()
 }

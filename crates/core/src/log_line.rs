@@ -10,7 +10,7 @@ use crate::words::Lang;
 
 /// How severe a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Severity {
+pub enum LineSeverity {
     /// Something failed.
     Error,
     /// Something may be wrong.
@@ -22,11 +22,11 @@ pub enum Severity {
 }
 
 /// How many bytes of a line are read: the name of a level is at its beginning.
-const LOOKED_AT_MAX: usize = 160;
+const READ_BYTES_MAX: usize = 160;
 /// How many words of these bytes are read.
 const WORD_COUNT_MAX: usize = 8;
 
-impl Severity {
+impl LineSeverity {
     /// All, the worst first.
     pub const ALL: [Self; 4] = [Self::Error, Self::Warn, Self::Info, Self::Debug];
     /// Their words.
@@ -46,12 +46,12 @@ impl Severity {
     /// The severity of a line with this level: a logged line has it in its level, a printed one (`stdout`, `stderr`) in its text.
     ///
     /// ```
-    /// use rondel_core::log_line::Severity;
+    /// use rondel_core::log_line::LineSeverity;
     ///
-    /// assert_eq!(Severity::of("warn", "error is a word here"), Severity::Warn);
-    /// assert_eq!(Severity::of("stdout", "2026-03-08 07:00:00 ERROR disk full"), Severity::Error);
-    /// assert_eq!(Severity::of("stdout", "0 errors"), Severity::Info);
-    /// assert_eq!(Severity::of("stderr", "cp: cannot stat 'a': No such file or directory"), Severity::Error);
+    /// assert_eq!(LineSeverity::of("warn", "error is a word here"), LineSeverity::Warn);
+    /// assert_eq!(LineSeverity::of("stdout", "2026-03-08 07:00:00 ERROR disk full"), LineSeverity::Error);
+    /// assert_eq!(LineSeverity::of("stdout", "0 errors"), LineSeverity::Info);
+    /// assert_eq!(LineSeverity::of("stderr", "cp: cannot stat 'a': No such file or directory"), LineSeverity::Error);
     /// ```
     #[must_use]
     pub fn of(level: &str, text: &str) -> Self {
@@ -62,20 +62,20 @@ impl Severity {
             "debug" | "trace" => Self::Debug,
             _ => {
                 let head = head(text);
-                let named = named(&head).or_else(|| thrown(&head));
-                named.or_else(|| (level == "stderr").then(|| refused(&head)).flatten()).unwrap_or(Self::Info)
+                let named = named_severity(&head).or_else(|| stack_trace_severity(&head));
+                named.or_else(|| (level == "stderr").then(|| stderr_severity(&head)).flatten()).unwrap_or(Self::Info)
             }
         }
     }
 }
 
-impl fmt::Display for Severity {
+impl fmt::Display for LineSeverity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
 }
 
-impl FromStr for Severity {
+impl FromStr for LineSeverity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -89,7 +89,7 @@ fn head(text: &str) -> String {
     let mut head = String::new();
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
-        if head.len() >= LOOKED_AT_MAX {
+        if head.len() >= READ_BYTES_MAX {
             break;
         }
         if c == '\u{1b}' {
@@ -103,7 +103,7 @@ fn head(text: &str) -> String {
 }
 
 /// A level named near the beginning: as a word in capitals, in brackets, before a colon, or as a field `level`.
-fn named(head: &str) -> Option<Severity> {
+fn named_severity(head: &str) -> Option<LineSeverity> {
     let mut count = 0;
     let mut was_level = false;
     let mut rest = head;
@@ -129,19 +129,19 @@ fn named(head: &str) -> Option<Severity> {
     None
 }
 
-fn word_of(word: &str) -> Option<Severity> {
+fn word_of(word: &str) -> Option<LineSeverity> {
     let word = word.to_ascii_lowercase();
     Some(match word.as_str() {
-        "error" | "err" | "fatal" | "critical" | "crit" | "severe" | "panic" | "emerg" | "alert" => Severity::Error,
-        "warn" | "warning" => Severity::Warn,
-        "info" | "notice" => Severity::Info,
-        "debug" | "trace" | "verbose" => Severity::Debug,
+        "error" | "err" | "fatal" | "critical" | "crit" | "severe" | "panic" | "emerg" | "alert" => LineSeverity::Error,
+        "warn" | "warning" => LineSeverity::Warn,
+        "info" | "notice" => LineSeverity::Info,
+        "debug" | "trace" | "verbose" => LineSeverity::Debug,
         _ => return None,
     })
 }
 
 /// An error, if the line is the first one of a stack trace, as programming languages print it.
-fn thrown(head: &str) -> Option<Severity> {
+fn stack_trace_severity(head: &str) -> Option<LineSeverity> {
     let is_start =
         ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
             .iter()
@@ -151,11 +151,11 @@ fn thrown(head: &str) -> Option<Severity> {
     let is_named = (name.ends_with("Error") || name.ends_with("Exception"))
         && name.len() < head.len()
         && name.starts_with(|c: char| c.is_ascii_alphabetic());
-    (is_start || is_panic || is_named).then_some(Severity::Error)
+    (is_start || is_panic || is_named).then_some(LineSeverity::Error)
 }
 
 /// The severity of a text that a program prints to stderr when it cannot do something.
-fn refused(head: &str) -> Option<Severity> {
+fn stderr_severity(head: &str) -> Option<LineSeverity> {
     let head = head.to_ascii_lowercase();
     let words = [
         "error",
@@ -170,9 +170,9 @@ fn refused(head: &str) -> Option<Severity> {
         "refused",
     ];
     if words.iter().any(|word| head.contains(word)) {
-        return Some(Severity::Error);
+        return Some(LineSeverity::Error);
     }
-    (head.contains("warning") || head.contains("deprecated")).then_some(Severity::Warn)
+    (head.contains("warning") || head.contains("deprecated")).then_some(LineSeverity::Warn)
 }
 
 /// How much of a log is missing at a line that Rondel wrote.
@@ -187,14 +187,14 @@ pub enum MissingLines {
 /// What is missing at a line that Rondel wrote into the log in place of other lines.
 ///
 /// ```
-/// use rondel_core::log_line::{MissingLines, gap};
+/// use rondel_core::log_line::{MissingLines, missing_lines};
 ///
-/// assert_eq!(gap("warn", "… 12 lines were removed by the log retention"), Some(MissingLines::Removed));
-/// assert_eq!(gap("warn", "… this log is full (10 MiB): what follows is dropped"), Some(MissingLines::Part));
-/// assert_eq!(gap("warn", "… and so on"), None);
+/// assert_eq!(missing_lines("warn", "… 12 lines were removed by the log retention"), Some(MissingLines::Removed));
+/// assert_eq!(missing_lines("warn", "… this log is full (10 MiB): what follows is dropped"), Some(MissingLines::Part));
+/// assert_eq!(missing_lines("warn", "… and so on"), None);
 /// ```
 #[must_use]
-pub fn gap(level: &str, text: &str) -> Option<MissingLines> {
+pub fn missing_lines(level: &str, text: &str) -> Option<MissingLines> {
     let text = text.strip_prefix("… ").filter(|_| level == "warn")?;
     if text.ends_with(" lines were removed by the log retention") {
         return Some(MissingLines::Removed);
@@ -210,8 +210,8 @@ pub fn gap(level: &str, text: &str) -> Option<MissingLines> {
 
 /// A line that Rondel wrote, translated; `None` for other lines, and for English, in which it was written.
 #[must_use]
-pub fn in_words(level: &str, text: &str, lang: Lang) -> Option<String> {
-    gap(level, text).filter(|_| lang == Lang::Zh)?;
+pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
+    missing_lines(level, text).filter(|_| lang == Lang::Zh)?;
     let text = text.strip_prefix("… ")?;
     let number = |end: &str| text.strip_suffix(end).filter(|count| count.chars().all(|c| c.is_ascii_digit()));
     if let Some(count) = number(" lines were removed by the log retention") {
@@ -243,32 +243,32 @@ mod tests {
     #[test]
     fn what_was_printed_names_its_severity_at_its_beginning() {
         for (line, expected) in [
-            ("ERROR disk full", Severity::Error),
-            ("\u{1b}[1;31merror\u{1b}[0m: could not compile", Severity::Error),
-            ("error[E0308]: mismatched types", Severity::Error),
-            ("2026-03-08T07:00:00.250Z ERROR app::db refused", Severity::Error),
-            ("2026/03/08 07:00:00 [warn] 12#12: slow", Severity::Warn),
-            ("time=07:00 level=error msg=\"no\"", Severity::Error),
-            (r#"{"ts":1,"level":"warning","msg":"x"}"#, Severity::Warn),
-            ("Mar  8 07:00:00 host app[12]: <debug> x", Severity::Debug),
-            ("INFO no ERROR here", Severity::Info),
-            ("0 errors, 2 warnings", Severity::Info),
-            ("the error of a sum", Severity::Info),
-            ("Traceback (most recent call last):", Severity::Error),
-            ("java.lang.IllegalStateException: closed", Severity::Error),
-            ("ValueError: bad", Severity::Error),
-            ("thread 'main' panicked at src/main.rs:3:5:", Severity::Error),
-            ("", Severity::Info),
-            ("日志 错误", Severity::Info),
+            ("ERROR disk full", LineSeverity::Error),
+            ("\u{1b}[1;31merror\u{1b}[0m: could not compile", LineSeverity::Error),
+            ("error[E0308]: mismatched types", LineSeverity::Error),
+            ("2026-03-08T07:00:00.250Z ERROR app::db refused", LineSeverity::Error),
+            ("2026/03/08 07:00:00 [warn] 12#12: slow", LineSeverity::Warn),
+            ("time=07:00 level=error msg=\"no\"", LineSeverity::Error),
+            (r#"{"ts":1,"level":"warning","msg":"x"}"#, LineSeverity::Warn),
+            ("Mar  8 07:00:00 host app[12]: <debug> x", LineSeverity::Debug),
+            ("INFO no ERROR here", LineSeverity::Info),
+            ("0 errors, 2 warnings", LineSeverity::Info),
+            ("the error of a sum", LineSeverity::Info),
+            ("Traceback (most recent call last):", LineSeverity::Error),
+            ("java.lang.IllegalStateException: closed", LineSeverity::Error),
+            ("ValueError: bad", LineSeverity::Error),
+            ("thread 'main' panicked at src/main.rs:3:5:", LineSeverity::Error),
+            ("", LineSeverity::Info),
+            ("日志 错误", LineSeverity::Info),
         ] {
-            assert_eq!(Severity::of("stdout", line), expected, "{line}");
+            assert_eq!(LineSeverity::of("stdout", line), expected, "{line}");
         }
-        assert_eq!(Severity::of("stderr", "progress 12 %"), Severity::Info);
-        assert_eq!(Severity::of("stderr", "curl: (7) Failed to connect"), Severity::Error);
-        assert_eq!(Severity::of("stderr", "DeprecationWarning: old"), Severity::Warn);
-        assert_eq!(Severity::of("trace", "x"), Severity::Debug);
-        assert_eq!("error".parse(), Ok(Severity::Error));
-        assert!("loud".parse::<Severity>().is_err());
+        assert_eq!(LineSeverity::of("stderr", "progress 12 %"), LineSeverity::Info);
+        assert_eq!(LineSeverity::of("stderr", "curl: (7) Failed to connect"), LineSeverity::Error);
+        assert_eq!(LineSeverity::of("stderr", "DeprecationWarning: old"), LineSeverity::Warn);
+        assert_eq!(LineSeverity::of("trace", "x"), LineSeverity::Debug);
+        assert_eq!("error".parse(), Ok(LineSeverity::Error));
+        assert!("loud".parse::<LineSeverity>().is_err());
     }
 
     #[test]
@@ -289,9 +289,9 @@ mod tests {
                 "… 之后只保留结尾，运行结束后显示：一次尝试的日志最多 10 MiB",
             ),
         ] {
-            assert_eq!(in_words("warn", text, Lang::Zh).as_deref(), Some(zh));
-            assert_eq!(in_words("warn", text, Lang::En), None);
-            assert_eq!(in_words("info", text, Lang::Zh), None, "others may write what looks like it");
+            assert_eq!(translate("warn", text, Lang::Zh).as_deref(), Some(zh));
+            assert_eq!(translate("warn", text, Lang::En), None);
+            assert_eq!(translate("info", text, Lang::Zh), None, "others may write what looks like it");
         }
     }
 }

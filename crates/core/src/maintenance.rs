@@ -79,13 +79,13 @@ pub fn plan_within(
     (id, anchor): (JobId, Timestamp),
     cursor: Cursor,
     window: Window,
-    closed: &[MaintenanceWindow],
+    windows: &[MaintenanceWindow],
 ) -> Plan {
-    let all = closed;
+    let all = windows;
     // A hold window that has ended does not count: the misfire policy decides about its fires anyway.
     let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > window.now;
-    let closed: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
-    let inside = |at: Timestamp| closed.iter().filter(move |one| one.has(at));
+    let in_effect: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
+    let inside = |at: Timestamp| in_effect.iter().filter(move |one| one.has(at));
     let next = cursor.next_fire_at;
     if let Some(end) = inside(next).map(|one| one.ends_at).max() {
         let end = end.min(window.now.max(next) + SLICE);
@@ -96,7 +96,7 @@ pub fn plan_within(
         if cursor.held_from.is_some() || inside(next).any(|one| one.fires == FiresInside::Hold) {
             return hold_until(cursor, end);
         }
-        let holds = closed.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
+        let holds = in_effect.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
         let end = holds.filter(|starts_at| *starts_at > next).fold(end, std::cmp::min);
         return skip_until(job, anchor, (next, end));
     }
@@ -112,7 +112,7 @@ pub fn plan_within(
             None => hold_until(cursor, end),
         };
     }
-    let begins = closed.iter().map(|one| one.starts_at).filter(|starts_at| *starts_at > next).min();
+    let begins = in_effect.iter().map(|one| one.starts_at).filter(|starts_at| *starts_at > next).min();
     plan_before(job, (id, anchor), next, window, begins)
 }
 
@@ -146,11 +146,11 @@ fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
 fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
     let all = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
     let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
-    Plan { closed: all.span.into_iter().collect(), next, ..Plan::default() }
+    Plan { skipped_in_window: all.span.into_iter().collect(), next, ..Plan::default() }
 }
 
-/// Applies the misfire policy to the fires held back until `end`. Those it keeps run from `end` on, in order. Fires inside a skipping
-/// window are skipped even so.
+/// Applies the misfire policy to the fires held back until `end`. The fires that the policy keeps run from `end` on, in order. Fires inside
+/// a skipping window are skipped whatever the policy.
 fn decide_held(
     job: &Job,
     anchor: Timestamp,
@@ -168,7 +168,7 @@ fn decide_held(
             let due_at = plan.fires.last().map_or(end, |last| last.due_at + Duration::from_millis(1));
             plan.fires.push(PlannedFire { fire_at: fire.at, due_at, trigger: Trigger::Misfire });
         }
-        plan.closed.extend(part.span);
+        plan.skipped_in_window.extend(part.span);
         if part.more.is_some() {
             return Plan { next: part.more, ..plan };
         }

@@ -59,7 +59,7 @@ pub(crate) struct MissedPlan {
     pub(crate) span: Option<MissedSpan>,
     /// Everything up to here is decided.
     pub(crate) through: Timestamp,
-    /// The first missed fire that this plan leaves to the next one, if there are more than one plan walks through.
+    /// The first missed fire that is left to the next plan, if there are more than [`MISSED_COUNT_MAX`].
     pub(crate) more: Option<Timestamp>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn skip_missed(
     let through = just_before(from);
     let first = table.next_until(anchor, through, just_before(before));
     let Some(first) = first else { return MissedPlan { catch_up: Vec::new(), span: None, through, more: None } };
-    if let Some(schedule) = table.plain()
+    if let Some(schedule) = table.only_schedule()
         && let Some(last) = schedule.prev_before(anchor, before)
     {
         return skip_missed_plain(schedule, anchor, (first.at, last), (count, keep));
@@ -98,7 +98,7 @@ fn skip_missed_plain(
 ) -> MissedPlan {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more than will run late: the extra one is an end of the skipped span.
+    // One more fire than will run late: the extra one is the last fire of the skipped span or, if the oldest run, the first.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
@@ -190,12 +190,12 @@ words! {
     }
 }
 
-/// How late a server got to a fire, and why. Waits for executors, limits and earlier runs come after that, and are not included.
+/// How late a server was ready to start a run, and why. Waits for executors, limits and earlier runs come after that, and are not included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lateness {
     /// Why.
     pub because: LateBecause,
-    /// Time from the fire's instant until the servers were ready to start it.
+    /// The delay between the time when the run was due and the time when a server was ready to start it.
     pub by: Duration,
 }
 

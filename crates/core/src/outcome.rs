@@ -2,7 +2,7 @@
 //!
 //! Every way to a terminal state goes through [`decide_next`]: results, refusals, lost executors, cancels.
 
-use crate::backoff::doubled;
+use crate::backoff::backoff;
 use std::time::Duration;
 
 use crate::reason::Reason;
@@ -72,7 +72,7 @@ pub enum Outcome {
 
 /// The part of a job's definition that [`decide_next`] needs. It is small, because the end of each attempt has a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AfterPolicy {
+pub struct NextStepPolicy {
     /// Attempts beyond the first.
     pub retry_max: u32,
     /// Wait before the second attempt; each further attempt doubles it.
@@ -130,11 +130,11 @@ pub enum NextStep {
 /// Decides what follows from the end of an attempt. `jitter` is a number from 0 to 1 that spreads retries.
 ///
 /// ```
-/// use rondel_core::outcome::{NextStep, AfterPolicy, Ended, Outcome, decide_next};
+/// use rondel_core::outcome::{NextStep, NextStepPolicy, Ended, Outcome, decide_next};
 /// use rondel_core::{RunStatus, Timestamp};
 /// use std::time::Duration;
 ///
-/// let policy = AfterPolicy {
+/// let policy = NextStepPolicy {
 ///     retry_max: 1,
 ///     backoff: Duration::from_secs(10),
 ///     backoff_max: Duration::from_secs(60),
@@ -152,7 +152,7 @@ pub enum NextStep {
 /// assert_eq!(decide_next(policy, second, failed, now, 0.0), NextStep::Verdict { status: RunStatus::Failed, reason: None });
 /// ```
 #[must_use]
-pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> NextStep {
+pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> NextStep {
     let verdict = |status, reason| NextStep::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
@@ -190,20 +190,20 @@ pub fn decide_next(policy: AfterPolicy, ended: Ended, outcome: Outcome, now: Tim
     }
 }
 
-fn retry(policy: AfterPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<NextStep> {
+fn retry(policy: NextStepPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<NextStep> {
     // Attempts whose executor was lost do not count against the job's own retries.
     let failed_count = u32::try_from(ended.attempt - ended.lost_count).unwrap_or(0).max(1);
     let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
     if is_over || ended.cancel_asked.is_some() {
         return None;
     }
-    let wait = doubled(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
+    let wait = backoff(policy.backoff, policy.backoff_max, failed_count).mul_f64(0.9 + 0.2 * jitter.clamp(0.0, 1.0));
     Some(NextStep::Retry { due_at: now + wait, reason: Reason::Retry, lost_count: ended.lost_count })
 }
 
 /// What follows when an executor stopped an attempt because no server answered. That is not the run's fault: where the delivery policy
 /// allows it, the run is sent again without being counted as a retry.
-fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
+fn silenced(policy: NextStepPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
         return lost(policy, Ended { marked: false, ..ended }, Reason::NotReceived, now);
@@ -217,7 +217,7 @@ fn silenced(policy: AfterPolicy, ended: Ended, has_begun: bool, now: Timestamp, 
     }
 }
 
-fn lost(policy: AfterPolicy, ended: Ended, reason: Reason, now: Timestamp) -> NextStep {
+fn lost(policy: NextStepPolicy, ended: Ended, reason: Reason, now: Timestamp) -> NextStep {
     if let Some(asked) = ended.cancel_asked {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };
@@ -276,7 +276,7 @@ pub fn fold_shards(shards: impl IntoIterator<Item = RunStatus>) -> RunStatus {
 mod tests {
     use super::*;
 
-    const POLICY: AfterPolicy = AfterPolicy {
+    const POLICY: NextStepPolicy = NextStepPolicy {
         retry_max: 2,
         backoff: Duration::from_secs(10),
         backoff_max: Duration::from_secs(15),
@@ -297,7 +297,7 @@ mod tests {
     const FAILED: Outcome = Outcome::Failed { retryable: true };
 
     #[track_caller]
-    fn check_after(policy: AfterPolicy, ended: Ended, outcome: Outcome, expected: NextStep) {
+    fn check_after(policy: NextStepPolicy, ended: Ended, outcome: Outcome, expected: NextStep) {
         assert_eq!(decide_next(policy, ended, outcome, NOW, 0.5), expected);
     }
 
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn a_run_that_its_executor_stopped_in_silence_is_sent_again_without_a_retry() {
-        let none = AfterPolicy { retry_max: 0, ..POLICY };
+        let none = NextStepPolicy { retry_max: 0, ..POLICY };
         let begun = Outcome::Silenced { has_begun: true };
         check_after(none, FIRST, begun, again_in(0, Reason::ExecutorLost, 1));
         check_after(none, Ended { attempt: 2, lost_count: 1, ..FIRST }, FAILED, verdict(RunStatus::Failed, None));
@@ -373,7 +373,7 @@ mod tests {
         let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
         check_after(none, asked, begun, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
 
-        let at_most_once = AfterPolicy { at_least_once: false, ..none };
+        let at_most_once = NextStepPolicy { at_least_once: false, ..none };
         let marked = Ended { marked: true, ..FIRST };
         check_after(at_most_once, marked, begun, verdict(RunStatus::Failed, None));
         let waiting = Outcome::Silenced { has_begun: false };
@@ -385,7 +385,7 @@ mod tests {
     fn a_run_of_which_an_attempt_began_is_not_skipped() {
         let begun = Ended { attempt: 2, may_have_begun: true, ..FIRST };
         for at_least_once in [true, false] {
-            let policy = AfterPolicy { at_least_once, ..POLICY };
+            let policy = NextStepPolicy { at_least_once, ..POLICY };
             for reason in [Reason::NoExecutor, Reason::Overlap, Reason::Expired, Reason::Misfire, Reason::Stopped] {
                 let skipped = Outcome::Skipped(reason);
                 check_after(policy, begun, skipped, verdict(RunStatus::Failed, Some(reason)));
@@ -398,7 +398,7 @@ mod tests {
 
     #[test]
     fn a_marked_at_most_once_run_that_was_lost_is_unknown() {
-        let policy = AfterPolicy { at_least_once: false, ..POLICY };
+        let policy = NextStepPolicy { at_least_once: false, ..POLICY };
         let lost = Outcome::Lost(Reason::ExecutorLost);
         let marked = Ended { marked: true, ..FIRST };
         check_after(policy, marked, lost, verdict(RunStatus::Unknown, Some(Reason::ExecutorLost)));
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn a_run_past_its_timeout_whose_end_is_not_reported_is_unknown_and_not_sent_again() {
-        let policy = AfterPolicy { at_least_once: false, retry_max: 9, ..POLICY };
+        let policy = NextStepPolicy { at_least_once: false, retry_max: 9, ..POLICY };
         check_after(policy, FIRST, Outcome::Unreported, verdict(RunStatus::Unknown, None));
         let asked = Ended { cancel_asked: Some(Reason::Requested), ..FIRST };
         check_after(policy, asked, Outcome::Unreported, verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)));
@@ -431,7 +431,7 @@ mod tests {
         // Both attempts so far were lost: the next failure is the first one.
         let all_lost = Ended { attempt: 2, lost_count: 2, ..FIRST };
         check_after(POLICY, all_lost, FAILED, again_in(10, Reason::Retry, 2));
-        let none = AfterPolicy { retry_max: 0, ..POLICY };
+        let none = NextStepPolicy { retry_max: 0, ..POLICY };
         check_after(none, all_lost, FAILED, verdict(RunStatus::Failed, None));
         let lost = Outcome::Lost(Reason::ExecutorLost);
         check_after(POLICY, Ended { attempt: 3, lost_count: 2, ..FIRST }, lost, again_in(0, Reason::ExecutorLost, 3));
@@ -441,7 +441,7 @@ mod tests {
 
     #[test]
     fn a_group_of_a_pump_goes_on_until_it_is_asked_to_end() {
-        let pump = AfterPolicy { retry_max: 0, is_pump: true, ..POLICY };
+        let pump = NextStepPolicy { retry_max: 0, is_pump: true, ..POLICY };
         let many = Ended { attempt: 5_000, lost_count: 4_000, ..FIRST };
         check_after(pump, many, Outcome::Yielded, again_in(0, Reason::Moved, 4_001));
         check_after(pump, many, Outcome::Lost(Reason::ExecutorLost), again_in(0, Reason::ExecutorLost, 4_001));
@@ -462,7 +462,7 @@ mod tests {
 
     #[test]
     fn a_group_that_leaves_failed_rows_at_the_end_of_a_window_has_failed() {
-        let pump = AfterPolicy { is_pump: true, ..POLICY };
+        let pump = NextStepPolicy { is_pump: true, ..POLICY };
         for (asked, status) in [
             (Reason::WindowOver, RunStatus::Failed),
             (Reason::Dry, RunStatus::Failed),

@@ -94,7 +94,7 @@ impl Overrides {
     }
 
     /// The parameters of one run: those of the job, with the caller's values for the parameters that may be replaced. The caller can leave
-    /// out all others.
+    /// out the parameters that may not be replaced.
     ///
     /// # Errors
     /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job's own

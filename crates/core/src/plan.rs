@@ -53,7 +53,7 @@ pub struct Plan {
     /// The missed fires that are skipped.
     pub missed: Option<MissedSpan>,
     /// The fires inside of a maintenance window, which are skipped.
-    pub closed: Vec<MissedSpan>,
+    pub skipped_in_window: Vec<MissedSpan>,
     /// The first fire that this plan does not cover, or the instant from which to search for it. `None` if there is none, and for a fixed
     /// delay whose run is among `fires`, because the next fire counts from the end of that run.
     pub next: Option<Timestamp>,

@@ -10,7 +10,7 @@ use crate::schedule::{Kind, Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
-use crate::timetable::{Applied, Timetable};
+use crate::timetable::{AppliedCalendar, Timetable};
 use crate::word_enum::words;
 use crate::words::{Lang, moment};
 
@@ -29,7 +29,7 @@ const CALENDAR_STEPS_MAX: usize = 2_000;
 
 /// The input of a preview.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct PreviewRequest<'a> {
     /// The schedules with their calendar.
     pub timetable: &'a Timetable,
     /// The instant that fixed rates count from.
@@ -107,21 +107,21 @@ impl Warning {
 /// The next fires, and warnings.
 ///
 /// ```
-/// use rondel_core::preview::{Ask, PER_DAY_MAX, preview};
+/// use rondel_core::preview::{PreviewRequest, PER_DAY_MAX, preview};
 ///
 /// let spec: rondel_core::JobSpec = serde_json::from_str(
 ///     r#"{"name": "a", "app": "b", "handler": "c", "schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}}"#,
 /// )?;
 /// let job = spec.compile().expect("a valid definition");
 /// let (anchor, after) = (rondel_core::Timestamp::EPOCH, "2026-03-01T00:00:00Z".parse().expect("an instant"));
-/// let ask = Ask { timetable: &job.timetable, anchor, after, count: 2, per_day_max: PER_DAY_MAX };
+/// let ask = PreviewRequest { timetable: &job.timetable, anchor, after, count: 2, per_day_max: PER_DAY_MAX };
 /// let preview = preview(ask);
 /// assert_eq!(preview.fires[0].local, "2026-03-01T02:30:00+01:00");
 /// assert_eq!(preview.warnings[0].code.as_str(), "clock_skips");
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[must_use]
-pub fn preview(ask: Ask<'_>) -> Preview {
+pub fn preview(ask: PreviewRequest<'_>) -> Preview {
     let zone = ask.timetable.schedules.first().map_or(Tz::UTC, |schedule| schedule.zone);
     let count = ask.count.min(FIRE_COUNT_MAX);
     let fires: Vec<PreviewFire> = ask
@@ -141,7 +141,7 @@ pub fn preview(ask: Ask<'_>) -> Preview {
     Preview { zone, fires, warnings }
 }
 
-fn never_fires(ask: &Ask<'_>) -> bool {
+fn never_fires(ask: &PreviewRequest<'_>) -> bool {
     ask.timetable.next_after(ask.anchor, ask.after).is_none()
 }
 
@@ -155,7 +155,7 @@ fn local_text(zone: Tz, at: Timestamp) -> String {
     zone.from_utc_datetime(&utc.naive_utc()).to_rfc3339_opts(SecondsFormat::AutoSi, false)
 }
 
-fn never(zone: Tz, ask: &Ask<'_>) -> Warning {
+fn never(zone: Tz, ask: &PreviewRequest<'_>) -> Warning {
     let after = moment(zone, ask.after);
     Warning {
         code: WarningCode::NeverFires,
@@ -165,7 +165,7 @@ fn never(zone: Tz, ask: &Ask<'_>) -> Warning {
     }
 }
 
-fn often(ask: &Ask<'_>) -> Option<Warning> {
+fn often(ask: &PreviewRequest<'_>) -> Option<Warning> {
     let of_one = |schedule: &Schedule| match &schedule.kind {
         Kind::Cron { expr, .. } => expr.fields().times_per_day(),
         Kind::Every(period) => 86_400 / period.as_secs().max(1),
@@ -180,7 +180,7 @@ fn often(ask: &Ask<'_>) -> Option<Warning> {
     })
 }
 
-fn clock_warnings(ask: &Ask<'_>) -> Vec<Warning> {
+fn clock_warnings(ask: &PreviewRequest<'_>) -> Vec<Warning> {
     let mut warnings = Vec::new();
     for schedule in &ask.timetable.schedules {
         let Kind::Cron { expr, dst } = &schedule.kind else { continue };
@@ -195,7 +195,7 @@ fn clock_warnings(ask: &Ask<'_>) -> Vec<Warning> {
 }
 
 fn clock_warning(zone: Tz, ClockChange { at, local, effect }: ClockChange) -> Warning {
-    let (date, time, then) = (local.date(), time_text(local), time_text(local::shown(zone, at)));
+    let (date, time, then) = (local.date(), time_text(local), time_text(local::time_at(zone, at)));
     let (code, en, zh) = match effect {
         ClockEffect::OnceAfter => (
             WarningCode::ClockSkips,
@@ -232,14 +232,14 @@ fn time_text(local: NaiveDateTime) -> String {
 }
 
 /// Warnings about the first days whose fires the calendar removes or moves.
-fn calendar_warnings(ask: &Ask<'_>) -> Vec<Warning> {
+fn calendar_warnings(ask: &PreviewRequest<'_>) -> Vec<Warning> {
     let Some(applied) = &ask.timetable.calendar else { return Vec::new() };
     let until = ask.after + CALENDAR_AHEAD;
     let (mut warnings, mut cursor) = (Vec::new(), ask.after);
     for _ in 0..CALENDAR_STEPS_MAX {
         let raw = ask.timetable.uncalendared_after(ask.anchor, cursor).filter(|(at, _)| *at <= until);
         let Some((at, schedule)) = raw.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
-        let local = local::shown(schedule.zone, at);
+        let local = local::time_at(schedule.zone, at);
         let next = if is_kept(applied, local) {
             applied.calendar.next_edge(local)
         } else {
@@ -251,7 +251,7 @@ fn calendar_warnings(ask: &Ask<'_>) -> Vec<Warning> {
     warnings
 }
 
-fn is_kept(Applied { calendar, rule }: &Applied, local: NaiveDateTime) -> bool {
+fn is_kept(AppliedCalendar { calendar, rule }: &AppliedCalendar, local: NaiveDateTime) -> bool {
     match rule {
         CalendarRule::Only => calendar.has(local),
         CalendarRule::Except => !calendar.has(local),
@@ -261,7 +261,7 @@ fn is_kept(Applied { calendar, rule }: &Applied, local: NaiveDateTime) -> bool {
 
 fn calendar_warning(
     zone: Tz,
-    applied: &Applied,
+    applied: &AppliedCalendar,
     at: Timestamp,
     CalendarEffect { day, moved_to }: CalendarEffect,
 ) -> Warning {
@@ -310,7 +310,7 @@ mod tests {
         let job = job.compile_with(rule.map(|_| calendar)).unwrap();
         let after = after.parse().unwrap();
         let anchor = Timestamp::EPOCH;
-        preview(Ask { timetable: &job.timetable, anchor, after, count: 3, per_day_max: PER_DAY_MAX })
+        preview(PreviewRequest { timetable: &job.timetable, anchor, after, count: 3, per_day_max: PER_DAY_MAX })
     }
 
     #[track_caller]
@@ -445,7 +445,7 @@ mod tests {
             let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"at": at}});
             let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
             let (anchor, after) = (Timestamp::EPOCH, "2026-06-01T00:00:00Z".parse().unwrap());
-            let ask = Ask { timetable: &job.timetable, anchor, after, count, per_day_max: PER_DAY_MAX };
+            let ask = PreviewRequest { timetable: &job.timetable, anchor, after, count, per_day_max: PER_DAY_MAX };
             preview(ask).warnings.iter().map(|warning| warning.code.as_str()).collect::<Vec<_>>()
         };
         for count in [0, 3] {
@@ -466,7 +466,7 @@ mod tests {
             let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": period}});
             let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
             let (anchor, after) = (Timestamp::EPOCH, Timestamp::from_secs(0));
-            let ask = Ask { timetable: &job.timetable, anchor, after, count: 1, per_day_max };
+            let ask = PreviewRequest { timetable: &job.timetable, anchor, after, count: 1, per_day_max };
             preview(ask).warnings.iter().map(|warning| warning.en.clone()).collect::<Vec<_>>()
         };
         assert_eq!(often("1s", 86_399), ["It fires up to 86400 times a day."]);

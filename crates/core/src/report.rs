@@ -27,7 +27,7 @@ pub const ON_TIME_DEFAULT: Duration = Duration::from_secs(10);
 /// Placeholder for numbers, ids and instants in a folded message.
 const PLACEHOLDER: char = '#';
 /// Maximum number of bytes of a message that are folded; the rest is ignored.
-const LOOKED_AT_MAX: usize = 2_000;
+const READ_BYTES_MAX: usize = 2_000;
 
 /// When the report of a namespace is sent, and where.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -56,7 +56,7 @@ impl ReportSchedule {
     /// Each wrong field with what would be right.
     pub fn check(&self) -> Result<(), Vec<FieldError>> {
         let mut errors = Vec::new();
-        if let Err((field, message)) = self.moment() {
+        if let Err((field, message)) = self.deadline() {
             errors.push(FieldError::new(format!("/{field}"), message));
         }
         if let Err(error) = name::check(&self.channel) {
@@ -69,19 +69,19 @@ impl ReportSchedule {
     /// that it repeats as the first of the two.
     #[must_use]
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
-        self.moment().ok()?.next_after(after, |_| true)
+        self.deadline().ok()?.next_after(after, |_| true)
     }
 
     /// The seven whole days before the day of `at`, in the zone: their beginning and their end.
     #[must_use]
     pub fn days_before(&self, at: Timestamp) -> (Timestamp, Timestamp) {
         let zone: Tz = parse_zone(&self.zone).unwrap_or(Tz::UTC);
-        let day = local::shown(zone, at).date();
+        let day = local::time_at(zone, at).date();
         let start = |day: chrono::NaiveDate| local::instant(zone, day.and_time(chrono::NaiveTime::MIN));
         (day.checked_sub_days(Days::new(7)).map_or(at, start), start(day))
     }
 
-    fn moment(&self) -> Result<Deadline, (&'static str, String)> {
+    fn deadline(&self) -> Result<Deadline, (&'static str, String)> {
         Deadline::parse(&self.time, &self.zone, &[self.weekday])
     }
 }
@@ -106,7 +106,7 @@ impl PerMilleShares {
     }
 }
 
-/// Rounded down, so that 1,000 means all of them.
+/// The share in per mille, rounded down, so that 1,000 means all of them.
 fn per_mille(part: u64, whole: u64) -> Option<u32> {
     let share = (u128::from(part) * 1_000).checked_div(u128::from(whole))?;
     u32::try_from(share).ok()
@@ -124,7 +124,7 @@ fn per_mille(part: u64, whole: u64) -> Option<u32> {
 #[must_use]
 pub fn fold(message: &str) -> String {
     let mut out = String::with_capacity(message.len().min(FOLDED_BYTES_MAX * 2));
-    let message = &message[..message.floor_char_boundary(LOOKED_AT_MAX)];
+    let message = &message[..message.floor_char_boundary(READ_BYTES_MAX)];
     let words = message.split(|c: char| c.is_whitespace() || c.is_control()).filter(|word| !word.is_empty());
     for (index, word) in words.enumerate() {
         if index > 0 {

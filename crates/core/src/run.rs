@@ -7,7 +7,7 @@ pub use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 
 /// Shard index of the row that stands for all shards of a fire: this row counts its shards and is never sent itself.
-pub const BROADCAST: i32 = -1;
+pub const ROOT_SHARD: i32 = -1;
 
 /// A row of the ledger.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,7 +26,7 @@ pub struct Run {
     pub fire_at: Timestamp,
     /// 0 for the schedule, else the id of the request, backfill or root run: the other half of the key.
     pub cause: i64,
-    /// Index of the shard, 0 for an unsharded run, [`BROADCAST`] for the row that stands for all.
+    /// Index of the shard, 0 for an unsharded run, [`ROOT_SHARD`] for the row that stands for all.
     pub shard_index: i32,
     /// Number of shards; `None` while a broadcast has not been expanded.
     pub shard_total: Option<i32>,
@@ -159,7 +159,7 @@ impl Run {
     /// Turns it into the row that stands for all shards of the fire, which are not dealt yet.
     #[must_use]
     pub fn for_all_shards(self) -> Self {
-        Self { shard_index: BROADCAST, shard_total: None, ..self }
+        Self { shard_index: ROOT_SHARD, shard_total: None, ..self }
     }
 
     /// The reason of the request to cancel it; `None` without a request.
@@ -228,7 +228,7 @@ impl Run {
     /// Whether this row stands for all shards of its fire.
     #[must_use]
     pub const fn is_root(&self) -> bool {
-        self.shard_index == BROADCAST
+        self.shard_index == ROOT_SHARD
     }
 }
 

@@ -58,10 +58,10 @@ impl ScriptSpec {
     ///     note: String::new(),
     ///     signature: None,
     /// };
-    /// assert_eq!(spec.complaints()[0].pointer, "/language");
+    /// assert_eq!(spec.check()[0].pointer, "/language");
     /// ```
     #[must_use]
-    pub fn complaints(&self) -> Vec<FieldError> {
+    pub fn check(&self) -> Vec<FieldError> {
         let mut errors = Vec::new();
         if !LANGUAGES.contains(&self.language.as_str()) {
             let known = LANGUAGES.join(", ");
@@ -124,16 +124,16 @@ impl fmt::Display for ScriptRef {
 /// The server's script that these parameters of a handler name; `None` if they name none, or have their own text.
 ///
 /// ```
-/// use rondel_core::script::named;
+/// use rondel_core::script::script_ref;
 /// use serde_json::json;
 ///
-/// let script = named("python", &json!({"script": {"name": "close-orders", "version": 3}})).unwrap();
+/// let script = script_ref("python", &json!({"script": {"name": "close-orders", "version": 3}})).unwrap();
 /// assert_eq!((script.name.as_str(), script.version), ("close-orders", Some(3)));
-/// assert_eq!(named("python", &json!({"script": "print(1)"})), None);
-/// assert_eq!(named("report", &json!({"script": {"name": "close-orders"}})), None);
+/// assert_eq!(script_ref("python", &json!({"script": "print(1)"})), None);
+/// assert_eq!(script_ref("report", &json!({"script": {"name": "close-orders"}})), None);
 /// ```
 #[must_use]
-pub fn named(handler: &str, params: &Value) -> Option<ScriptRef> {
+pub fn script_ref(handler: &str, params: &Value) -> Option<ScriptRef> {
     if !LANGUAGES.contains(&handler) {
         return None;
     }
@@ -178,7 +178,7 @@ mod tests {
             (spec("shell", "a\0b", "\u{1b}[31m", Some("")), &["/source", "/note", "/signature"]),
             (spec("shell", "a", "", Some("<b>")), &["/signature"]),
         ] {
-            let found: Vec<String> = spec.complaints().into_iter().map(|error| error.pointer).collect();
+            let found: Vec<String> = spec.check().into_iter().map(|error| error.pointer).collect();
             assert_eq!(found, pointers, "{} {}", spec.language, spec.note.len());
         }
     }
@@ -195,7 +195,7 @@ mod tests {
             (json!(["a"]), None),
             (json!("date"), None),
         ] {
-            let found = named("shell", &json!({"script": script}));
+            let found = script_ref("shell", &json!({"script": script}));
             let expected = expected.map(|(name, version)| ScriptRef { name: name.to_owned(), version });
             assert_eq!(found, expected, "{script}");
         }

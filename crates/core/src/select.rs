@@ -77,12 +77,12 @@ impl Select {
 
     /// The condition that keeps an executor from getting the job's runs.
     #[must_use]
-    pub fn unmet(&self, executor: &str, labels: &BTreeMap<String, String>) -> Option<Unmet> {
+    pub fn unmet_condition(&self, executor: &str, labels: &BTreeMap<String, String>) -> Option<UnmetCondition> {
         if !self.executors.is_empty() && !self.executors.iter().any(|name| name == executor) {
-            return Some(Unmet::Name);
+            return Some(UnmetCondition::Name);
         }
         let unmet = self.labels.iter().find(|condition| !condition.holds(labels))?;
-        Some(Unmet::Label(unmet.to_string()))
+        Some(UnmetCondition::Label(unmet.to_string()))
     }
 
     /// Whether every executor of the app may get the job's runs.
@@ -94,7 +94,7 @@ impl Select {
 
 /// Why an executor may not get a job's runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unmet {
+pub enum UnmetCondition {
     /// The job selects executors by name, and not this one.
     Name,
     /// This condition on labels, as the job writes it, does not hold.
@@ -153,7 +153,7 @@ mod tests {
         let select = Select::compile(&SelectSpec { labels: owned(labels), executors: owned(executors) }, &mut errors);
         assert_eq!(errors, []);
         let has = BTreeMap::from([("zone".to_owned(), "eu".to_owned()), ("ssd".to_owned(), String::new())]);
-        assert_eq!(select.admits(name, &has), select.unmet(name, &has).is_none());
+        assert_eq!(select.admits(name, &has), select.unmet_condition(name, &has).is_none());
         select.admits(name, &has)
     }
 

@@ -29,7 +29,7 @@ pub use self::schedules::{
     AfterWhat, CalendarRule, CalendarUse, DstSpec, IfPast, JitterBy, JitterSpec, OneOrMany, ScheduleSpec,
 };
 pub use self::shards::with_params_of_shard;
-pub(crate) use self::shards::{Named, check_named};
+pub(crate) use self::shards::{NamedKind, check_named};
 use crate::alert::expect::Expectations;
 use crate::calendar::Calendar;
 use crate::field_error::FieldError;
@@ -253,7 +253,7 @@ impl JobSpec {
     /// The stored script that the definition names, if it names one.
     #[must_use]
     pub fn script(&self) -> Option<ScriptRef> {
-        crate::script::named(&self.handler, &self.params)
+        crate::script::script_ref(&self.handler, &self.params)
     }
 
     /// The jobs that it follows from, with the pointer to each.
@@ -414,7 +414,7 @@ mod tests {
         assert!(!moved(101, run, &[]) && !moved(99, None, &[]));
         assert!(!moved(99, run, &[once(99, run)]), "it ran when it was saved before");
         assert!(moved(99, run, &[once(98, run)]));
-        // The very present is not in the past.
+        // An `at` that equals the present is not in the past.
         let mut present = spec(&[json!({"at": "1970-01-01T01:01:40+01:00", "if_past": "run"})]);
         present.run_past_at(now, None);
         assert_eq!(instants(&present), ["1970-01-01T01:01:40+01:00"]);

@@ -19,7 +19,7 @@ words! {
         TimedOut = "timed_out",
         /// A user, a program or the server cancelled it.
         Cancelled = "cancelled",
-        /// It was sent to an executor that was lost, and the job is at-most-once: it may or may not have run.
+        /// How it ended is not known: its executor was lost and the job is at-most-once, or its executor reported no end in time.
         Unknown = "unknown",
         /// No attempt of it began, for the reason given.
         Skipped = "skipped",

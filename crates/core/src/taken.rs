@@ -6,7 +6,7 @@ use crate::local;
 use crate::schedule::Schedule;
 use crate::spec::CalendarRule;
 use crate::time::Timestamp;
-use crate::timetable::Applied;
+use crate::timetable::AppliedCalendar;
 
 /// Maximum number of days searched for the one that a fire moves to.
 const SHIFT_DAYS_MAX: usize = 366;
@@ -23,10 +23,10 @@ pub(crate) struct CalendarEffect {
 /// How the calendar changes the fire of this schedule at `at`. Only for a fire that the calendar removes or moves.
 pub(crate) fn calendar_effect(
     schedule: &Schedule,
-    Applied { calendar, rule }: &Applied,
+    AppliedCalendar { calendar, rule }: &AppliedCalendar,
     at: Timestamp,
 ) -> CalendarEffect {
-    let local = local::shown(schedule.zone, at);
+    let local = local::time_at(schedule.zone, at);
     let day = calendar.day_name(local.date()).map(str::to_owned);
     let step = |day: &NaiveDate| match rule {
         CalendarRule::Next => day.succ_opt(),
@@ -53,7 +53,8 @@ mod tests {
         let moved = |rule, end| {
             let kind = Kind::Every(std::time::Duration::from_secs(86_400));
             let schedule = Schedule { kind, zone: Tz::UTC, start: None, end, jitter: None };
-            calendar_effect(&schedule, &Applied { calendar: std::sync::Arc::clone(&calendar), rule }, day(1)).moved_to
+            calendar_effect(&schedule, &AppliedCalendar { calendar: std::sync::Arc::clone(&calendar), rule }, day(1))
+                .moved_to
         };
         assert_eq!(moved(CalendarRule::Next, None), Some(day(3)));
         assert_eq!(moved(CalendarRule::Next, Some(day(3))), Some(day(3)));

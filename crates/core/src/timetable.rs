@@ -12,7 +12,7 @@ use crate::time::Timestamp;
 
 mod search;
 
-use search::{Found, Search};
+use search::{Search, SearchResult};
 
 /// When a job is due.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -20,12 +20,12 @@ pub struct Timetable {
     /// Empty for a job that is only triggered.
     pub schedules: Vec<Schedule>,
     /// The calendar that removes or moves their fires.
-    pub calendar: Option<Applied>,
+    pub calendar: Option<AppliedCalendar>,
 }
 
 /// A calendar, and what it does to fires.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Applied {
+pub struct AppliedCalendar {
     /// The calendar.
     pub calendar: Arc<Calendar>,
     /// What it does to fires.
@@ -63,8 +63,8 @@ impl Timetable {
     #[must_use]
     pub fn next_until(&self, anchor: Timestamp, after: Timestamp, to_inclusive: Timestamp) -> Option<Fire> {
         match Search::new(self, anchor).next(after, to_inclusive) {
-            Found::Fire(fire) => Some(fire),
-            Found::Nothing | Found::NothingBefore(_) => None,
+            SearchResult::Fire(fire) => Some(fire),
+            SearchResult::Nothing | SearchResult::NothingBefore(_) => None,
         }
     }
 
@@ -73,9 +73,9 @@ impl Timetable {
     #[must_use]
     pub fn next_look_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         match Search::new(self, anchor).next(after, Timestamp::MAX) {
-            Found::Fire(fire) => Some(fire.at),
-            Found::NothingBefore(at) => Some(at),
-            Found::Nothing => None,
+            SearchResult::Fire(fire) => Some(fire.at),
+            SearchResult::NothingBefore(at) => Some(at),
+            SearchResult::Nothing => None,
         }
     }
 
@@ -105,11 +105,11 @@ impl Timetable {
         let mut search = Search::new(self, anchor);
         let mut cursor = from_exclusive;
         std::iter::from_fn(move || match search.next(cursor, to_inclusive) {
-            Found::Fire(fire) => {
+            SearchResult::Fire(fire) => {
                 cursor = fire.at;
                 Some(fire)
             }
-            Found::Nothing | Found::NothingBefore(_) => None,
+            SearchResult::Nothing | SearchResult::NothingBefore(_) => None,
         })
     }
 
@@ -153,7 +153,7 @@ impl Timetable {
         schedule.end.is_none_or(|end| first <= end).then_some(first)
     }
 
-    /// The jobs whose ends make this one run.
+    /// The jobs that this one follows: it runs when they end.
     pub fn parents(&self) -> impl Iterator<Item = &After> {
         self.schedules.iter().filter_map(|schedule| match &schedule.kind {
             Kind::After(after) => Some(after),
@@ -172,7 +172,7 @@ impl Timetable {
     /// a calendar or a second schedule.
     #[must_use]
     pub fn count_between(&self, anchor: Timestamp, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<u64> {
-        let schedule = self.plain()?;
+        let schedule = self.only_schedule()?;
         let next = Timestamp::from_millis(to_inclusive.as_millis().saturating_add(1));
         let first = schedule.next_after(anchor, from_exclusive).filter(|first| *first <= to_inclusive);
         let last = schedule.prev_before(anchor, next).filter(|last| *last > from_exclusive);
@@ -180,7 +180,7 @@ impl Timetable {
     }
 
     /// The only schedule of a job without a calendar: its fires can be counted without walking.
-    pub(crate) fn plain(&self) -> Option<&Schedule> {
+    pub(crate) fn only_schedule(&self) -> Option<&Schedule> {
         match self.schedules.as_slice() {
             [one] if self.calendar.is_none() => Some(one),
             _ => None,
@@ -245,7 +245,7 @@ mod tests {
         timetable
             .fires(Timestamp::EPOCH, from, Timestamp::MAX)
             .take(count)
-            .map(|fire| local::shown(zone, fire.at).format("%a %m-%d %H:%M").to_string())
+            .map(|fire| local::time_at(zone, fire.at).format("%a %m-%d %H:%M").to_string())
             .collect()
     }
 
@@ -327,7 +327,7 @@ mod tests {
         let mut search = Search::new(&table, Timestamp::EPOCH);
         let before = search.work_left();
         let found = search.next(after, Timestamp::MAX);
-        assert!(matches!(found, Found::Fire(fire) if fire.at == after + Duration::from_secs(1)), "{found:?}");
+        assert!(matches!(found, SearchResult::Fire(fire) if fire.at == after + Duration::from_secs(1)), "{found:?}");
         assert!(before - search.work_left() < 5_000, "{}", before - search.work_left());
     }
 }

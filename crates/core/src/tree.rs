@@ -88,21 +88,21 @@ pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
     while let Some(branch) = open.pop() {
         let mut next = below.remove(&branch.run.id).unwrap_or_default();
         next.sort_by_key(|run| std::cmp::Reverse(run.place_below(&branch.run)));
-        let mut next: Vec<Branch> = next.into_iter().map(|run| hung(run, &branch)).collect();
+        let mut next: Vec<Branch> = next.into_iter().map(|run| branch_below(run, &branch)).collect();
         open.append(&mut next);
         tree.push(branch);
     }
     tree
 }
 
-fn hung(run: Run, above: &Branch) -> Branch {
+fn branch_below(run: Run, above: &Branch) -> Branch {
     let link = run.link_to(&above.run);
-    let after = if link == Link::Child { joined(&run) } else { Vec::new() };
+    let after = if link == Link::Child { joined_parents(&run) } else { Vec::new() };
     Branch { depth: above.depth + 1, link: Some(link), after, run }
 }
 
 /// The jobs whose results a run was given, if there are several.
-fn joined(run: &Run) -> Vec<String> {
+fn joined_parents(run: &Run) -> Vec<String> {
     let params = run.params.as_deref().filter(|_| run.trigger == Trigger::Parent);
     let params: Option<Value> = params.and_then(|text| serde_json::from_str(text).ok());
     let names: Vec<String> = match params.as_ref().map(|params| &params["parents"]) {

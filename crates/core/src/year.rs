@@ -6,7 +6,7 @@ use crate::calendar::Calendar;
 
 /// How much of a day is in a calendar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum DayPart {
     /// All of it.
     Whole,
     /// Some of its times.
@@ -25,7 +25,7 @@ pub struct YearDay {
     /// Which day of the week: Monday is 0.
     pub weekday: u32,
     /// How much of it is in the calendar.
-    pub part: Part,
+    pub part: DayPart,
     /// The calendar's name for it.
     pub name: Option<String>,
 }
@@ -34,13 +34,13 @@ pub struct YearDay {
 ///
 /// ```
 /// use rondel_core::calendar::{Calendar, Rule};
-/// use rondel_core::year::{Part, year};
+/// use rondel_core::year::{DayPart, year};
 ///
 /// let rule: Rule = serde_json::from_str(r#"{"weekdays": ["mon"]}"#)?;
 /// let days = year(&Calendar::of_rule("mondays", &rule).expect("a valid rule"), 2026);
 /// assert_eq!(days.len(), 365);
-/// assert_eq!(days.iter().filter(|day| day.part == Part::Whole).count(), 52);
-/// assert_eq!((days[4].day, days[4].weekday, days[4].part), (5, 0, Part::Whole));
+/// assert_eq!(days.iter().filter(|day| day.part == DayPart::Whole).count(), 52);
+/// assert_eq!((days[4].day, days[4].weekday, days[4].part), (5, 0, DayPart::Whole));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[must_use]
@@ -57,17 +57,17 @@ pub fn year(calendar: &Calendar, year: i32) -> Vec<YearDay> {
     .collect()
 }
 
-fn part_of_day(calendar: &Calendar, day: NaiveDate) -> Part {
+fn part_of_day(calendar: &Calendar, day: NaiveDate) -> DayPart {
     let mut at = day.and_time(NaiveTime::MIN);
     let begins_in = calendar.has(at);
     // Membership changes only at edges, so it is enough to check these.
     while at.date() == day {
         if calendar.has(at) != begins_in {
-            return Part::Some;
+            return DayPart::Some;
         }
         at = calendar.next_edge(at);
     }
-    if begins_in { Part::Whole } else { Part::Nothing }
+    if begins_in { DayPart::Whole } else { DayPart::Nothing }
 }
 
 #[cfg(test)]
@@ -84,9 +84,9 @@ mod tests {
         let ends = [days.first().unwrap(), days.last().unwrap()].map(|day| (day.month, day.day));
         assert_eq!(ends, [(1, 1), (12, 31)]);
         let part = |month, day| days.iter().find(|one| (one.month, one.day) == (month, day)).unwrap().part;
-        assert_eq!((part(2, 28), part(2, 29), part(3, 1)), (Part::Nothing, Part::Whole, Part::Some));
+        assert_eq!((part(2, 28), part(2, 29), part(3, 1)), (DayPart::Nothing, DayPart::Whole, DayPart::Some));
         let night = Calendar::of_rule("n", &serde_json::from_str(r#"{"times": ["00:00-24:00"]}"#).unwrap()).unwrap();
-        assert!(year(&night, 2024).iter().all(|day| day.part == Part::Whole));
+        assert!(year(&night, 2024).iter().all(|day| day.part == DayPart::Whole));
         assert_eq!(year(&calendar, i32::MAX).len(), 0);
     }
 }

@@ -6,36 +6,36 @@ use rondel_core::{RunStatus, Timestamp};
 
 use crate::ending::Ending;
 use crate::handler::JobHandler;
-use crate::run::{RunContext, StopCause, panic_message, within};
+use crate::run::{RunContext, StopCause, panic_message, run_in_scope};
 use crate::template::{self, Resolved};
 
 /// An attempt that has ended.
-pub(crate) struct Ended {
+pub(crate) struct EndedAttempt {
     pub(crate) ending: Ending,
     pub(crate) started_at: Timestamp,
     pub(crate) finished_at: Timestamp,
 }
 
 /// Runs the handler to an ending. This takes at most its timeout and the grace, unless the handler blocks the thread.
-pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> Ended {
+pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
     let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
     let ending = supervise(run, handler).await;
     run.end_tasks();
     let ending = ending.tidy(run.masks());
-    Ended { ending, started_at, finished_at: clock.now().max(started_at) }
+    EndedAttempt { ending, started_at, finished_at: clock.now().max(started_at) }
 }
 
 async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     if let Some(cause) = run.stop_cause() {
-        return stopped(run, cause, None);
+        return stopped_ending(run, cause, None);
     }
-    let mut body = Box::pin(within(run.clone(), body(run.clone(), handler)));
+    let mut body = Box::pin(run_in_scope(run.clone(), resolve_and_run(run.clone(), handler)));
     // The body is polled first: a handler that ends at once costs neither a timer nor a waker.
     let ended = tokio::select! {
         biased;
         ended = &mut body => Some(ended),
-        () = must_stop(run) => tokio::time::timeout(run.stop_grace(), &mut body).await.ok(),
+        () = wait_for_stop(run) => tokio::time::timeout(run.stop_grace(), &mut body).await.ok(),
     };
     if ended.is_none() {
         abort(run, body);
@@ -44,7 +44,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
 }
 
 /// Resolves the secrets, then runs the handler.
-async fn body(run: RunContext, handler: JobHandler) -> Ending {
+async fn resolve_and_run(run: RunContext, handler: JobHandler) -> Ending {
     if let Some(secrets) = &run.setup().secrets {
         match template::resolve(run.params(), secrets).await {
             Ok(Some(Resolved { params, masks })) => {
@@ -59,7 +59,7 @@ async fn body(run: RunContext, handler: JobHandler) -> Ending {
 }
 
 /// Resolves when the run must stop; an expired deadline becomes the cause of the stop.
-async fn must_stop(run: &RunContext) {
+async fn wait_for_stop(run: &RunContext) {
     let (Some(deadline), Some(timeout)) = (run.deadline(), run.timeout()) else {
         return run.stopped().await;
     };
@@ -77,21 +77,21 @@ fn abort(run: &RunContext, body: impl Sized) {
 }
 
 /// A stopped run reports the cause of the stop, whatever its handler returned. It counts as a success only if the
-/// handler succeeded without having read the request to stop, and if the executor itself was the cause: no user and no
-/// timeout. A group of a pump job takes the cause into account itself.
+/// executor itself requested the stop, and not a user or the timeout, and if the handler succeeded without having read
+/// that request. The ending of a group of a pump job is kept, because it already takes the cause into account.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
     }
     match (run.stop_cause(), ended) {
-        (Some(cause), None) => stopped(run, cause, Some(run.stop_grace())),
+        (Some(cause), None) => stopped_ending(run, cause, Some(run.stop_grace())),
         (Some(_), Some(Ok(ending))) if run.pump().is_some() => ending,
         (Some(cause), Some(Ok(ending)))
             if ending.status == RunStatus::Succeeded && cause.yields_to_success() && !run.has_read_stop() =>
         {
             ending
         }
-        (Some(cause), Some(_)) => stopped(run, cause, None),
+        (Some(cause), Some(_)) => stopped_ending(run, cause, None),
         (None, Some(Ok(ending))) => ending,
         (None, Some(Err(panic))) => Ending::new(RunStatus::Failed, panic, true),
         (None, None) => Ending::new(RunStatus::Failed, "the handler was dropped", true),
@@ -99,7 +99,7 @@ fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
 }
 
 /// The ending of a stopped run. A group of a pump job that was stopped by a drain yields, to continue elsewhere.
-fn stopped(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
+fn stopped_ending(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
     let ending = cause.ending(aborted_after);
     if run.pump().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }
 }

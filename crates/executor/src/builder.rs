@@ -26,7 +26,7 @@ use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
 /// How many runs an executor takes at the same time by default.
 const SLOTS: u32 = 64;
 
-/// Default of the time that running runs get to finish after the signal to stop.
+/// How long running runs may take to finish after the signal to stop, by default.
 const DRAIN_GRACE: Duration = Duration::from_secs(60);
 
 /// Builds an [`Executor`]. [`build`](Self::build) and [`run_until`](Self::run_until) report wrong settings.
@@ -317,14 +317,14 @@ impl Builder {
         setup.shipping = Some(Arc::new(Shipping::default()));
         setup.blocking = Arc::new(Semaphore::new(self.blocking_threads));
         let incarnation = identity::new_incarnation();
-        let (found, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
+        let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {
             namespace: self.namespace,
             app: self.app,
-            name: found.name,
+            name: process.name,
             incarnation,
-            secret: found.secret,
-            predecessor: found.predecessor,
+            secret: process.secret,
+            predecessor: process.predecessor,
             labels: self.labels,
             weight: self.weight,
             slots: self.slots,
@@ -400,10 +400,10 @@ fn open_servers(
     Servers::new(urls, token, ca_file.map(read).transpose()?, identity)
 }
 
-type Journaled = (Journal, Vec<v1::Result>);
+type JournalAndResults = (Journal, Vec<v1::Result>);
 
-/// The identity of this process, as found in its data directory or, without one, newly made.
-struct Found {
+/// The identity of this process: read from its data directory or, without one, newly made.
+struct ProcessIdentity {
     name: String,
     secret: identity::Secret,
     predecessor: Predecessor,
@@ -413,15 +413,15 @@ fn open_data_dir(
     dir: Option<PathBuf>,
     name: Option<String>,
     incarnation: i64,
-) -> Result<(Found, Option<Journaled>), ExecutorError> {
+) -> Result<(ProcessIdentity, Option<JournalAndResults>), ExecutorError> {
     let Some(dir) = dir else {
         let name = name.unwrap_or_else(identity::default_name);
-        let found = Found { name, secret: identity::Secret::new(), predecessor: Predecessor::default() };
-        return Ok((found, None));
+        let process = ProcessIdentity { name, secret: identity::Secret::new(), predecessor: Predecessor::default() };
+        return Ok((process, None));
     };
     let opened = Journal::open(&dir, name.as_deref(), incarnation)?;
-    let found = Found { name: opened.name, secret: opened.secret, predecessor: opened.predecessor };
-    Ok((found, Some((opened.journal, opened.results))))
+    let process = ProcessIdentity { name: opened.name, secret: opened.secret, predecessor: opened.predecessor };
+    Ok((process, Some((opened.journal, opened.results))))
 }
 
 impl std::fmt::Debug for Builder {

@@ -119,7 +119,7 @@ impl Declaration {
     /// ```
     #[must_use]
     pub fn label(self, key: &str, value: impl Into<String>) -> Self {
-        self.within("labels", key, value.into())
+        self.set_in("labels", key, value.into())
     }
 
     /// Adds labels, each as `key=value`; a text without `=` is a key without a value, which the server refuses.
@@ -159,56 +159,56 @@ impl Declaration {
     /// Fires by a cron expression, with seconds or without, or `@daily` and the like.
     #[must_use]
     pub fn cron(self, expression: impl Into<String>) -> Self {
-        self.within("schedule", "cron", expression.into())
+        self.set_in("schedule", "cron", expression.into())
     }
 
     /// The zone of the cron expression; UTC by default.
     #[must_use]
     pub fn time_zone(self, zone: impl Into<String>) -> Self {
-        self.within("schedule", "time_zone", zone.into())
+        self.set_in("schedule", "time_zone", zone.into())
     }
 
     /// Fires at a fixed rate: `"30s"`.
     #[must_use]
     pub fn every(self, period: impl Into<String>) -> Self {
-        self.within("schedule", "every", period.into())
+        self.set_in("schedule", "every", period.into())
     }
 
     /// Fires this long after the end of the previous run: `"5m"`.
     #[must_use]
     pub fn delay(self, length: impl Into<String>) -> Self {
-        self.within("schedule", "delay", length.into())
+        self.set_in("schedule", "delay", length.into())
     }
 
     /// Fires once: `"2027-01-01T00:00:00Z"`.
     #[must_use]
     pub fn at(self, instant: impl Into<String>) -> Self {
-        self.within("schedule", "at", instant.into())
+        self.set_in("schedule", "at", instant.into())
     }
 
     /// Fires after these jobs.
     #[must_use]
     pub fn after<S: Into<String>>(self, parents: impl IntoIterator<Item = S>) -> Self {
         let parents: Vec<String> = parents.into_iter().map(Into::into).collect();
-        self.within("schedule", "after", parents)
+        self.set_in("schedule", "after", parents)
     }
 
     /// How the jobs of [`after`](Self::after) must have ended: `success`, `failure` or `either`.
     #[must_use]
     pub fn on(self, what: impl Into<String>) -> Self {
-        self.within("schedule", "on", what.into())
+        self.set_in("schedule", "on", what.into())
     }
 
     /// Attempts beyond the first.
     #[must_use]
     pub fn retry(self, max: u32) -> Self {
-        self.within("retry", "max", max)
+        self.set_in("retry", "max", max)
     }
 
     /// The wait before the second attempt, doubled for each further one: `"10s"`, or `"10s..5m"` with a cap.
     #[must_use]
     pub fn backoff(self, wait: impl Into<String>) -> Self {
-        self.within("retry", "backoff", wait.into())
+        self.set_in("retry", "backoff", wait.into())
     }
 
     /// How long one attempt may take: `"30m"`.
@@ -220,13 +220,13 @@ impl Declaration {
     /// What happens to missed fires: `skip`, `once` or `all`.
     #[must_use]
     pub fn misfire(self, policy: impl Into<String>) -> Self {
-        self.within("misfire", "policy", policy.into())
+        self.set_in("misfire", "policy", policy.into())
     }
 
     /// What happens when a run is due before an earlier one has ended: `serial`, `discard`, `cover` or `allow`.
     #[must_use]
     pub fn overlap(self, policy: impl Into<String>) -> Self {
-        self.within("overlap", "policy", policy.into())
+        self.set_in("overlap", "policy", policy.into())
     }
 
     /// What an executor does with a run while no server answers: `continue` or `stop`.
@@ -271,32 +271,32 @@ impl Declaration {
         let by = by.get_or_insert_with(|| json!({}));
         by[field] = Value::from(value);
         let by = by.take();
-        self.within("expect", "success_by", by)
+        self.set_in("expect", "success_by", by)
     }
 
     /// Reports an incident if no run has succeeded for this long: `"26h"`.
     #[must_use]
     pub fn no_success_for(self, length: impl Into<String>) -> Self {
-        self.within("expect", "no_success_for", length.into())
+        self.set_in("expect", "no_success_for", length.into())
     }
 
     /// Reports an incident if a run takes longer than this. The run continues.
     #[must_use]
     pub fn longer_than(self, length: impl Into<String>) -> Self {
-        self.within("expect", "longer_than", length.into())
+        self.set_in("expect", "longer_than", length.into())
     }
 
     /// Reports an incident if a run has not started this long after its planned instant.
     #[must_use]
     pub fn late(self, length: impl Into<String>) -> Self {
-        self.within("expect", "late", length.into())
+        self.set_in("expect", "late", length.into())
     }
 
     /// The channels of these incidents, by name; by default the channel `default` of the namespace.
     #[must_use]
     pub fn expect_channels<S: Into<String>>(self, channels: impl IntoIterator<Item = S>) -> Self {
         let channels: Vec<String> = channels.into_iter().map(Into::into).collect();
-        self.within("expect", "channels", channels)
+        self.set_in("expect", "channels", channels)
     }
 
     /// Whether the job's schedule fires.
@@ -317,7 +317,7 @@ impl Declaration {
         self
     }
 
-    fn within(mut self, object: &str, field: &str, value: impl Into<Value>) -> Self {
+    fn set_in(mut self, object: &str, field: &str, value: impl Into<Value>) -> Self {
         let place = self.document.entry(object).or_insert_with(|| json!({}));
         if let Value::Object(fields) = place {
             fields.insert(field.to_owned(), value.into());

@@ -12,7 +12,7 @@ use crate::masks::Masks;
 /// The longest message, which is one line, in bytes.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
-/// The longest result, in bytes of JSON: it travels with every acknowledgement and is kept in the ledger.
+/// The longest result, in bytes of JSON: it is sent until a server acknowledges it, and is kept in the ledger.
 const RESULT_BYTES_MAX: usize = 256 * 1024;
 
 /// The ending of a handler, made from the `()` or the `Result` that it returns.
@@ -54,7 +54,8 @@ impl Ending {
         Self { is_yielded: true, ..Self::new(RunStatus::Cancelled, message, false) }
     }
 
-    /// Prepares the ending for sending: one masked line of bounded length without NUL, and a result of bounded length.
+    /// Prepares the ending for sending: the message becomes one masked line of bounded length without NUL, and
+    /// the result is masked.
     pub(crate) fn tidy(mut self, masks: &Masks) -> Self {
         self.message = one_line(&masks.apply(&self.message));
         self.result = self.result.map(|result| masks.apply_json(&result).into_owned());
@@ -70,7 +71,7 @@ impl Ending {
             RunStatus::TimedOut => v1::result::Status::TimedOut,
             RunStatus::Cancelled => v1::result::Status::Cancelled,
             RunStatus::Skipped => v1::result::Status::Skipped,
-            // An executor reports none of the others.
+            // Of these, an executor reports only `Failed`.
             RunStatus::Failed | RunStatus::Unknown | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
                 v1::result::Status::Failed
             }

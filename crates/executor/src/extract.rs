@@ -114,7 +114,8 @@ fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
     read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
-/// Reads parameters. A run that follows others gets `parents` in them, which is dropped if the type does not accept it.
+/// Reads parameters. For a run that follows other runs they contain `parents`, which is dropped if the type does not
+/// accept it.
 fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),

@@ -39,7 +39,7 @@ pub(crate) struct Journal {
 
 /// The contents of a data directory, opened by an executor.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedJournal {
     pub(crate) journal: Journal,
     pub(crate) name: String,
     /// Proves the identity of this incarnation.
@@ -72,7 +72,7 @@ struct State {
 
 impl Journal {
     /// Opens and locks the directory for an executor with this incarnation. `name` replaces the stored name.
-    pub(crate) fn open(dir: &Path, name: Option<&str>, incarnation: i64) -> Result<Opened, ExecutorError> {
+    pub(crate) fn open(dir: &Path, name: Option<&str>, incarnation: i64) -> Result<OpenedJournal, ExecutorError> {
         let failed = |operation, path: &Path| {
             let path = path.to_owned();
             move |source| ExecutorError::DataDir { operation, path, source }
@@ -81,7 +81,7 @@ impl Journal {
         let lock_file = lock_dir(dir)?;
         let state_path = dir.join("state.json");
         let before = read_state(&state_path).map_err(failed("read", &state_path))?;
-        // A process that no server ever welcomed is no predecessor: the one before it still is.
+        // If no server ever welcomed the last process, the predecessor of that process still counts.
         let predecessor = match before.welcomed {
             true => Predecessor { incarnation: before.incarnation, secret: before.secret },
             false => Predecessor { incarnation: before.predecessor, secret: before.predecessor_secret },
@@ -112,7 +112,7 @@ impl Journal {
         };
         // A half-written line that a crash left at the end must not be joined with the next one.
         journal.rewrite(&results).map_err(failed("write", &results_path))?;
-        Ok(Opened { journal, name, secret, predecessor, results })
+        Ok(OpenedJournal { journal, name, secret, predecessor, results })
     }
 
     /// Makes results durable.
@@ -154,7 +154,7 @@ impl Journal {
     }
 
     /// Notes that a server has welcomed this incarnation: the next one may name it as its predecessor.
-    pub(crate) fn welcomed(&self) {
+    pub(crate) fn record_welcome(&self) {
         if !lock(&self.state).welcomed {
             self.welcome_pending.store(true, Ordering::Relaxed);
         }
@@ -333,7 +333,7 @@ mod tests {
         }
     }
 
-    fn open(dir: &Path, incarnation: i64) -> Opened {
+    fn open(dir: &Path, incarnation: i64) -> OpenedJournal {
         Journal::open(dir, None, incarnation).unwrap()
     }
 
@@ -343,7 +343,7 @@ mod tests {
         let first = open(dir.path(), 11);
         assert_eq!((first.predecessor, first.results.len()), (Predecessor::default(), 0));
         first.journal.append(&[result(1), result(2)]).unwrap();
-        first.journal.welcomed();
+        first.journal.record_welcome();
         first.journal.store_welcome().unwrap();
         drop(first.journal);
         let second = open(dir.path(), 12);
@@ -378,7 +378,7 @@ mod tests {
         let first = open(dir.path(), 1);
         first.journal.append(&[result(1)]).unwrap();
         first.journal.rewrite(&[result(1)]).unwrap();
-        first.journal.welcomed();
+        first.journal.record_welcome();
         first.journal.store_welcome().unwrap();
         for name in ["results.jsonl", "state.json"] {
             let mode = dir.path().join(name).metadata().unwrap().permissions().mode();

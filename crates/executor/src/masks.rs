@@ -1,5 +1,5 @@
 //! Hides resolved secrets in everything that leaves the executor: log lines, messages, results. It also finds their
-//! usual encodings, within one line. That keeps accidents out of logs, and is no barrier for code that wants to show a
+//! usual encodings, within one line. This prevents accidental disclosure; it does not stop code that wants to reveal a
 //! secret.
 
 use std::borrow::Cow;
@@ -13,27 +13,27 @@ use serde_json::Value;
 
 const MASK: &str = "***";
 
-/// Minimum length at which the lines of a multi-line secret are hidden one by one; shorter ones would hide half the
-/// log.
+/// Minimum length at which the lines of a multi-line secret are hidden one by one; shorter lines would also match much
+/// unrelated text.
 const LINE_BYTES_MIN: usize = 8;
-/// Minimum length of secrets whose encodings are hidden; those of shorter ones would match unrelated text …
+/// Minimum length of secrets whose encodings are hidden: encodings of shorter secrets would match unrelated text.
 const ENCODED_BYTES_MIN: usize = 6;
-/// … and their maximum length; those of longer ones cost more memory than they are worth.
+/// Maximum length of secrets whose encodings are hidden: encodings of longer secrets would cost too much memory.
 const ENCODED_BYTES_MAX: usize = 8 * 1024;
 /// The shortest encoded form that is searched for.
 const FORM_BYTES_MIN: usize = 6;
 /// Line lengths of `base64`, and of tools that write PEM.
 const WRAPS: [usize; 2] = [76, 64];
 
-/// Characters that are escaped in a component of a URL …
+/// Characters that a strict encoder escapes in a component of a URL.
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
-/// … by Python's `quote` …
+/// Characters that Python's `quote` escapes.
 const PATH: &AsciiSet = &COMPONENT.remove(b'/');
-/// … by JavaScript's `encodeURIComponent` …
+/// Characters that JavaScript's `encodeURIComponent` escapes.
 const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
-/// … in forms …
+/// Characters that are escaped in the data of forms.
 const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
-/// … and in a whole URL.
+/// Characters that are escaped in a whole URL.
 const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
     .remove(b':')
     .remove(b'/')
@@ -69,7 +69,7 @@ impl Masks {
         }
         let is_encoded = |secret: &&String| (ENCODED_BYTES_MIN..=ENCODED_BYTES_MAX).contains(&secret.len());
         let mut forms: BTreeSet<String> =
-            secrets.iter().filter(is_encoded).flat_map(|secret| encoded(secret)).collect();
+            secrets.iter().filter(is_encoded).flat_map(|secret| encoded_forms(secret)).collect();
         forms.retain(|form| form.len() >= FORM_BYTES_MIN);
         forms.extend(secrets);
         if forms.is_empty() {
@@ -96,7 +96,7 @@ impl Masks {
         Cow::Owned(masked)
     }
 
-    /// Masks the strings of a JSON text, so that it stays valid JSON: a secret may look like a number.
+    /// Masks only the strings of a JSON text. A secret may look like a number, and a masked number would not be JSON.
     pub(crate) fn apply_json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         if self.form_count == 0 {
             return Cow::Borrowed(json);
@@ -121,7 +121,7 @@ impl Masks {
 }
 
 /// The forms in which other programs write a secret.
-fn encoded(secret: &str) -> Vec<String> {
+fn encoded_forms(secret: &str) -> Vec<String> {
     let mut forms = Vec::new();
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     forms.extend([hex.to_ascii_uppercase(), hex]);
@@ -132,26 +132,26 @@ fn encoded(secret: &str) -> Vec<String> {
     escaped.push(percent);
     forms.extend(escaped.iter().map(|text| in_lower_case(text)));
     forms.extend(escaped);
-    forms.extend(in_json(secret));
-    forms.extend(in_base64(secret.as_bytes()));
+    forms.extend(json_forms(secret));
+    forms.extend(base64_forms(secret.as_bytes()));
     forms
 }
 
 /// The forms of a secret in JSON strings: plain; with non-ASCII characters escaped (Python's `json.dumps`; hex digits
 /// in either case); with the special characters of HTML escaped (Go); and with `/` escaped (PHP).
-fn in_json(secret: &str) -> Vec<String> {
+fn json_forms(secret: &str) -> Vec<String> {
     let json = Value::from(secret).to_string();
     let plain = json[1..json.len() - 1].to_owned();
     let is_html = |c: char| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}');
-    let beyond = [false, true].map(|is_upper| with_units(&plain, is_upper, |c| !c.is_ascii()));
+    let beyond = [false, true].map(|is_upper| with_unicode_escapes(&plain, is_upper, |c| !c.is_ascii()));
     let slashed = [&plain, &beyond[0]].map(|text| text.replace('/', "\\/"));
-    let html = with_units(&plain, false, is_html);
-    let both = with_units(&plain, false, |c| is_html(c) || !c.is_ascii());
+    let html = with_unicode_escapes(&plain, false, is_html);
+    let both = with_unicode_escapes(&plain, false, |c| is_html(c) || !c.is_ascii());
     [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
 }
 
 /// Writes some characters of the text as `\u` and their UTF-16 units.
-fn with_units(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
+fn with_unicode_escapes(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         if !is_escaped(c) {
@@ -175,9 +175,10 @@ fn in_lower_case(escaped: &str) -> String {
     })
 }
 
-/// The base64 forms of a secret, for each of the three offsets at which it can begin within the encoded bytes. They
-/// have only the characters that the secret's own bytes determine.
-fn in_base64(secret: &[u8]) -> Vec<String> {
+/// The base64 forms of a secret, for each of the three offsets at which it can begin within the encoded bytes. One
+/// form has only the characters that the secret's own bytes determine; others also have the last characters of a text
+/// that ends with the secret.
+fn base64_forms(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();
     for shift in 0..3 {
         let bytes = [&[0; 2][..shift], secret].concat();

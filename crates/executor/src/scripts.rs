@@ -1,4 +1,4 @@
-//! Requests of runs for the scripts that they name: what to ask a server, and which run gets the reply.
+//! Requests for the scripts that runs name: collects the requests to send, and passes each reply to its run.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use crate::lifecycle::lock;
 use crate::table::RunKey;
 
-/// How long a run waits for a reply …
+/// How long a run waits for a reply before it asks again.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// … and how often it asks: each time another server, if there are several.
+/// How many times a run asks: each time another server, if there are several.
 const ASK_COUNT: u32 = 15;
 
 /// The script requests of an executor.

@@ -105,7 +105,7 @@ pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
     serde_json::from_value(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
-/// The shard's own parameters, with their values in the run's parameters, where secrets are filled in.
+/// The shard's own parameters, with the values that they have in the run's parameters: there, secrets are filled in.
 fn own_params(of_shard: &str, of_run: &str) -> Value {
     let of_run = serde_json::from_str(of_run).unwrap_or_default();
     match (serde_json::from_str(of_shard).unwrap_or_default(), of_run) {
@@ -122,7 +122,7 @@ fn own_params(of_shard: &str, of_run: &str) -> Value {
 }
 
 /// The parameters of a run, overridden by those of its shard.
-pub(crate) fn merged(of_fire: &str, of_shard: &Value) -> String {
+pub(crate) fn merge_params(of_fire: &str, of_shard: &Value) -> String {
     with_params_of_shard(serde_json::from_str(of_fire).unwrap_or_default(), of_shard).to_string()
 }
 

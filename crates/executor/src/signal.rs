@@ -19,15 +19,15 @@ pub async fn terminate() {
             },
             Err(error) => {
                 tracing::warn!(%error, "cannot listen for SIGTERM; only ctrl-c drains this executor");
-                end_of(interrupt.await);
+                warn_if_failed(interrupt.await);
             }
         }
     }
     #[cfg(not(unix))]
-    end_of(interrupt.await);
+    warn_if_failed(interrupt.await);
 }
 
-fn end_of(listened: std::io::Result<()>) {
+fn warn_if_failed(listened: std::io::Result<()>) {
     if let Err(error) = listened {
         tracing::warn!(%error, "cannot listen for ctrl-c; the executor stops");
     }

@@ -117,7 +117,7 @@ impl TestRun {
     pub fn shard_item(mut self, name: impl Into<String>, params: impl Serialize) -> Self {
         let params = serde_json::to_value(params).unwrap_or_default();
         self.trigger.shard_name = name.into();
-        self.trigger.params = crate::shard::merged(&self.trigger.params, &params);
+        self.trigger.params = crate::shard::merge_params(&self.trigger.params, &params);
         self.trigger.shard_params = params.to_string();
         self
     }

@@ -1,7 +1,8 @@
 //! The thread on which an executor talks to its servers, so that no handler can delay the messages.
 //!
-//! Handlers run on the caller's runtime. One that loops without an `await` holds a thread of that runtime, and several
-//! of them hold all. Sessions, heartbeats, deadlines and results continue meanwhile, because they run on this thread.
+//! Handlers run on the caller's runtime. A handler that loops without an `await` blocks a thread of that runtime, and
+//! several such handlers can block all of them. Sessions, heartbeats, deadlines and results continue even then, because
+//! they run on this thread.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("rondel-executor".to_owned());
     let dispatch = tracing::dispatcher::get_default(Clone::clone);
     thread.spawn(move || {
-        // If this thread ends in any other way, the executor ends too: without the thread it would only seem to live.
+        // If this thread ends for any other reason, the executor ends too: without it, nothing talks to the servers.
         let _stop_all = engine.setup.lifecycle.guard();
         let _dispatch_guard = tracing::dispatcher::set_default(&dispatch);
         runtime.block_on(async {

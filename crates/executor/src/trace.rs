@@ -1,6 +1,6 @@
 //! The span around a run. Every line that the program logs inside it has the run's ids. If the program exports traces
-//! (the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in its subscriber), the run is a span of the
-//! trace that the server sent it in.
+//! (the feature `opentelemetry`, and a layer of `tracing-opentelemetry` in its subscriber), the run's span
+//! becomes a part of the trace that the server sent with the run.
 
 use rondel_core::RunStatus;
 use tracing::Span;
@@ -9,7 +9,7 @@ use tracing::field::Empty;
 use crate::ending::Ending;
 use crate::run::RunContext;
 
-/// The span of a run, open until its handler has ended. It has the level of errors, so that no filter drops it.
+/// The span of a run, open until its handler has ended. Its level is `error`, so that no level filter drops it.
 pub(crate) fn span(run: &RunContext) -> Span {
     let span = tracing::error_span!(
         "run",
@@ -26,7 +26,7 @@ pub(crate) fn span(run: &RunContext) -> Span {
 }
 
 /// Records how the run ended.
-pub(crate) fn ended(span: &Span, run: &RunContext, ending: &Ending) {
+pub(crate) fn record_end(span: &Span, run: &RunContext, ending: &Ending) {
     tracing::debug!(status = %ending.status, message_of_run = ending.message, "the run ended");
     if run.is_exported() && !ending.is_yielded && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {
         span.record("otel.status_code", "ERROR");

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::{ArmError, Injected, points};
 
 /// Whether any failpoint is armed: checked first at each failpoint.
-static ANY: AtomicBool = AtomicBool::new(false);
+static ANY_ARMED: AtomicBool = AtomicBool::new(false);
 static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ enum Action {
 pub(crate) fn arm(text: &str) -> Result<(), ArmError> {
     let armed = parse(text)?;
     ARMED.lock().unwrap_or_else(PoisonError::into_inner).push(armed);
-    ANY.store(true, Ordering::Release);
+    ANY_ARMED.store(true, Ordering::Release);
     Ok(())
 }
 
@@ -58,7 +58,7 @@ fn parse(text: &str) -> Result<Armed, ArmError> {
 }
 
 pub(crate) fn pass(name: &str) {
-    if ANY.load(Ordering::Acquire)
+    if ANY_ARMED.load(Ordering::Acquire)
         && let Some(action) = take(|armed| armed == name)
     {
         // Only failpoints of transactions can be armed with an error, and transactions use `try_pass`.
@@ -67,7 +67,7 @@ pub(crate) fn pass(name: &str) {
 }
 
 pub(crate) fn try_pass(operation: &str, step: &str) -> Result<(), Injected> {
-    if !ANY.load(Ordering::Acquire) {
+    if !ANY_ARMED.load(Ordering::Acquire) {
         return Ok(());
     }
     let is_it = |armed: &str| armed.split_once('.') == Some((operation, step));

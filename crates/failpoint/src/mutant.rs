@@ -118,7 +118,7 @@ mutants! {
     LateFirst = "late_first",
     /// The first job takes all memory for open runs.
     NoShares = "no_shares",
-    /// Runs that executors have count against the share of their job like those that wait.
+    /// Runs that executors have count against the share of their job, like runs that wait.
     HandsCount = "hands_count",
     /// The memory of a run is not released when it ends.
     RoomIsKept = "room_is_kept",

@@ -10,37 +10,42 @@ use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
 ///
 /// `parent` is `after` with a single job.
 pub(crate) const KINDS: &[Kind] = &[
-    Kind { name: "name", path: &["name"], method: "", wants: Wants::Text },
-    Kind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: Wants::Text },
-    Kind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", wants: Wants::Text },
-    Kind { name: "every", path: &["schedule", "every"], method: "every", wants: Wants::Text },
-    Kind { name: "delay", path: &["schedule", "delay"], method: "delay", wants: Wants::Text },
-    Kind { name: "at", path: &["schedule", "at"], method: "at", wants: Wants::Text },
-    Kind { name: "after", path: &["schedule", "after"], method: "after", wants: Wants::Texts },
-    Kind { name: "parent", path: &["schedule", "after"], method: "after", wants: Wants::Texts },
-    Kind { name: "on", path: &["schedule", "on"], method: "on", wants: Wants::Text },
-    Kind { name: "retry", path: &["retry", "max"], method: "retry", wants: Wants::Number },
-    Kind { name: "backoff", path: &["retry", "backoff"], method: "backoff", wants: Wants::Text },
-    Kind { name: "timeout", path: &["timeout"], method: "timeout", wants: Wants::Text },
-    Kind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: Wants::Text },
-    Kind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: Wants::Text },
-    Kind { name: "on_silence", path: &["on_silence"], method: "on_silence", wants: Wants::Text },
-    Kind { name: "route", path: &["route"], method: "route", wants: Wants::Text },
-    Kind { name: "priority", path: &["priority"], method: "priority", wants: Wants::Number },
-    Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: Wants::WordOrTexts },
-    Kind { name: "labels", path: &["labels"], method: "labels", wants: Wants::Pairs },
-    Kind { name: "success_by", path: &["expect", "success_by", "time"], method: "success_by", wants: Wants::Text },
+    Kind { name: "name", path: &["name"], method: "", wants: ArgType::Text },
+    Kind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: ArgType::Text },
+    Kind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", wants: ArgType::Text },
+    Kind { name: "every", path: &["schedule", "every"], method: "every", wants: ArgType::Text },
+    Kind { name: "delay", path: &["schedule", "delay"], method: "delay", wants: ArgType::Text },
+    Kind { name: "at", path: &["schedule", "at"], method: "at", wants: ArgType::Text },
+    Kind { name: "after", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
+    Kind { name: "parent", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
+    Kind { name: "on", path: &["schedule", "on"], method: "on", wants: ArgType::Text },
+    Kind { name: "retry", path: &["retry", "max"], method: "retry", wants: ArgType::Number },
+    Kind { name: "backoff", path: &["retry", "backoff"], method: "backoff", wants: ArgType::Text },
+    Kind { name: "timeout", path: &["timeout"], method: "timeout", wants: ArgType::Text },
+    Kind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: ArgType::Text },
+    Kind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: ArgType::Text },
+    Kind { name: "on_silence", path: &["on_silence"], method: "on_silence", wants: ArgType::Text },
+    Kind { name: "route", path: &["route"], method: "route", wants: ArgType::Text },
+    Kind { name: "priority", path: &["priority"], method: "priority", wants: ArgType::Number },
+    Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: ArgType::WordOrTexts },
+    Kind { name: "labels", path: &["labels"], method: "labels", wants: ArgType::Pairs },
+    Kind { name: "success_by", path: &["expect", "success_by", "time"], method: "success_by", wants: ArgType::Text },
     Kind {
         name: "success_by_zone",
         path: &["expect", "success_by", "zone"],
         method: "success_by_zone",
-        wants: Wants::Text,
+        wants: ArgType::Text,
     },
-    Kind { name: "no_success_for", path: &["expect", "no_success_for"], method: "no_success_for", wants: Wants::Text },
-    Kind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", wants: Wants::Text },
-    Kind { name: "late", path: &["expect", "late"], method: "late", wants: Wants::Text },
-    Kind { name: "expect_channels", path: &["expect", "channels"], method: "expect_channels", wants: Wants::Texts },
-    Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: Wants::Flag },
+    Kind {
+        name: "no_success_for",
+        path: &["expect", "no_success_for"],
+        method: "no_success_for",
+        wants: ArgType::Text,
+    },
+    Kind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", wants: ArgType::Text },
+    Kind { name: "late", path: &["expect", "late"], method: "late", wants: ArgType::Text },
+    Kind { name: "expect_channels", path: &["expect", "channels"], method: "expect_channels", wants: ArgType::Texts },
+    Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: ArgType::Flag },
 ];
 
 /// An argument that can be given.
@@ -50,11 +55,11 @@ pub(crate) struct Kind {
     pub(crate) path: &'static [&'static str],
     /// The method of `Declaration` for it; empty for the name, which goes to the constructor.
     pub(crate) method: &'static str,
-    wants: Wants,
+    wants: ArgType,
 }
 
 #[derive(Clone, Copy)]
-enum Wants {
+enum ArgType {
     Text,
     /// One text, or a list of them.
     Texts,
@@ -90,7 +95,7 @@ impl Parse for Args {
                 input.parse::<Token![,]>()?;
             }
         }
-        for given in Punctuated::<Given, Token![,]>::parse_terminated(input)? {
+        for given in Punctuated::<NamedArg, Token![,]>::parse_terminated(input)? {
             let arg = Arg::new(kind(&given.name)?, given.value)?;
             if let Some(other) = args.iter().find(|other| other.kind.path == arg.kind.path) {
                 let message = match other.kind.name {
@@ -105,12 +110,12 @@ impl Parse for Args {
     }
 }
 
-struct Given {
+struct NamedArg {
     name: Ident,
     value: Expr,
 }
 
-impl Parse for Given {
+impl Parse for NamedArg {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         let name = input.parse()?;
         input.parse::<Token![=]>()?;
@@ -130,12 +135,12 @@ impl Arg {
         let span = syn::spanned::Spanned::span(&tokens);
         let value = value(kind.wants, &tokens).ok_or_else(|| {
             let wanted = match kind.wants {
-                Wants::Text => "a string literal",
-                Wants::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
-                Wants::WordOrTexts => "a string literal, or a list of them such as [\"/a\", \"/b\"]",
-                Wants::Pairs => "a pair such as \"team=pay\", or a list of them with different keys",
-                Wants::Number => "a whole number",
-                Wants::Flag => "true or false",
+                ArgType::Text => "a string literal",
+                ArgType::Texts => "a string literal, or a list of them such as [\"a\", \"b\"]",
+                ArgType::WordOrTexts => "a string literal, or a list of them such as [\"/a\", \"/b\"]",
+                ArgType::Pairs => "a pair such as \"team=pay\", or a list of them with different keys",
+                ArgType::Number => "a whole number",
+                ArgType::Flag => "true or false",
             };
             syn::Error::new(span, format!("`{}` wants {wanted}", kind.name))
         })?;
@@ -143,22 +148,24 @@ impl Arg {
     }
 }
 
-fn value(wants: Wants, expr: &Expr) -> Option<Value> {
+fn value(wants: ArgType, expr: &Expr) -> Option<Value> {
     match (wants, expr) {
-        (Wants::Text | Wants::WordOrTexts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!(text.value())),
-        (Wants::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
-        (Wants::Texts | Wants::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
-            elems.iter().map(|one| value(Wants::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
+        (ArgType::Text | ArgType::WordOrTexts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => {
+            Some(json!(text.value()))
         }
-        (Wants::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => pairs([text.value()].into_iter()),
-        (Wants::Pairs, Expr::Array(ExprArray { elems, .. })) => {
-            let texts = elems.iter().map(|one| value(Wants::Text, one)?.as_str().map(str::to_owned));
+        (ArgType::Texts, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => Some(json!([text.value()])),
+        (ArgType::Texts | ArgType::WordOrTexts, Expr::Array(ExprArray { elems, .. })) => {
+            elems.iter().map(|one| value(ArgType::Text, one)).collect::<Option<Vec<_>>>().map(Value::Array)
+        }
+        (ArgType::Pairs, Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) => pairs([text.value()].into_iter()),
+        (ArgType::Pairs, Expr::Array(ExprArray { elems, .. })) => {
+            let texts = elems.iter().map(|one| value(ArgType::Text, one)?.as_str().map(str::to_owned));
             pairs(texts.collect::<Option<Vec<_>>>()?.into_iter())
         }
-        (Wants::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {
+        (ArgType::Number, Expr::Lit(ExprLit { lit: Lit::Int(number), .. })) => {
             number.base10_parse::<u64>().ok().map(|number| json!(number))
         }
-        (Wants::Flag, Expr::Lit(ExprLit { lit: Lit::Bool(flag), .. })) => Some(json!(flag.value)),
+        (ArgType::Flag, Expr::Lit(ExprLit { lit: Lit::Bool(flag), .. })) => Some(json!(flag.value)),
         _ => None,
     }
 }

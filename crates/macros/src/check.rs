@@ -47,7 +47,8 @@ impl Complaints {
     }
 }
 
-/// The span of the argument whose place in the document is at, below or above the pointer; that of the function's name if there is none.
+/// The span of the argument whose place in the document is at, below or above the pointer. If there is none, the span of the function's
+/// name.
 fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     let pointer = if pointer == "/handler" { "/name" } else { pointer };
     let stands_there = |arg: &&Arg| {
@@ -58,7 +59,7 @@ fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
 }
 
 fn document(args: &[Arg], name: &str) -> Value {
-    // The app is the executor's, which is unknown here.
+    // The executor sets the app, which is unknown here.
     let mut document = json!({"name": name, "app": "app", "handler": name});
     for arg in args {
         let mut place = &mut document;

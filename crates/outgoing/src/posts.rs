@@ -31,13 +31,13 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json;charset=UTF
 
 /// The client. Clones share its connections.
 #[derive(Clone, Debug)]
-pub struct Posts {
+pub struct PostClient {
     client: Client<Connector, Full<Bytes>>,
     allowed: AllowedAddresses,
     user_agent: HeaderValue,
 }
 
-/// Makes connections, TLS included, within [`CONNECT_TIMEOUT`]: until then, nothing was sent.
+/// Makes connections, TLS included, within [`CONNECT_TIMEOUT`]. Nothing of a request is sent before its connection is made.
 type Connector = MapFuture<Https, fn(Connecting) -> Connecting>;
 type Https = HttpsConnector<HttpConnector<Names>>;
 type Connecting = <Https as Service<Uri>>::Future;
@@ -49,7 +49,7 @@ fn in_time(connecting: Connecting) -> Connecting {
     })
 }
 
-/// A URL to which requests may be sent: if its host is an address, it is an allowed one.
+/// A URL to which requests may be sent: if its host is an address, that address is allowed.
 #[derive(Clone, Debug)]
 pub struct Target {
     scheme: Scheme,
@@ -58,9 +58,9 @@ pub struct Target {
     path: String,
 }
 
-/// An answer.
+/// The answer to a request.
 #[derive(Debug)]
-pub struct Answer {
+pub struct PostResponse {
     /// The status.
     pub status: StatusCode,
     /// The body.
@@ -81,7 +81,7 @@ pub enum PostError {
     TooLong(usize),
 }
 
-impl Posts {
+impl PostClient {
     /// A client that uses the host's resolver, and keeps idle connections for `idle_timeout`.
     ///
     /// # Errors
@@ -143,7 +143,7 @@ impl Posts {
         (header, value): (HeaderName, HeaderValue),
         body: Vec<u8>,
         limits: Limits,
-    ) -> Result<Answer, PostError> {
+    ) -> Result<PostResponse, PostError> {
         let path = PathAndQuery::from_maybe_shared(Bytes::from(format!("{}/{path}", target.path)));
         let path = path.map_err(|error| PostError::NotSent(error.to_string()))?;
         let uri = Uri::builder().scheme(target.scheme.clone()).authority(target.authority.clone()).path_and_query(path);
@@ -161,7 +161,7 @@ impl Posts {
                 Some(_) => PostError::TooLong(limits.len_max),
                 None => PostError::Unclear(root_cause(&*error)),
             })?;
-            Ok(Answer { status: head.status, body: body.to_bytes() })
+            Ok(PostResponse { status: head.status, body: body.to_bytes() })
         };
         let late = |_| Err(PostError::Unclear("no answer in time".to_owned()));
         tokio::time::timeout(limits.timeout, answer).await.unwrap_or_else(late)

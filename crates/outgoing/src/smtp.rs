@@ -129,17 +129,17 @@ async fn talk(
     let hello = envelope.from().map_or_else(ClientId::default, |from| ClientId::Domain(from.domain().to_owned()));
     let limit = Some(server.timeout);
     let connected = AsyncSmtpConnection::connect_tokio1(addresses.as_slice(), limit, &hello, wrapped, None).await;
-    let mut connection = connected.map_err(|error| judge(&error))?;
+    let mut connection = connected.map_err(|error| mail_error(&error))?;
     let sent = async {
         if server.security == Security::Starttls {
-            connection.starttls(tls()?, &hello).await.map_err(|error| judge(&error))?;
+            connection.starttls(tls()?, &hello).await.map_err(|error| mail_error(&error))?;
         }
         if let Some((user, password)) = &server.credentials {
             let credentials = Credentials::new(user.clone(), password.clone());
             let ways = [Mechanism::Plain, Mechanism::Login];
-            connection.auth(&ways, &credentials).await.map_err(|error| judge(&error))?;
+            connection.auth(&ways, &credentials).await.map_err(|error| mail_error(&error))?;
         }
-        let response = connection.send(envelope, message).await.map_err(|error| judge(&error))?;
+        let response = connection.send(envelope, message).await.map_err(|error| mail_error(&error))?;
         Ok(i32::from(u16::from(response.code())))
     };
     let sent = sent.await;
@@ -158,7 +158,7 @@ fn tls_parameters(host: &str) -> Result<TlsParameters, MailError> {
     parameters.map_err(|error| MailError::new(true, format!("TLS for {host:?}: {}", chain_in_one_line(&error))))
 }
 
-fn judge(error: &SmtpError) -> MailError {
+fn mail_error(error: &SmtpError) -> MailError {
     let is_final = error.is_permanent() || error.is_client();
     let status = error.status().map_or(0, |code| i32::from(u16::from(code)));
     MailError { is_final, status, text: chain_in_one_line(error) }

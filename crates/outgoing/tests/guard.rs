@@ -11,7 +11,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rondel_core::outgoing::{AddressKind, AllowedAddresses, kind};
 use rondel_outgoing::header::{HeaderName, HeaderValue};
-use rondel_outgoing::posts::{Answer, Limits, PostError, Posts};
+use rondel_outgoing::posts::{Limits, PostClient, PostError, PostResponse};
 use rondel_outgoing::{
     Addrs, Method, Name, Options, Outgoing, RequestError, Resolve, Resolving, Response, Url, check_host, refusal,
 };
@@ -189,14 +189,14 @@ async fn redirects_are_followed_so_often_and_not_at_all_where_they_are_not_wante
     assert_eq!(here.count(), 5);
 }
 
-fn posts(allowed: &[&str], resolver: Arc<Scripted>) -> Posts {
+fn posts(allowed: &[&str], resolver: Arc<Scripted>) -> PostClient {
     let allowed = AllowedAddresses::parse(allowed).unwrap();
-    Posts::with_resolver(allowed, "test", Duration::from_secs(3), resolver).unwrap()
+    PostClient::with_resolver(allowed, "test", Duration::from_secs(3), resolver).unwrap()
 }
 
 const LIMITS: Limits = Limits { timeout: Duration::from_secs(10), len_max: 1_000 };
 
-async fn post(client: &Posts, url: &str, limits: Limits) -> Result<Answer, PostError> {
+async fn post(client: &PostClient, url: &str, limits: Limits) -> Result<PostResponse, PostError> {
     let target = client.target(&url.parse().unwrap()).unwrap();
     let header = (HeaderName::from_static("token"), HeaderValue::from_static("secret"));
     client.send(&target, "run", header, b"{}".to_vec(), limits).await

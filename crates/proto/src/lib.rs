@@ -10,7 +10,7 @@ pub use refusal::Refusal;
 
 /// The version of the protocol that this crate implements: executors send it in their hello, servers in their welcome.
 ///
-/// It rises when a side must not talk to one that lacks a feature: version 1 answers fences.
+/// It rises when a side must not talk to a peer that lacks a feature. Peers from version 1 on answer fences.
 pub const PROTOCOL: u32 = 1;
 
 /// The largest message that a server accepts from an executor, in encoded bytes.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rondel::pump::port::Reports;
 use rondel::table::{Item, RunKey, RunTable, TableLink as _, TableRun as _};
 use rondel_core::RunId;
-use rondel_core::backoff::{doubled, spread};
+use rondel_core::backoff::{backoff, with_jitter};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
@@ -24,7 +24,7 @@ use self::handler::{never_begun, result, stopped};
 use crate::link::{Arrival, Held, Link, Refused, Stop};
 use crate::node::{NodeHost, Stream};
 use crate::process::Process;
-use crate::truth::{Acked, Start};
+use crate::truth::{AckedResult, Start};
 use crate::world::{World, lock};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// No server was heard so far, so there is no silence yet.
+/// Stands for the time of the last message while no server was heard yet: there is no silence then.
 const NEVER: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.
@@ -76,8 +76,8 @@ pub(crate) struct Executor {
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
-    /// The number of silences that were too long and that a welcome has ended. Messages on a stream from before do not
-    /// count.
+    /// The number of silences that were too long and that a welcome has ended. Messages on a
+    /// stream that was opened before the last of them do not count.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
     /// Notified when a run came ahead of its instant.
@@ -154,8 +154,8 @@ impl ExecutorHost {
         executor.spawn(async move { reporter.report().await });
     }
 
-    /// Drops the running executor, which refers to this host: otherwise no world would be freed after its end.
-    pub(crate) fn let_go(&self) {
+    /// Drops the running executor. It and this host refer to each other, so that no world would be freed otherwise.
+    pub(crate) fn drop_running(&self) {
         lock(&self.running).take();
     }
 
@@ -233,9 +233,9 @@ impl Executor {
                 failed_count = 0;
             }
             failed_count += 1;
-            let wait = doubled(Duration::from_millis(100), Duration::from_secs(2), failed_count);
+            let wait = backoff(Duration::from_millis(100), Duration::from_secs(2), failed_count);
             let chance = self.world().chance().between(0, 100) as f64 / 100.0;
-            sleep(spread(wait, chance)).await;
+            sleep(with_jitter(wait, chance)).await;
         }
     }
 
@@ -276,8 +276,8 @@ impl Executor {
                     let Some(message) = message else { break };
                     heard = Instant::now();
                     let is_from_before = *lock(&self.silences) != silences;
-                    if (self.was_silent() || is_from_before) && !mutant::on(Mutant::NoSilenceRule) {
-                        self.silenced();
+                    if (self.is_silence_exceeded() || is_from_before) && !mutant::on(Mutant::NoSilenceRule) {
+                        self.stop_silenced();
                         break;
                     }
                     self.heard_at(self.now_ms());
@@ -330,12 +330,12 @@ impl Executor {
         up: &tokio::sync::mpsc::UnboundedSender<v1::ExecutorMessage>,
         hello_ms: i64,
     ) -> Option<(Arc<Link>, u64)> {
-        if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
-            self.silenced();
+        if self.is_silence_exceeded() && !mutant::on(Mutant::NoSilenceRule) {
+            self.stop_silenced();
             *lock(&self.silences) += 1;
         }
         *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
-        // The welcome may have waited in the socket, and so may the messages after it.
+        // The server counts as heard when the hello was sent, because the welcome may have waited in the socket since.
         self.heard_at(hello_ms);
         let mut table = lock(&self.table);
         if table.outbox.links().any(|link| link.node_id == welcome.node_id) {
@@ -356,27 +356,28 @@ impl Executor {
         Some((link, *lock(&self.silences)))
     }
 
-    /// Stops each run that may not continue for as long as no server has been heard.
-    fn silenced(self: &Arc<Self>) {
-        let (limit, silent) = (*lock(&self.silence), self.silent());
+    /// Stops each run whose own limit the silence has exceeded.
+    fn stop_silenced(self: &Arc<Self>) {
+        let (limit, silent) = (*lock(&self.silence), self.silence_length());
         self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
     }
 
     /// How long no server has been heard.
-    fn silent(&self) -> Duration {
+    fn silence_length(&self) -> Duration {
         let silent = self.now_ms() - *lock(&self.heard_ms);
         Duration::from_millis(u64::try_from(silent).unwrap_or(0))
     }
 
-    /// Also called before each run begins: the run may belong to another executor by now.
-    fn heed_silence(self: &Arc<Self>) {
-        if self.was_silent() && !mutant::on(Mutant::NoSilenceRule) {
-            self.silenced();
+    /// Stops runs if no server has been heard for too long. This is also checked before each run begins, because the run
+    /// may belong to another executor by now.
+    fn enforce_silence_limit(self: &Arc<Self>) {
+        if self.is_silence_exceeded() && !mutant::on(Mutant::NoSilenceRule) {
+            self.stop_silenced();
         }
     }
 
     /// Whether no server has been heard for too long.
-    fn was_silent(&self) -> bool {
+    fn is_silence_exceeded(&self) -> bool {
         let heard = *lock(&self.heard_ms);
         let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
         heard != NEVER && self.now_ms() - heard >= silence
@@ -431,7 +432,7 @@ impl Executor {
         triggers.triggers.retain(|trigger| !lock(&self.refused).contains(&trigger.fence_n));
         let mut table = lock(&self.table);
         let origin = (triggers.node_id, triggers.node_epoch);
-        let arrival = Arrival { origin, fenced: table.fenced(origin.0) };
+        let arrival = Arrival { origin, fenced: table.fenced_epoch(origin.0) };
         table.offer(link, triggers, &arrival, now())
     }
 
@@ -449,7 +450,14 @@ impl Executor {
         lock(&self.host.disk).results.remove(&key);
         self.world().record("acked", ack.run_id, || format!("{} {:?}", ack.attempt, ack.kind()));
         let (run, attempt) = (RunId::new(ack.run_id), ack.attempt);
-        self.world().truth().acked.push(Acked { run, attempt, status, kind: ack.kind(), is_silenced, is_unfinished });
+        self.world().truth().acked.push(AckedResult {
+            run,
+            attempt,
+            status,
+            kind: ack.kind(),
+            is_silenced,
+            is_unfinished,
+        });
     }
 
     fn begin(self: &Arc<Self>, begun: Vec<Held>) {
@@ -476,7 +484,7 @@ impl Executor {
             table.refuse_expired(now());
             table.announce_started(now(), ANNOUNCE_AFTER);
             drop(table);
-            self.heed_silence();
+            self.enforce_silence_limit();
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One executor's end of a stream, and what its run table needs in addition to the SDK's own code.
+//! One executor's end of a stream, and the other types that its run table needs: a run, its log, and the intake.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};

@@ -23,8 +23,8 @@ const SHARE_PPM: u64 = 250_000;
 /// at the windows.
 const LEAD: Duration = Duration::from_secs(8);
 
-/// Whether windows are planned before the servers start: because fires are claimed much further ahead than a seed
-/// lasts, or a step of the clock may exceed the lead.
+/// Whether windows are planned before the servers start. This is necessary if fires are claimed much further ahead than
+/// a seed lasts, or if a step of the clock may exceed the lead.
 fn is_planned_first(profile: &Profile) -> bool {
     profile.clock_faults || profile.bounds.dense_from != Bounds::usual().dense_from
 }

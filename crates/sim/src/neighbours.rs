@@ -1,6 +1,6 @@
 //! Sick neighbours: the executors of one app are gone, and a job of the other app has a handler that no executor has.
-//! However many runs they pile up, with bounds of two or three, the healthy jobs must continue: the liveness rules L1
-//! to L3.
+//! However many runs the jobs of both kinds pile up, with bounds of two or three, the healthy jobs must continue: the
+//! liveness rules L1 to L3.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::{Bounds, Profile};
-use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
+use crate::simulation::{Options, create, run_on_own_clock, settle};
 use crate::truth::Truth;
 use crate::world::World;
 
 /// How long the neighbours pile up runs.
 const LENGTH: Duration = Duration::from_secs(25);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(15);
-/// L1: how long after its queue time a run may take to begin or to get its verdict: a scan must take it up, and a round
-/// must end it.
+/// L1: how long after its queue time a run may take to begin or to get its verdict. In this time, a scan takes the run
+/// up, and a round ends it.
 const VERDICT_WITHIN: Duration = Duration::from_secs(4);
 /// L2: how late a healthy job may be next to sick ones. If memory is scarce, its runs wait for its own handlers and for
 /// a scan.
@@ -48,13 +48,13 @@ pub struct NeighbourReport {
     pub in_memory_max: usize,
 }
 
-/// Simulates such neighbours, with bounds that the seed draws.
+/// Simulates sick neighbours, with bounds that the seed draws.
 #[must_use]
 pub fn neighbours(seed: u64, options: Options) -> NeighbourReport {
-    on_a_clock_of_its_own(options, live(seed, options))
+    run_on_own_clock(options, run_world(seed, options))
 }
 
-async fn live(seed: u64, options: Options) -> NeighbourReport {
+async fn run_world(seed: u64, options: Options) -> NeighbourReport {
     let mut chance = Chance::new(seed);
     let bounds = Bounds { open_runs_max: *chance.pick(&[40, 60]), ..Bounds::draw(&mut chance) };
     let max = bounds.open_runs_max;

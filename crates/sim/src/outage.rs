@@ -14,7 +14,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
+use crate::simulation::{Options, create, run_on_own_clock, settle};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -59,13 +59,13 @@ pub struct OutageReport {
     pub run_count: usize,
 }
 
-/// Simulates such an outage, and compares the ledger with the table in the documents.
+/// Simulates an outage of this part of the cluster, and compares the ledger with the table in the documents.
 #[must_use]
 pub fn outage(away: Away, options: Options) -> OutageReport {
-    on_a_clock_of_its_own(options, live(away, options))
+    run_on_own_clock(options, run_world(away, options))
 }
 
-async fn live(away: Away, options: Options) -> OutageReport {
+async fn run_world(away: Away, options: Options) -> OutageReport {
     let world = World::new(1, Profile::steady(2, 300), options.keeps_lines);
     let nodes = vec![NodeHost::new(&world, 0)];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
@@ -122,7 +122,7 @@ async fn live(away: Away, options: Options) -> OutageReport {
         Away::StoppedServer => report.violations.extend(lost_for_nothing(&facts, &truth)),
         Away::Executors | Away::ExecutorsWithRestart | Away::Server => report.compare(&facts, away, (from, until)),
     }
-    hosts.executors.iter().for_each(|executor| executor.let_go());
+    hosts.executors.iter().for_each(|executor| executor.drop_running());
     report
 }
 
@@ -239,7 +239,7 @@ fn verdict(run: &Run) -> String {
     }
 }
 
-/// Whether a fire that was older than its queue time when an executor came has the expected verdict.
+/// Whether a fire whose queue time had passed before the executors came back has the expected verdict.
 fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
     let is_restart = run.reason == Some(Reason::Misfire) && away == Away::ExecutorsWithRestart;
     let is_expected = match overlap {

@@ -38,7 +38,7 @@ pub(crate) struct Profile {
     /// The seed for the `on_silence` of jobs and for the outages of all servers. It is a separate draw, so that earlier
     /// seeds keep their other draws. `None` draws neither.
     pub(crate) silences: Option<u64>,
-    /// The seed for the jobs in shadow mode; like `silences`, in some seeds.
+    /// The seed for the jobs in shadow mode, a separate draw like `silences`. `None` in most seeds.
     pub(crate) shadows: Option<u64>,
     /// Whether executors take triggers ahead of their instants.
     pub(crate) sends_ahead: bool,
@@ -211,8 +211,8 @@ impl Profile {
     }
 }
 
-/// The engine's settings. Their times are shorter than the usual ones, in the same order of size, so that more happens
-/// in a second.
+/// The engine's settings. Their times are shorter than the usual ones, so that more happens in a second, but their order
+/// by length is the same.
 pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfig {
     let (page, bounds) = (profile.page, &profile.bounds);
     EngineConfig {

@@ -26,7 +26,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, Outcome, create, on_a_clock_of_its_own, settle};
+use crate::simulation::{Options, Outcome, create, run_on_own_clock, settle};
 use crate::switches;
 use crate::world::{World, lock};
 
@@ -41,7 +41,7 @@ const AFTERLIFE: Duration = Duration::from_secs(22);
 /// If the runtime cannot be built.
 #[must_use]
 pub fn pumps(seed: u64, options: Options) -> Outcome {
-    on_a_clock_of_its_own(options, live(seed, options))
+    run_on_own_clock(options, run_world(seed, options))
 }
 
 fn profile(chance: &mut Chance) -> Profile {
@@ -55,7 +55,7 @@ fn profile(chance: &mut Chance) -> Profile {
     }
 }
 
-async fn live(seed: u64, options: Options) -> Outcome {
+async fn run_world(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(mix(seed ^ PUMPS));
     let profile = profile(&mut chance);
     let plan = Plan::draw(&mut chance, &profile).with_drains(seed, &profile);
@@ -82,7 +82,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     recovery::end(&hosts, &names, &mut chance).await;
     settle(&hosts, ends_at).await;
     let outcome = judge(seed, &hosts, ends_at).await;
-    hosts.executors.iter().for_each(|executor| executor.let_go());
+    hosts.executors.iter().for_each(|executor| executor.drop_running());
     outcome
 }
 

@@ -14,7 +14,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, create, on_a_clock_of_its_own, settle};
+use crate::simulation::{Options, create, run_on_own_clock, settle};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -23,8 +23,8 @@ const JOB_COUNT: usize = 16;
 const PERIOD: Duration = Duration::from_secs(6);
 const BEFORE: Duration = Duration::from_secs(13);
 const AFTER: Duration = Duration::from_secs(25);
-/// Time for the lease to end, the executors to reconnect on their own, and the question and its answer; or for a
-/// handler.
+/// How long after its due instant a run may take to begin or to get its verdict. This covers the end of the lease, the
+/// reconnection of the executors, and the roll call, or the time that a handler takes.
 const SETTLED_WITHIN: Duration = Duration::from_secs(14);
 
 /// The result of the simulation.
@@ -36,13 +36,13 @@ pub struct RelayReport {
     pub run_count: usize,
 }
 
-/// Simulates such a death.
+/// Simulates the death of the server that owns the runs.
 #[must_use]
 pub fn relay(seed: u64, options: Options) -> RelayReport {
-    on_a_clock_of_its_own(options, live(seed, options))
+    run_on_own_clock(options, run_world(seed, options))
 }
 
-async fn live(seed: u64, options: Options) -> RelayReport {
+async fn run_world(seed: u64, options: Options) -> RelayReport {
     let world =
         World::new(seed, Profile { node_count: 3, app_count: 2, ..Profile::steady(2, 100) }, options.keeps_lines);
     let nodes: Vec<_> = (0..3).map(|index| NodeHost::new(&world, index)).collect();
@@ -67,7 +67,7 @@ async fn live(seed: u64, options: Options) -> RelayReport {
     let mut report = RelayReport { run_count: facts.runs.len(), violations: check::check(&facts, &truth) };
     report.violations.extend(settled_late(&facts, &truth));
     drop(truth);
-    left.executors.iter().for_each(|executor| executor.let_go());
+    left.executors.iter().for_each(|executor| executor.drop_running());
     report
 }
 

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
-use crate::truth::{Requested, Switched};
+use crate::truth::{JobSwitch, RequestedRun};
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -70,7 +70,7 @@ async fn fulfil(world: &Arc<World>, engine: &Engine, kind: RequestKind, (name, o
             let request = RunRequest { executor: only, ..RunRequest::by(Trigger::Api) };
             if let Ok(run) = jobs::request_run(engine, &record, request).await {
                 world.record("requested", run.id.get(), || name.to_owned());
-                world.truth().requested.push(Requested { run: run.id, job: run.job });
+                world.truth().requested.push(RequestedRun { run: run.id, job: run.job });
             }
         }
         RequestKind::Cancel => {
@@ -95,5 +95,5 @@ async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     if let Some(place) = truth.uncertain.iter().rposition(|job| *job == record.id) {
         truth.uncertain.remove(place);
     }
-    truth.switched.push(Switched { job: record.id, enabled, asked_at, answered_at: world.now() });
+    truth.switched.push(JobSwitch { job: record.id, enabled, asked_at, answered_at: world.now() });
 }

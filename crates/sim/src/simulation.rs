@@ -63,11 +63,11 @@ pub struct Outcome {
 /// If the runtime cannot be built.
 #[must_use]
 pub fn simulate(seed: u64, options: Options) -> Outcome {
-    on_a_clock_of_its_own(options, live(seed, options))
+    run_on_own_clock(options, run_world(seed, options))
 }
 
-/// Runs a world from its beginning to its end, with its own clock and its mutant.
-pub(crate) fn on_a_clock_of_its_own<T>(options: Options, world: impl Future<Output = T>) -> T {
+/// Runs a world from its beginning to its end, with a clock of its own and the mutant of the options.
+pub(crate) fn run_on_own_clock<T>(options: Options, world: impl Future<Output = T>) -> T {
     #[cfg(debug_assertions)]
     rondel_failpoint::mutant::set(options.mutant);
     // A release build has no mutants.
@@ -90,7 +90,7 @@ const fn has_shadows(seed: u64) -> bool {
     seed % 11 == 8
 }
 
-async fn live(seed: u64, options: Options) -> Outcome {
+async fn run_world(seed: u64, options: Options) -> Outcome {
     let mut chance = Chance::new(seed);
     let drawn = Profile::draw(&mut chance);
     let is_single_server = seed > FIRST_SINGLE;
@@ -127,7 +127,7 @@ async fn live(seed: u64, options: Options) -> Outcome {
     hosts.heal();
     settle(&hosts, ends_at).await;
     let outcome = judge(seed, &hosts, ends_at).await;
-    hosts.executors.iter().for_each(|executor| executor.let_go());
+    hosts.executors.iter().for_each(|executor| executor.drop_running());
     outcome
 }
 

@@ -43,7 +43,7 @@ impl SimStore {
         }
         let answer = effect.await;
         if self.world.trace.keeps_lines() {
-            watch::rows(&self.world).await;
+            watch::show_changed_rows(&self.world).await;
         }
         self.world.record("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
         self.world.seam(&self.process, name).await;
@@ -96,7 +96,7 @@ rondel_store::delegate_store!(SimStore {
         async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
             let effect = async {
                 let claimed = self.inner().claim(token, jobs).await?;
-                watch::claimed(&self.world, token, &claimed).await;
+                watch::check_claim(&self.world, token, &claimed).await;
                 Ok(claimed)
             };
             self.call("claim", effect).await
@@ -109,7 +109,7 @@ rondel_store::delegate_store!(SimStore {
                 let is_cut = batch.first().is_some_and(|end| end.run.get() % 4 == 0);
                 let batch = if is_cut { &batch[..batch.len().div_ceil(2)] } else { batch };
                 let ends = self.inner().finish(finisher, batch).await?;
-                watch::finished(&self.world, batch).await;
+                watch::check_verdicts(&self.world, batch).await;
                 Ok(ends)
             };
             self.call("finish", effect).await
@@ -141,13 +141,13 @@ rondel_store::delegate_store!(SimStore {
             &self,
             token: LeaseToken,
             job: JobId,
-            changes: &[(String, Change)],
+            changes: &[(String, ItemChange)],
             now: Timestamp,
         ) -> Result<ChangedItems> {
             let effect = async {
                 let before = self.inner().pump_items(job).await?;
                 let changed = self.inner().change_items(token, job, changes, now).await?;
-                pumps::watch::changed(&self.world, token, (job, changes), &before).await;
+                pumps::watch::check_changes(&self.world, token, (job, changes), &before).await;
                 Ok(changed)
             };
             self.call("change_items", effect).await

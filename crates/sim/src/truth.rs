@@ -33,7 +33,7 @@ pub(crate) struct Start {
 
 /// A result that a server has acknowledged.
 #[derive(Clone, Debug)]
-pub(crate) struct Acked {
+pub(crate) struct AckedResult {
     pub(crate) run: RunId,
     pub(crate) attempt: i32,
     pub(crate) status: v1::result::Status,
@@ -46,14 +46,14 @@ pub(crate) struct Acked {
 
 /// A requested run whose caller got the answer that it exists.
 #[derive(Clone, Debug)]
-pub(crate) struct Requested {
+pub(crate) struct RequestedRun {
     pub(crate) run: RunId,
     pub(crate) job: JobId,
 }
 
 /// A job was switched off, or on again, and the caller got the answer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Switched {
+pub(crate) struct JobSwitch {
     pub(crate) job: JobId,
     pub(crate) enabled: bool,
     /// When the request was sent, and when the answer came, by the database's clock.
@@ -64,9 +64,9 @@ pub(crate) struct Switched {
 #[derive(Debug, Default)]
 pub(crate) struct Truth {
     pub(crate) starts: Vec<Start>,
-    pub(crate) acked: Vec<Acked>,
-    pub(crate) requested: Vec<Requested>,
-    pub(crate) switched: Vec<Switched>,
+    pub(crate) acked: Vec<AckedResult>,
+    pub(crate) requested: Vec<RequestedRun>,
+    pub(crate) switched: Vec<JobSwitch>,
     /// Jobs with a requested change whose answer never came: the change may have been made.
     pub(crate) uncertain: Vec<JobId>,
     /// The pauses of executors: incarnation, beginning and end, in milliseconds since the world began.

@@ -21,7 +21,7 @@ const ALL: u32 = 1_000_000;
 const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
 /// Shows which rows a call has changed, for the reader of a trace.
-pub(crate) async fn rows(world: &World) {
+pub(crate) async fn show_changed_rows(world: &World) {
     let mut rows: BTreeMap<String, String> = BTreeMap::new();
     let query = JobQuery { limit: ALL, ..JobQuery::default() };
     let jobs = world.store.jobs(NAMESPACE, &query).await.unwrap_or_default();
@@ -67,7 +67,7 @@ pub(crate) async fn rows(world: &World) {
 }
 
 /// Checks that a claim that won anything was made under a live lease.
-pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed) {
+pub(crate) async fn check_claim(world: &World, token: LeaseToken, claimed: &Claimed) {
     if claimed.jobs.is_empty() {
         return;
     }
@@ -80,7 +80,8 @@ pub(crate) async fn claimed(world: &World, token: LeaseToken, claimed: &Claimed)
 }
 
 /// Checks that a node sends only under a lease that is valid for the server that would adopt its runs, unless the node
-/// was paused just before. That executors refuse later messages is not enough: they may not know of the adoption yet.
+/// was paused just before. It is not enough that executors refuse messages of a fenced server: they may not know of
+/// the adoption yet.
 pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::ServerMessage) {
     let Some(Body::Triggers(triggers)) = &message.body else { return };
     let was_asleep = process.resumed_at().is_some_and(|at| at.elapsed() < WAKES_WITHIN);
@@ -102,7 +103,7 @@ fn may_be_reopened(status: RunStatus, reason: Option<Reason>) -> bool {
 }
 
 /// Checks that a verdict is final, unless it was given without a report of the executor, which may come late.
-pub(crate) async fn finished(world: &World, batch: &[AttemptEnd]) {
+pub(crate) async fn check_verdicts(world: &World, batch: &[AttemptEnd]) {
     let ids: Vec<RunId> = batch.iter().map(|finish| finish.run).collect();
     let runs = world.store.runs(&ids).await.unwrap_or_default();
     let mut truth = world.truth();

@@ -21,7 +21,7 @@ use crate::truth::Truth;
 /// When the simulated world begins, by the database's clock.
 const BEGINNING: Timestamp = Timestamp::from_millis(1_800_000_000_250);
 
-/// Milliseconds since the world began, for an instant of the database's clock if that never stepped.
+/// Milliseconds between the world's beginning and an instant of the database's clock, if that clock never stepped.
 pub(crate) fn elapsed_ms(at: Timestamp) -> u64 {
     u64::try_from(at.as_millis() - BEGINNING.as_millis()).unwrap_or(0)
 }

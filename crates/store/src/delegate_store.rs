@@ -47,7 +47,7 @@ macro_rules! delegate_store {
                     &self,
                     token: LeaseToken,
                     job: JobId,
-                    changes: &[(String, Change)],
+                    changes: &[(String, ItemChange)],
                     now: Timestamp,
                 ) -> $crate::Result<ChangedItems> {
                     self.call("change_items", $crate::Pumps::change_items(self.inner(), token, job, changes, now)).await
@@ -73,7 +73,7 @@ macro_rules! delegate_store {
             use ::rondel_core::graph::Edge;
             use ::rondel_core::homes::Switch;
             use ::rondel_core::outcome::CancelRequest;
-            use ::rondel_core::pump::{Change, Item};
+            use ::rondel_core::pump::{ItemChange, Item};
             use ::rondel_core::request::IfOpen;
             use ::rondel_core::run::Attempt;
             use ::rondel_core::sketch::Step;

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rondel_core::graph::{Fire, Graph, JobState, Turn};
+use rondel_core::graph::{ChildStart, FireGraph, Graph, JobState};
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::because;
 use rondel_core::run::RunOf;
@@ -120,10 +120,10 @@ impl FireFacts<'_> {
     /// now, so that no end before its creation makes it run.
     fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
-        let mut jobs = self.graph.reach(self.root.job);
+        let mut jobs = self.graph.with_followers(self.root.job);
         jobs.retain(|job| is_old(job) || self.members.contains_key(job));
         for child in self.ended.iter().flat_map(|ended| self.graph.children_of(ended.job)) {
-            jobs.extend(self.graph.reach(child));
+            jobs.extend(self.graph.with_followers(child));
         }
         jobs
     }
@@ -151,20 +151,20 @@ impl FireFacts<'_> {
     pub(crate) fn plan(&self, children: &BTreeMap<JobId, Child>, ids: &IdGen, now: Timestamp) -> FirePlan {
         let jobs: BTreeSet<JobId> = self.jobs();
         let known = jobs.into_iter().filter(|job| self.members.contains_key(job) || children.contains_key(job));
-        let mut fire = Fire::new(self.graph, known.collect(), self.stands());
+        let mut fire = FireGraph::new(self.graph, known.collect(), self.stands());
         let mut made: BTreeMap<JobId, Follower> = BTreeMap::new();
         loop {
-            let turns = fire.turns();
-            if turns.is_empty() {
+            let ready = fire.ready_children();
+            if ready.is_empty() {
                 break;
             }
-            for (job, turn) in turns {
+            for (job, start) in ready {
                 let Some(child) = children.get(&job) else { continue };
                 let run = self.run(job, child, RunId::new(ids.next(now)), now);
-                let run = match turn {
-                    Turn::Runs if child.spec.enabled => run,
-                    Turn::Runs => skipped(run, Reason::Paused, Detail::default(), now),
-                    Turn::Refused(parent) => {
+                let run = match start {
+                    ChildStart::Runs if child.spec.enabled => run,
+                    ChildStart::Runs => skipped(run, Reason::Paused, Detail::default(), now),
+                    ChildStart::Refused(parent) => {
                         let detail = self.refusal(parent, &fire, children);
                         skipped(run, refusal_reason(&fire, parent), detail, now)
                     }
@@ -185,7 +185,7 @@ impl FireFacts<'_> {
         stored.or_else(|| made.get(&job).map(|follower| follower.run.id))
     }
 
-    fn refusal(&self, parent: JobId, fire: &Fire<'_>, children: &BTreeMap<JobId, Child>) -> Detail {
+    fn refusal(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> Detail {
         let stored = self.members.get(&parent).map(|member| member.name.as_str());
         let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
         let parent_status = fire.state_of(parent).and_then(|stand| stand.ended);
@@ -206,7 +206,7 @@ impl FireFacts<'_> {
 
     /// Counts the open children of the runs that await them. A run that ends here may be the last open child of another run, which then
     /// ends, too.
-    fn parent_updates(&self, fire: &mut Fire<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
+    fn parent_updates(&self, fire: &mut FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
         let mut updates: BTreeMap<JobId, ParentUpdate> = BTreeMap::new();
         loop {
             let mut has_changed = false;
@@ -252,7 +252,7 @@ impl FireFacts<'_> {
 }
 
 /// Why a child is refused: `Shadow` if its parent was itself skipped in shadow mode, which is no failure of the parent.
-fn refusal_reason(fire: &Fire<'_>, parent: JobId) -> Reason {
+fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
     let verdict = fire.state_of(parent).and_then(|stand| stand.verdict);
     let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
     if is_shadow { Reason::Shadow } else { Reason::Parent }

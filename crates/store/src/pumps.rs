@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use rondel_core::pump::{Change, Item, Progress, apply};
+use rondel_core::pump::{Item, ItemChange, Progress, apply};
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -58,7 +58,7 @@ pub trait Pumps {
         &self,
         token: LeaseToken,
         job: JobId,
-        changes: &[(String, Change)],
+        changes: &[(String, ItemChange)],
         now: Timestamp,
     ) -> Result<ChangedItems>;
 
@@ -67,20 +67,20 @@ pub trait Pumps {
 }
 
 /// Makes a change as [`rondel_core::pump::apply`] does, unless a test has switched off one of its safeguards.
-pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Change, now: Timestamp) -> bool {
+pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &ItemChange, now: Timestamp) -> bool {
     let Some(item) = items.get(name) else { return apply(items, name, change, now) };
     match change {
-        Change::Report(progress) if mutant::on(Mutant::AnyOwnerReports) => {
+        ItemChange::Report(progress) if mutant::on(Mutant::AnyOwnerReports) => {
             let owner = item.owner.unwrap_or(progress.owner);
             let sequence = progress.sequence.max(item.sequence + 1);
             let progress = Progress { owner, epoch: item.epoch, sequence, ..progress.clone() };
-            apply(items, name, &Change::Report(progress), now)
+            apply(items, name, &ItemChange::Report(progress), now)
         }
-        Change::Report(progress) if mutant::on(Mutant::SequenceIsIgnored) => {
+        ItemChange::Report(progress) if mutant::on(Mutant::SequenceIsIgnored) => {
             let progress = Progress { sequence: item.sequence + 1, ..progress.clone() };
-            apply(items, name, &Change::Report(progress), now)
+            apply(items, name, &ItemChange::Report(progress), now)
         }
-        Change::Deal { .. } if mutant::on(Mutant::DealKeepsEpoch) => {
+        ItemChange::Deal { .. } if mutant::on(Mutant::DealKeepsEpoch) => {
             let is_made = apply(items, name, change, now);
             if let Some(item) = items.get_mut(name).filter(|item| is_made && item.epoch > 1) {
                 item.epoch -= 1;
@@ -92,8 +92,8 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Cha
 }
 
 /// Splits the changes into parts of at most `names_max` items. The changes of one item stay together, in their order.
-pub(crate) fn by_names(changes: &[(String, Change)], names_max: usize) -> Vec<Vec<&(String, Change)>> {
-    let mut by_name: BTreeMap<&str, Vec<&(String, Change)>> = BTreeMap::new();
+pub(crate) fn by_names(changes: &[(String, ItemChange)], names_max: usize) -> Vec<Vec<&(String, ItemChange)>> {
+    let mut by_name: BTreeMap<&str, Vec<&(String, ItemChange)>> = BTreeMap::new();
     for change in changes {
         by_name.entry(&change.0).or_default().push(change);
     }

@@ -7,7 +7,7 @@ use rondel_core::edit::EditPlan;
 use rondel_core::outcome::{Ended, NextStep, Outcome, decide_next, fold_shards, is_provisional};
 use rondel_core::reason::Detail;
 use rondel_core::route::trace::TRACE_LEN_MAX;
-use rondel_core::run::{BROADCAST, RunOf};
+use rondel_core::run::{ROOT_SHARD, RunOf};
 use rondel_core::{ExecutorId, Job, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -187,7 +187,7 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
 
 /// The shard index and the total of a row that has not been sent, under this definition.
 pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
-    if job.is_sharded() { (BROADCAST, None) } else { (0, Some(1)) }
+    if job.is_sharded() { (ROOT_SHARD, None) } else { (0, Some(1)) }
 }
 
 /// The next fire of a delay, for a run with this planned instant and this end. An executor's clock measured the end and may be wrong, so
@@ -281,7 +281,7 @@ mod tests {
             awaits_children: false,
             owner: LeaseToken { node: NodeId::new(1), epoch: 1 },
         };
-        let policy = rondel_core::outcome::AfterPolicy {
+        let policy = rondel_core::outcome::NextStepPolicy {
             retry_max: 0,
             backoff: Duration::ZERO,
             backoff_max: Duration::ZERO,

@@ -67,9 +67,9 @@ pub trait Heal {
 /// Counts of runs by job, hour and verdict.
 #[async_trait]
 pub trait Stats {
-    /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and at most
-    /// `limit` runs that were open when an earlier call came to them and have ended since. Returns how many rows it looked at; 0 means that
-    /// everything is counted. A run whose provisional verdict is replaced by the true one within a day is counted again.
+    /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and looks at a page
+    /// of the runs that were open when an earlier call came to them. Returns how many runs it counted, and at least 1 if there are further
+    /// pages; 0 means that everything is counted. A run whose provisional verdict is replaced by the true one within a day is counted again.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.

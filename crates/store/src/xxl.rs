@@ -68,7 +68,7 @@ pub struct NewXxlRun {
 
 /// How much is known of the end of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum XxlState {
+pub enum XxlRunState {
     /// No end is known.
     Open,
     /// An end is known, but no verdict is stored.
@@ -77,7 +77,7 @@ pub enum XxlState {
     Settled,
 }
 
-impl XxlState {
+impl XxlRunState {
     pub(crate) const fn number(self) -> i64 {
         match self {
             Self::Open => 0,
@@ -118,7 +118,7 @@ pub struct XxlRun {
     /// When the row was written.
     pub sent_at: Timestamp,
     /// How much is known of its end.
-    pub state: XxlState,
+    pub state: XxlRunState,
     /// The code of the end.
     pub code: Option<i32>,
     /// The message of the end.
@@ -133,10 +133,10 @@ impl XxlRun {
     /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the known end stays.
     pub(crate) fn take(&mut self, report: &XxlReport, now: Timestamp) -> bool {
         let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
-        let is_stopped = report.code == XXL_STOPPED && self.state != XxlState::Settled;
-        let is_new = self.state == XxlState::Open || is_assumed || is_stopped;
+        let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
+        let is_new = self.state == XxlRunState::Open || is_assumed || is_stopped;
         if is_new {
-            (self.state, self.code, self.reported_at) = (XxlState::Reported, Some(report.code), Some(now));
+            (self.state, self.code, self.reported_at) = (XxlRunState::Reported, Some(report.code), Some(now));
             self.message = report.message.as_deref().map(truncate_message);
         }
         is_new

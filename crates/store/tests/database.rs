@@ -14,6 +14,8 @@ mod packet_limit;
 mod packets;
 #[path = "database/read_only.rs"]
 mod read_only;
+#[path = "database/requests.rs"]
+mod requests;
 #[path = "database/silent.rs"]
 mod silent;
 #[path = "database/stale_statistics.rs"]
@@ -22,7 +24,7 @@ mod support;
 
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::RunOf;
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
@@ -388,7 +390,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
             job: run.job,
             attempt: 1,
             outcome: Outcome::Succeeded,
-            policy: AfterPolicy {
+            policy: NextStepPolicy {
                 retry_max: 3,
                 backoff: Duration::from_secs(1),
                 backoff_max: Duration::from_secs(1),

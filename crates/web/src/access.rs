@@ -17,9 +17,9 @@ use crate::audit::{self, AuditContext, Note};
 use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
-use crate::pages::own_namespace::in_path;
+use crate::pages::own_namespace::namespace_into_path;
 use crate::problem::{Code, Problem};
-use crate::rate::{self, Counted};
+use crate::rate::{self, RateStatus};
 use crate::redirect::{pair, to};
 use crate::route_info::{METRICS_PATH, is_question};
 use crate::state::Web;
@@ -70,7 +70,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     if secret.is_some_and(|secret| has_secret(authorization.as_deref(), secret)) {
         return pass(&gate, Caller::metrics_reader(), request, next).await;
     }
-    match authenticated(&gate.web, authorization, address(&request)).await {
+    match authenticate(&gate.web, authorization, address(&request)).await {
         Ok(caller) => pass(&gate, caller, request, next).await,
         Err(problem) => problem.into_response(),
     }
@@ -109,7 +109,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
     let note = Note::default();
-    let (mut response, counted) = match counted(&gate.web, &caller) {
+    let (mut response, counted) = match count_request(&gate.web, &caller) {
         Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
@@ -126,7 +126,7 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
 }
 
 /// Counts a request against the rate limit of its caller.
-fn counted(web: &Web, caller: &Caller) -> Result<Option<Counted>, (Problem, Counted)> {
+fn count_request(web: &Web, caller: &Caller) -> Result<Option<RateStatus>, (Problem, RateStatus)> {
     rate::count(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
@@ -215,7 +215,7 @@ pub(crate) fn signed_out() -> Problem {
 }
 
 fn to_sign_in(uri: &Uri) -> Response {
-    let wanted = in_path(uri.path_and_query().map_or("/", |path| path.as_str()));
+    let wanted = namespace_into_path(uri.path_and_query().map_or("/", |path| path.as_str()));
     to(&format!("/sign-in?{}", pair("next", &wanted)))
 }
 
@@ -229,7 +229,7 @@ pub(crate) struct CalledBy {
     pub(crate) is_admin: bool,
 }
 
-async fn authenticated(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
+async fn authenticate(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
     let found = web.engine.bearer(authorization.as_deref(), client).await;
     let token = found.map_err(|error| not_looked_up(web, error, client))?;
     token.map(Caller::from).ok_or_else(unauthenticated)
@@ -252,8 +252,8 @@ pub(crate) async fn admit(
     permission: Permission,
     (authorization, client): (Option<String>, Option<IpAddr>),
 ) -> Result<Caller, Problem> {
-    let caller = authenticated(web, authorization, client).await?;
-    counted(web, &caller).map_err(|(problem, _)| problem)?;
+    let caller = authenticate(web, authorization, client).await?;
+    count_request(web, &caller).map_err(|(problem, _)| problem)?;
     if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
 }
 

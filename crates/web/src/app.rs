@@ -38,7 +38,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     };
     let routed = own
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
-        .layer(from_fn_with_state(web.clone(), load::bound))
+        .layer(from_fn_with_state(web.clone(), load::limit_requests))
         .layer(CatchPanicLayer::custom(frame::panicked))
         .layer(from_fn_with_state(web, frame::frame))
         .layer(compression())

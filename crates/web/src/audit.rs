@@ -92,7 +92,7 @@ pub(crate) struct AuditContext {
 }
 
 /// A stored entry whose outcome is not known yet.
-pub(crate) struct Begun(AuditEntry);
+pub(crate) struct PendingEntry(AuditEntry);
 
 impl AuditContext {
     fn entry(self, web: &Web, caller: &Caller, verdict: Verdict) -> AuditEntry {
@@ -114,10 +114,10 @@ impl AuditContext {
     }
 
     /// Stores the entry of a change that is about to be made.
-    pub(crate) async fn begin(self, web: &Web, caller: &Caller) -> Result<Begun, Problem> {
+    pub(crate) async fn begin(self, web: &Web, caller: &Caller) -> Result<PendingEntry, Problem> {
         let entry = self.entry(web, caller, Verdict::Allowed);
         web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
-        Ok(Begun(entry))
+        Ok(PendingEntry(entry))
     }
 
     /// Stores an entry for a refusal, unless too many refusals were stored within the period.
@@ -129,7 +129,7 @@ impl AuditContext {
     }
 }
 
-impl Begun {
+impl PendingEntry {
     /// Completes the entry with the outcome.
     pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &Note) {
         let entry = {

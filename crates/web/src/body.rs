@@ -150,11 +150,11 @@ pub(crate) fn is_json(headers: &HeaderMap) -> bool {
 
 /// The bytes of a body that has arrived already: the gate has waited for it.
 async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
-    whole(request, web.config.body_len_max).await
+    collect_within(request, web.config.body_len_max).await
 }
 
 /// The bytes of a body that has arrived, if there are at most `len_max`.
-pub(crate) async fn whole(request: Request, len_max: usize) -> Result<Bytes, Problem> {
+pub(crate) async fn collect_within(request: Request, len_max: usize) -> Result<Bytes, Problem> {
     let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| broken_off())?;
     if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
 }

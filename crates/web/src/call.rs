@@ -53,7 +53,7 @@ pub(crate) struct Call<Q = ()> {
 
 /// A call outside of namespaces: about the caller, users, or the cluster. The gate has checked its permission completely.
 #[derive(Debug)]
-pub(crate) struct Person<Q = ()> {
+pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) web: Web,
     pub(crate) caller: Caller,
     pub(crate) query: Q,
@@ -62,7 +62,7 @@ pub(crate) struct Person<Q = ()> {
     named: Option<String>,
 }
 
-impl<Q> Person<Q> {
+impl<Q> GlobalCall<Q> {
     /// The namespace that a page shows as the current one.
     pub(crate) async fn shown_namespace(&self) -> Option<String> {
         shown_namespace(self.engine(), &self.caller, self.named.as_deref()).await
@@ -80,7 +80,7 @@ fn describe_query<Q: FromQuery>(taken: &mut HandlerInputs) {
     taken.query.extend(parameters);
 }
 
-impl<Q: FromQuery> Input for Person<Q> {
+impl<Q: FromQuery> Input for GlobalCall<Q> {
     fn describe(taken: &mut HandlerInputs) {
         taken.query.push(NAMESPACE_UNUSED);
         describe_query::<Q>(taken);
@@ -95,7 +95,7 @@ impl<Q: FromQuery> Input for Call<Q> {
     }
 }
 
-impl<Q: FromQuery + Send> FromRequestParts<Web> for Person<Q> {
+impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
@@ -175,7 +175,7 @@ impl<Q> Call<Q> {
         Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
     }
 
-    /// Of these names, those of jobs that the caller may not see. A name that no job has is not among them.
+    /// The names, among these, of jobs that the caller may not see. Names that no job has are left out.
     pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
         if self.seen_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
@@ -192,7 +192,7 @@ impl<Q> Call<Q> {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
                 Ok(hidden) => {
                     let seen = children.iter().filter(|name| !hidden.contains(*name));
-                    Problem::is_parent(&seen.map(String::as_str).collect::<Vec<_>>(), hidden.len())
+                    Problem::of_parent_job(&seen.map(String::as_str).collect::<Vec<_>>(), hidden.len())
                 }
                 Err(problem) => problem,
             },

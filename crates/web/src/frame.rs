@@ -39,7 +39,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let method = request.method().clone();
     let path = request.uri().path().chars().take(PATH_LEN_MAX).collect::<String>();
     let client = address(&request);
-    let page = pages::problem::wanted(&request);
+    let page = pages::problem::page_context(&request);
     let namespace = pages::own_namespace::of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
@@ -61,7 +61,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     };
     let (mut response, problem) = zones.scope(answer).await;
     if let Some(namespace) = namespace {
-        response = namespace.keep(response).await;
+        response = namespace.add_to(response).await;
     }
     harden(response.headers_mut(), &request_id);
     if web.config.hsts {

@@ -99,12 +99,12 @@ pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Pro
 
 /// The names of namespaces and apps.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct GrantNames {
     namespaces: HashMap<NamespaceId, String>,
     apps: HashMap<AppId, String>,
 }
 
-impl Places {
+impl GrantNames {
     /// Reads the names that these grants need.
     pub(crate) async fn of<'g>(engine: &Engine, grants: impl Iterator<Item = &'g Grant>) -> Result<Self, Problem> {
         let store = engine.store();

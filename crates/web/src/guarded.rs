@@ -36,7 +36,7 @@ pub(crate) struct Guarded {
 
 /// Guards the body of a response.
 pub(crate) fn guard(response: Response, mut request: OpenRequest, is_session: bool) -> http::Response<Guarded> {
-    request.answers(is_session);
+    request.begin_answer(is_session);
     let (mut parts, body) = response.into_parts();
     let held = parts.extensions.remove::<Held>();
     http::Response::from_parts(parts, Guarded { body, rest: Bytes::new(), request, _held: held })

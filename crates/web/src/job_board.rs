@@ -39,7 +39,7 @@ const LATE_AFTER: Duration = Duration::from_secs(10);
 
 /// The facts about a job that filters need.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct BoardEntry {
     pub(crate) id: JobId,
     pub(crate) name: String,
     pub(crate) app: AppId,
@@ -53,7 +53,7 @@ pub(crate) struct Entry {
     pub(crate) labels: Labels,
 }
 
-impl From<&JobRecord> for Entry {
+impl From<&JobRecord> for BoardEntry {
     fn from(record: &JobRecord) -> Self {
         Self {
             id: record.id,
@@ -72,7 +72,7 @@ impl From<&JobRecord> for Entry {
 
 /// How the newest runs of the jobs of a namespace went.
 #[derive(Clone, Debug, Default)]
-struct Watched {
+struct JobHealth {
     failing: HashSet<JobId>,
     never_succeeded: HashSet<JobId>,
     late: HashSet<JobId>,
@@ -81,12 +81,12 @@ struct Watched {
 /// The jobs of a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
-    entries: Arc<BTreeMap<String, Arc<Entry>>>,
+    entries: Arc<BTreeMap<String, Arc<BoardEntry>>>,
     /// The instant up to which saved jobs were read.
     saved_to: Timestamp,
-    watched: Arc<Watched>,
-    watched_at: Timestamp,
-    /// The activity that states are folded from: read only for filters that ask for it.
+    health: Arc<JobHealth>,
+    health_at: Timestamp,
+    /// The activity from which the states of jobs are folded; it is read only if a filter asks for such states.
     activity: Arc<HashMap<JobId, JobActivity>>,
     activity_at: Timestamp,
 }
@@ -101,13 +101,13 @@ impl JobBoards {
         let known = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
         let now = engine.now();
         let mut board = match known {
-            Some(known) => follow(engine, namespace, known, now).await?,
+            Some(known) => update_board(engine, namespace, known, now).await?,
             None => read(engine, namespace, now).await?,
         };
-        if now.since(board.watched_at) >= WATCH_PERIOD || board.watched_at > now {
-            let watched = Arc::new(watch(engine, namespace, now).await?);
+        if now.since(board.health_at) >= WATCH_PERIOD || board.health_at > now {
+            let health = Arc::new(read_health(engine, namespace, now).await?);
             let copy = Arc::make_mut(&mut board);
-            (copy.watched, copy.watched_at) = (watched, now);
+            (copy.health, copy.health_at) = (health, now);
         }
         self.keep(namespace, &board);
         Ok(board)
@@ -155,7 +155,7 @@ async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result
         let jobs = engine.store().jobs(namespace, &query).await?;
         let is_last = jobs.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         query.after_name = jobs.last().map(|job| job.spec.name.clone());
-        entries.extend(jobs.iter().map(|job| (job.spec.name.clone(), Arc::new(Entry::from(job)))));
+        entries.extend(jobs.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
         if is_last || entries.len() >= JOB_COUNT_MAX {
             break;
         }
@@ -164,15 +164,15 @@ async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result
     Ok(Arc::new(Board {
         entries: Arc::new(entries),
         saved_to: now,
-        watched: Arc::default(),
-        watched_at: never,
+        health: Arc::default(),
+        health_at: never,
         activity: Arc::default(),
         activity_at: never,
     }))
 }
 
 /// Updates a board with the jobs saved since it was read.
-async fn follow(
+async fn update_board(
     engine: &Engine,
     namespace: NamespaceId,
     mut board: Arc<Board>,
@@ -191,27 +191,27 @@ async fn follow(
     if !ids.is_empty() {
         let entries = Arc::make_mut(&mut copy.entries);
         entries.retain(|_, entry| !ids.contains(&entry.id));
-        entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(Entry::from(job)))));
+        entries.extend(records.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
     }
     copy.saved_to = now;
     Ok(board)
 }
 
 /// Finds the jobs that fail, by the counts of their ended runs, and those that run late.
-async fn watch(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Watched, StoreError> {
+async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<JobHealth, StoreError> {
     let store = engine.store();
-    let mut watched = Watched::default();
+    let mut health = JobHealth::default();
     for pulse in store.failing_jobs(namespace, None, WATCHED_RUN_COUNT).await? {
-        watched.failing.insert(pulse.job);
+        health.failing.insert(pulse.job);
         if pulse.succeeded_at.is_none() {
-            watched.never_succeeded.insert(pulse.job);
+            health.never_succeeded.insert(pulse.job);
         }
     }
     let mut late = RunSearch::new(now, WATCHED_RUN_COUNT);
     late.since = Some(now.saturating_sub(LATE_WITHIN));
     late.late.over = Some(rondel_core::filter::Bound { length: LATE_AFTER, is_inclusive: true });
-    watched.late = store.search_runs(namespace, &late).await?.runs.into_iter().map(|run| run.job).collect();
-    Ok(watched)
+    health.late = store.search_runs(namespace, &late).await?.runs.into_iter().map(|run| run.job).collect();
+    Ok(health)
 }
 
 /// How a list of jobs is sorted.
@@ -231,18 +231,18 @@ pub(crate) enum JobOrder {
 }
 
 /// Which handlers have an executor, looked up once for each.
-pub(crate) struct Offers<'e> {
+pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,
     known: HashMap<(String, String), bool>,
 }
 
-impl<'e> Offers<'e> {
+impl<'e> OfferedHandlers<'e> {
     pub(crate) fn new(engine: &'e Engine, namespace: NamespaceId) -> Self {
         Self { engine, namespace, known: HashMap::new() }
     }
 
-    fn has(&mut self, entry: &Entry) -> bool {
+    fn has(&mut self, entry: &BoardEntry) -> bool {
         let key = (entry.app_name.clone(), entry.handler.clone());
         let is_offered = || jobs::is_offered(self.engine, self.namespace, &entry.app_name, &entry.handler);
         *self.known.entry(key).or_insert_with(is_offered)
@@ -251,13 +251,13 @@ impl<'e> Offers<'e> {
 
 impl Board {
     /// Whether a job is in a state.
-    pub(crate) fn is(&self, state: JobState, entry: &Entry, offers: &mut Offers<'_>) -> bool {
+    pub(crate) fn is(&self, state: JobState, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
         match state {
-            JobState::Failing => self.watched.failing.contains(&entry.id),
-            JobState::NeverSucceeded => self.watched.never_succeeded.contains(&entry.id),
+            JobState::Failing => self.health.failing.contains(&entry.id),
+            JobState::NeverSucceeded => self.health.never_succeeded.contains(&entry.id),
             JobState::NoExecutor => entry.enabled && !offers.has(entry),
             JobState::Paused => !entry.enabled,
-            JobState::Late => self.watched.late.contains(&entry.id),
+            JobState::Late => self.health.late.contains(&entry.id),
             JobState::Shadow => entry.is_shadow,
             JobState::Error | JobState::Running | JobState::Complete | JobState::Waiting => {
                 let activity = self.activity.get(&entry.id);
@@ -272,8 +272,8 @@ impl Board {
         filter: &Filter,
         seen: Option<&[AppId]>,
         order: JobOrder,
-        offers: &mut Offers<'_>,
-    ) -> Vec<Arc<Entry>> {
+        offers: &mut OfferedHandlers<'_>,
+    ) -> Vec<Arc<BoardEntry>> {
         let mut found = Vec::new();
         for entry in self.entries.values() {
             if seen.is_none_or(|seen| seen.contains(&entry.app)) && self.admits(filter, entry, offers) {
@@ -281,7 +281,7 @@ impl Board {
             }
         }
         match order {
-            // The data for these orders is not on the board.
+            // The entries are in the order of their names already; the sort keys of the other two orders are not on the board.
             JobOrder::Name | JobOrder::NextFire | JobOrder::Longest => {}
             JobOrder::App => found.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
             JobOrder::Trouble => found.sort_by_key(|entry| {
@@ -300,7 +300,7 @@ impl Board {
         is_whole.then(|| seen.map(|entry| entry.name.clone()).collect())
     }
 
-    fn admits(&self, filter: &Filter, entry: &Entry, offers: &mut Offers<'_>) -> bool {
+    fn admits(&self, filter: &Filter, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
         let text = |text: &str| {
             let text = text.to_lowercase();
             entry.name.contains(&text) || entry.handler.to_lowercase().contains(&text)
@@ -320,7 +320,7 @@ impl Board {
     }
 
     /// How many of these jobs are in each state of [`JobState::MARKS`].
-    pub(crate) fn count(&self, of: &[Arc<Entry>], offers: &mut Offers<'_>) -> Vec<(JobState, usize)> {
+    pub(crate) fn count(&self, of: &[Arc<BoardEntry>], offers: &mut OfferedHandlers<'_>) -> Vec<(JobState, usize)> {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in of {
             for (state, count) in &mut counts {
@@ -337,14 +337,19 @@ impl Board {
 
     /// The ids of the jobs whose labels match the filter.
     pub(crate) fn labelled(&self, filter: &Filter, seen: Option<&[AppId]>) -> Vec<JobId> {
-        let is_seen = |entry: &&Arc<Entry>| seen.is_none_or(|seen| seen.contains(&entry.app));
+        let is_seen = |entry: &&Arc<BoardEntry>| seen.is_none_or(|seen| seen.contains(&entry.app));
         let found = self.entries.values().filter(is_seen).filter(|entry| labels_match(filter, &entry.labels));
         found.map(|entry| entry.id).collect()
     }
 
-    /// The first `limit` jobs whose names pass.
-    pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, seen: Option<&[AppId]>, limit: usize) -> Vec<Arc<Entry>> {
-        let is_seen = |entry: &&Arc<Entry>| seen.is_none_or(|seen| seen.contains(&entry.app));
+    /// The first `limit` jobs whose names `passes` accepts, among those of the apps that may be seen.
+    pub(crate) fn named(
+        &self,
+        passes: impl Fn(&str) -> bool,
+        seen: Option<&[AppId]>,
+        limit: usize,
+    ) -> Vec<Arc<BoardEntry>> {
+        let is_seen = |entry: &&Arc<BoardEntry>| seen.is_none_or(|seen| seen.contains(&entry.app));
         self.entries.values().filter(is_seen).filter(|entry| passes(&entry.name)).take(limit).cloned().collect()
     }
 }

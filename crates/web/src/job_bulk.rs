@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::body::refuse_value;
 use crate::call::Call;
-use crate::job_board::{JobOrder, Offers};
+use crate::job_board::{JobOrder, OfferedHandlers};
 use crate::problem::{Code, Problem};
 
 /// Maximum number of jobs that one request changes.
@@ -119,7 +119,7 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
 /// Selects the jobs that match a filter, in the order of their names.
 pub(crate) async fn select_matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<SelectedJobs, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
-    let mut offers = Offers::new(call.engine(), call.namespace.id);
+    let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
     let found = board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers);
     let names = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     Ok(SelectedJobs { names, has_more: found.len() > BULK_JOB_COUNT_MAX })
@@ -162,8 +162,8 @@ pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[St
     }
     for (name, changed) in names.iter().zip(ended) {
         match changed {
-            Ok(Changed::Not) => done.unchanged += 1,
-            Ok(Changed::Done(run)) => {
+            Ok(ChangeOutcome::Unchanged) => done.unchanged += 1,
+            Ok(ChangeOutcome::Changed(run)) => {
                 done.changed.push(name.clone());
                 done.runs.extend(run);
             }
@@ -183,12 +183,12 @@ pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[St
     done
 }
 
-enum Changed {
-    Done(Option<RunId>),
-    Not,
+enum ChangeOutcome {
+    Changed(Option<RunId>),
+    Unchanged,
 }
 
-async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<Changed, Problem> {
+async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
     let gone = || Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"));
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
@@ -210,24 +210,24 @@ async fn attempt<Q>(
     bulk: &BulkJobAction,
     record: &JobRecord,
     author: &str,
-) -> Result<Changed, JobError> {
+) -> Result<ChangeOutcome, JobError> {
     let engine = call.engine();
     match bulk.action {
         JobAction::Run => {
             let request = RunRequest { trace: call.trace, ..RunRequest::by(bulk.trigger) };
-            Ok(Changed::Done(Some(jobs::request_run(engine, record, request).await?.id)))
+            Ok(ChangeOutcome::Changed(Some(jobs::request_run(engine, record, request).await?.id)))
         }
         JobAction::Delete => {
             let deleted = jobs::delete(engine, record, Some(record.version), false, (None, author)).await?;
-            Ok(deleted.map_or(Changed::Not, |_| Changed::Done(None)))
+            Ok(deleted.map_or(ChangeOutcome::Unchanged, |_| ChangeOutcome::Changed(None)))
         }
         JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
             let spec = bulk.edit(&record.spec);
             if spec == record.spec {
-                return Ok(Changed::Not);
+                return Ok(ChangeOutcome::Unchanged);
             }
             jobs::change(engine, record, spec, Some(record.version), author).await?;
-            Ok(Changed::Done(None))
+            Ok(ChangeOutcome::Changed(None))
         }
     }
 }

@@ -12,7 +12,7 @@ use rondel_core::{JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::rollups::{PointDetail, PointKind, PointQuery};
 
-use crate::job_board::{Board, Entry, JobOrder};
+use crate::job_board::{Board, BoardEntry, JobOrder};
 
 /// How long the sort keys of a namespace are cached.
 const KEPT_FOR: Duration = Duration::from_secs(30);
@@ -49,7 +49,7 @@ impl JobRanks {
         engine: &Engine,
         (namespace, board): (NamespaceId, &Board),
         order: JobOrder,
-        found: &mut [Arc<Entry>],
+        found: &mut [Arc<BoardEntry>],
     ) -> Result<(), StoreError> {
         match order {
             JobOrder::Name | JobOrder::App | JobOrder::Trouble => {}

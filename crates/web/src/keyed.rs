@@ -17,7 +17,7 @@ use rondel_core::TokenId;
 use rondel_store::request_keys::{CallState, KeptAnswer, KeyedCall};
 use sha2::{Digest as _, Sha256};
 
-use crate::body::whole;
+use crate::body::collect_within;
 use crate::call::{Admitted, quoted};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
@@ -94,7 +94,7 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
         return Err(Problem::new(Code::InvalidHeader, message));
     }
     let (parts, body) = request.into_parts();
-    let body = whole(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
+    let body = collect_within(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
     // The scope is the token's id, since the header that carries the token can be written in many ways.
     let caller = parts.extensions.get::<Admitted>().map(|admitted| &admitted.caller);

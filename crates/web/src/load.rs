@@ -67,7 +67,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
 }
 
 /// Layer around every request: gives it a share of its address, unless it is a probe, and a timeout until its answer begins.
-pub(crate) async fn bound(State(web): State<Web>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let slot = Slot::default();
     if !is_probe(request.uri().path()) {
         let address = client(&request);
@@ -166,7 +166,7 @@ async fn with_body(
 }
 
 /// Layer around a route that is open to all callers. Probes need no permit.
-pub(crate) async fn open(State(web): State<Web>, request: Request, next: Next) -> Response {
+pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, next: Next) -> Response {
     if is_probe(request.uri().path()) {
         return next.run(request).await;
     }

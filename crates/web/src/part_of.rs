@@ -16,7 +16,7 @@ const LOOKED_AT_COUNT: u32 = 50;
 /// An incident that a fire is part of.
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "PartOfIncident")]
-pub(crate) struct PartOf {
+pub(crate) struct IncidentRef {
     pub(crate) id: IncidentId,
     /// The rule, or `expect:` with what is expected of the job.
     pub(crate) rule: String,
@@ -24,7 +24,7 @@ pub(crate) struct PartOf {
 }
 
 /// The newest incident of the job that a run is part of; `None` for a run that succeeded or was cancelled.
-pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<PartOf>, Problem> {
+pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
         status => find(call, run.job, (status.is_terminal().then_some(run.fire_at), Some(run.id))).await,
@@ -32,7 +32,7 @@ pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<PartOf
 }
 
 /// The newest incident for an answer to "why?", which may be about a fire without a run.
-pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<PartOf>, Problem> {
+pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<IncidentRef>, Problem> {
     let (at, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(Verdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
         Some(Verdict::Row { run, status, .. }) => (status.is_terminal().then_some(why.at), Some(*run)),
@@ -49,12 +49,12 @@ async fn find<Q>(
     call: &Call<Q>,
     job: JobId,
     fire: (Option<Timestamp>, Option<RunId>),
-) -> Result<Option<PartOf>, Problem> {
+) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
     // `within` is not needed: a caller who may see the job may see its incidents.
     let query =
         IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within: None, limit: LOOKED_AT_COUNT };
     let found = call.engine().store().incidents(query).await?;
     let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
-    Ok(its.map(|one| PartOf { id: one.incident.id, rule: one.spec.name, standing: one.incident.standing }))
+    Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.standing }))
 }

@@ -24,7 +24,7 @@ pub(crate) struct Peers {
     pub(crate) limits: HttpLimits,
     pub(crate) trusted: TrustedProxies,
     engine: Option<Engine>,
-    open: Mutex<Open>,
+    open: Mutex<ConnectionTable>,
     authenticated: Tally<CallerKey>,
     /// Notified when a connection has ended.
     ended: Notify,
@@ -33,7 +33,7 @@ pub(crate) struct Peers {
 }
 
 #[derive(Debug, Default)]
-struct Open {
+struct ConnectionTable {
     number: u64,
     count: usize,
     /// By address, then by age.
@@ -49,7 +49,7 @@ struct Inner {
     peers: Arc<Peers>,
     number: u64,
     network: IpAddr,
-    /// Requests that are neither answered nor waiting for their client.
+    /// Requests that the server works on: they are not answered yet, and do not wait for their body.
     busy: AtomicUsize,
     /// Requests whose answers have not ended.
     open: AtomicUsize,
@@ -75,7 +75,7 @@ impl Drop for OpenConnection {
     }
 }
 
-impl Open {
+impl ConnectionTable {
     fn forget(&mut self, network: IpAddr, number: u64) {
         if let Some(own) = self.strangers.get_mut(&network) {
             own.remove(&number);
@@ -115,7 +115,7 @@ impl Peers {
         })
     }
 
-    fn open(&self) -> MutexGuard<'_, Open> {
+    fn open(&self) -> MutexGuard<'_, ConnectionTable> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -193,8 +193,8 @@ impl Peers {
 }
 
 impl Connection {
-    /// Counts the connection for the caller of an authenticated request from now on. If that caller has too many connections, it stays a
-    /// stranger.
+    /// Counts the connection for the caller of an authenticated request from now on. If that caller has too many connections, this one
+    /// stays a stranger.
     pub(crate) fn authenticated(&self, caller: CallerKey) {
         let Inner { peers, network, number, authenticated, .. } = &*self.0;
         let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
@@ -225,7 +225,7 @@ impl Connection {
         self.0.evicted.cancelled().await;
     }
 
-    /// Waits until the connection has had no request for too long, or its client takes nothing of an answer.
+    /// Waits until the connection has had no request, or its client has read nothing of an answer, for too long.
     pub(crate) async fn stalled(&self) -> Stalled {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
@@ -279,7 +279,7 @@ impl OpenRequest {
     }
 
     /// Marks the beginning of the answer.
-    pub(crate) fn answers(&mut self, is_session: bool) {
+    pub(crate) fn begin_answer(&mut self, is_session: bool) {
         self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
         self.connection.progressed();
         self.stage = if is_session { Stage::Session } else { Stage::Answering };
@@ -426,7 +426,7 @@ mod tests {
         let mut request = OpenRequest::new(connection.0.clone());
         let waits = tokio::time::timeout(peers.limits.idle_timeout * 10, connection.0.stalled()).await;
         assert!(waits.is_err(), "a request that is worked on is waited for");
-        request.answers(false);
+        request.begin_answer(false);
         let began = Instant::now();
         assert_eq!(connection.0.stalled().await, Stalled::Answer);
         assert!(began.elapsed() >= peers.limits.write_timeout);

@@ -200,7 +200,7 @@ impl Problem {
 
 impl Problem {
     /// The problem of a job that others follow from: it names those that the caller sees, and counts the others.
-    pub(crate) fn is_parent(seen: &[&str], hidden_count: usize) -> Self {
+    pub(crate) fn of_parent_job(seen: &[&str], hidden_count: usize) -> Self {
         let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
         let jobs = jobs.join(", ");
@@ -221,7 +221,7 @@ impl Problem {
                 Self::new(Code::VersionMismatch, format!("the job has version {version}"))
                     .with_current_version(*version)
             }
-            JobError::IsParent { children } => Self::is_parent(&[], children.len()),
+            JobError::IsParent { children } => Self::of_parent_job(&[], children.len()),
             JobError::KeyInUse(open) => {
                 let ends = if open.is_asked_to_end() { ", and is asked to end" } else { "" };
                 let detail = format!(

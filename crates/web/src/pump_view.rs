@@ -7,7 +7,7 @@ use rondel_core::access::Permission;
 use rondel_core::disclosure::params_for_viewer;
 use rondel_core::job::SHARD_COUNT_MAX;
 use rondel_core::pump::{Item, ItemState, Pump, Totals};
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, Timestamp};
 use rondel_store::catalog::JobRecord;
 use serde_json::Value;
@@ -119,7 +119,7 @@ fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
 async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> {
     let mut runs = call.engine().store().runs_below(&[root.id], SHARD_COUNT_MAX).await?;
     // Runs of other jobs, and repeats by hand, are below it too.
-    runs.retain(|run| run.job == root.job && run.shard_index != BROADCAST && run.fire_at == root.fire_at);
+    runs.retain(|run| run.job == root.job && run.shard_index != ROOT_SHARD && run.fire_at == root.fire_at);
     runs.sort_by_key(|run| run.shard_index);
     call.conceal(&mut runs).await?;
     Ok(runs.into_iter().map(Run::for_reader).collect())

@@ -95,7 +95,7 @@ fn whole(left: f64) -> u32 {
 
 /// A request that was counted.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct RateStatus {
     rate: Rate,
     found: BucketState,
 }
@@ -106,10 +106,10 @@ pub(crate) fn count(
     buckets: &Buckets,
     rate: Option<Rate>,
     caller: CallerKey,
-) -> Result<Option<Counted>, (Problem, Counted)> {
+) -> Result<Option<RateStatus>, (Problem, RateStatus)> {
     let Some(rate) = rate else { return Ok(None) };
     let found = buckets.take(caller, rate, Instant::now());
-    let counted = Counted { rate, found };
+    let counted = RateStatus { rate, found };
     let Some(wait) = found.wait else { return Ok(Some(counted)) };
     engine.limit_reached(Limit::ApiRate, &caller);
     let seconds = wait.as_secs() + 1;
@@ -118,7 +118,7 @@ pub(crate) fn count(
     Err((problem.with_header(RETRY_AFTER, HeaderValue::from(seconds)), counted))
 }
 
-impl Counted {
+impl RateStatus {
     /// Writes the state of the bucket into the headers of an answer, as in the IETF draft.
     pub(crate) fn describe(self, headers: &mut HeaderMap) {
         let Self { rate, found } = self;

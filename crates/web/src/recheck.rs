@@ -59,7 +59,7 @@ impl Recheck {
         &self.caller
     }
 
-    /// Why the caller may no longer see this place, if so; checked once in each [`CHECK_PERIOD`].
+    /// Why the caller may no longer see this namespace or app; `None` as long as it may. Checked once in each [`CHECK_PERIOD`].
     pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<AccessLoss> {
         self.lapse_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
     }

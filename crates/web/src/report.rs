@@ -28,7 +28,7 @@ const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
 /// Maximum number of failure messages in a report.
 const FAILURE_ROWS: u32 = 20;
-/// Maximum number of jobs searched for those that the caller sees, or that have a label.
+/// Maximum number of jobs that one report reads to find those that the caller may see or that have the label.
 const LOOKED_AT_MAX: usize = 10_000;
 /// Jobs that are read at a time.
 const READ_COUNT: u32 = 500;
@@ -37,7 +37,7 @@ const ON_TIME_MAX: Duration = DAY;
 
 /// How the runs of a report are grouped into rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum GroupBy {
     /// One row for the whole namespace.
     Namespace,
     /// A row for each app.
@@ -49,7 +49,7 @@ pub(crate) enum By {
     Label,
 }
 
-impl By {
+impl GroupBy {
     pub(crate) const WORDS: [&'static str; 4] = ["namespace", "app", "job", "label"];
 
     pub(crate) fn from_word(word: &str) -> Option<Self> {
@@ -69,7 +69,7 @@ impl By {
 /// The query for a report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportQuery {
-    pub(crate) by: By,
+    pub(crate) by: GroupBy,
     pub(crate) from: Option<Timestamp>,
     pub(crate) to: Option<Timestamp>,
     pub(crate) period: Period,
@@ -85,7 +85,7 @@ pub(crate) struct ReportQuery {
 impl FromQuery for ReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let none_of = |word: &str, words: &[&str]| format!("{word:?} is none of {}", words.join(", "));
-        let by = |word: &str| By::from_word(word).ok_or_else(|| none_of(word, &By::WORDS));
+        let by = |word: &str| GroupBy::from_word(word).ok_or_else(|| none_of(word, &GroupBy::WORDS));
         let period = |word: &str| Period::from_word(word).ok_or_else(|| none_of(word, &Period::WORDS));
         let on_time = |text: &str| match parse_duration(text) {
             Ok(length) if length <= ON_TIME_MAX => Ok(length),
@@ -94,7 +94,7 @@ impl FromQuery for ReportQuery {
         };
         Self {
             by: reader
-                .parsed(Parameter::word("by", &By::WORDS).about("What each row is about; `app` if left out."), by)
+                .parsed(Parameter::word("by", &GroupBy::WORDS).about("What each row is about; `app` if left out."), by)
                 .unwrap_or_default(),
             from: reader.parsed(
                 Parameter::instant("from").about(
@@ -136,7 +136,7 @@ pub(crate) struct Report {
     pub(crate) total: Row,
     pub(crate) rows: Vec<Row>,
     pub(crate) failures: Vec<Failure>,
-    /// Whether not all jobs with the label, or not all apps, could be counted.
+    /// Whether some jobs with the label, or some apps, were left out of the counts.
     pub(crate) is_cut: bool,
     pub(crate) next_cursor: Option<String>,
 }
@@ -145,7 +145,7 @@ pub(crate) struct Report {
 #[derive(Debug, Default)]
 struct ReportGroups {
     groups: Vec<Group>,
-    /// The owners of the points in the total; `None` if the total is that of the groups.
+    /// The owners of the points in the total; `None` if the total is the sum of the groups.
     all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
     /// The jobs whose failures count; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
@@ -157,9 +157,9 @@ struct ReportGroups {
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
     let kind = match (query.by, call.seen_apps()) {
-        (By::Namespace, None) if query.app.is_none() => PointKind::Namespace,
-        (By::Namespace | By::App, _) => PointKind::App,
-        (By::Job | By::Label, _) => PointKind::Job,
+        (GroupBy::Namespace, None) if query.app.is_none() => PointKind::Namespace,
+        (GroupBy::Namespace | GroupBy::App, _) => PointKind::App,
+        (GroupBy::Job | GroupBy::Label, _) => PointKind::Job,
     };
     let step = if kind == PointKind::Job { Step::Day } else { Step::Hour };
     let range = ReportRange { from: step.floor(range.from), ..range };
@@ -176,7 +176,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
         Ok(reports::failures(call.engine().node(), asked).await?)
     };
-    let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == By::Label {
+    let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
         let found = find.await?;
         let (counts, failures) = try_join(counts(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
         (found, counts, failures)
@@ -228,13 +228,13 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
         return Err(wrong("from", format!("from {from} to {to} are more than 400 days: counts are kept no longer")));
     }
     for (parameter, is_given, by) in
-        [("job", query.job.is_some(), By::Job), ("label", query.label.is_some(), By::Label)]
+        [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
         if is_given && query.by != by {
             return Err(wrong(parameter, format!("needs by={}, and by is {}", by.word(), query.by.word())));
         }
     }
-    if query.by == By::Label && query.label.is_none() {
+    if query.by == GroupBy::Label && query.label.is_none() {
         return Err(wrong("label", "is missing: by=label needs the key of a label, such as label=team".to_owned()));
     }
     let on_time = query.on_time.unwrap_or(ON_TIME_DEFAULT);
@@ -254,13 +254,13 @@ async fn find<Q: Sync>(
         Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
     };
     match query.by {
-        By::Namespace => {
+        GroupBy::Namespace => {
             let (_, owners) = whole(&apps);
             let group = Group { name: call.namespace.name.clone(), app: None, owners };
             let is_cut = group.owners.len() > group_max;
             Ok(ReportGroups { groups: vec![group], is_cut, ..ReportGroups::default() })
         }
-        By::App => {
+        GroupBy::App => {
             let mut seen = store.apps(call.namespace.id).await?;
             seen.retain(|one| call.sees(one.id) && app.is_none_or(|app| app == one.id));
             let is_cut = seen.len() > group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
@@ -273,12 +273,12 @@ async fn find<Q: Sync>(
             let groups = seen.into_iter().map(group).collect();
             Ok(ReportGroups { groups, all: Some(whole(&apps)), is_cut, ..ReportGroups::default() })
         }
-        By::Job => jobs(call, query, (app, range, group_max)).await.map(|found| {
+        GroupBy::Job => jobs(call, query, (app, range, group_max)).await.map(|found| {
             let all = if query.job.is_some() { None } else { Some(whole(&apps)) };
             let jobs = query.job.as_ref().map(|_| owners_of(&found.groups));
             ReportGroups { all, jobs, ..found }
         }),
-        By::Label => {
+        GroupBy::Label => {
             debug_assert_eq!(kind, PointKind::Job, "labels belong to jobs");
             let found = labels(call, query, (app, range, group_max)).await?;
             let jobs = Some(owners_of(&found.groups));

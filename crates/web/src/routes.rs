@@ -16,7 +16,7 @@ use rondel_core::access::Permission;
 use crate::access::{Gate, admit, authorization, guard, guard_page};
 use crate::keyed::{keyed, unkeyed};
 use crate::limits::address;
-use crate::load::open;
+use crate::load::limit_open_route;
 use crate::openapi::{self, Doc, Inputs, RouteDoc};
 use crate::pages::own_namespace::redirect_to_own_namespace;
 use crate::problem::{Code, Problem};
@@ -187,7 +187,7 @@ impl Routes {
                 KeyUse::Ignored => handler,
             };
             let handler = match info.access {
-                Access::Open => handler.layer(from_fn_with_state(web.clone(), open)),
+                Access::Open => handler.layer(from_fn_with_state(web.clone(), limit_open_route)),
                 Access::Needs(permission) => {
                     handler.layer(from_fn_with_state(Gate { web: web.clone(), permission, path: info.path }, guard))
                 }

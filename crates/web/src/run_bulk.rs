@@ -6,7 +6,7 @@ use rondel_store::ledger::{CancelAsked, RunSearch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::api::runs::repetition;
+use crate::api::runs::retry_request;
 use crate::call::Call;
 use crate::problem::{Code, Problem};
 
@@ -27,14 +27,14 @@ pub(crate) enum RunAction {
 
 /// How the runs of an action are chosen.
 #[derive(Debug)]
-pub(crate) enum Chosen {
-    These(Vec<RunId>),
+pub(crate) enum RunSelection {
+    Ids(Vec<RunId>),
     Matching(Box<RunSearch>),
 }
 
 /// The runs that an action applies to.
 #[derive(Debug)]
-pub(crate) struct Selected {
+pub(crate) struct SelectedRuns {
     pub(crate) runs: Vec<Run>,
     /// How many chosen runs have a status to which the action does not apply, such as an ended run for a cancel.
     pub(crate) left_out: usize,
@@ -54,7 +54,7 @@ pub(crate) struct RunProblem {
 
 /// The outcome for all runs.
 #[derive(Debug, Default)]
-pub(crate) struct Done {
+pub(crate) struct RunsDone {
     pub(crate) done: usize,
     pub(crate) made: Vec<RunId>,
     pub(crate) problems: Vec<RunProblem>,
@@ -71,10 +71,14 @@ impl RunAction {
 }
 
 /// Finds the runs that an action applies to.
-pub(crate) async fn select<Q>(call: &Call<Q>, action: RunAction, chosen: Chosen) -> Result<Selected, Problem> {
+pub(crate) async fn select<Q>(
+    call: &Call<Q>,
+    action: RunAction,
+    chosen: RunSelection,
+) -> Result<SelectedRuns, Problem> {
     let store = call.engine().store();
     let (mut runs, has_more) = match chosen {
-        Chosen::These(mut ids) => {
+        RunSelection::Ids(mut ids) => {
             ids.sort_unstable();
             ids.dedup();
             let has_more = ids.len() > BULK_RUN_COUNT_MAX;
@@ -83,13 +87,13 @@ pub(crate) async fn select<Q>(call: &Call<Q>, action: RunAction, chosen: Chosen)
             runs.retain(|run| run.namespace == call.namespace.id && call.sees(run.app));
             (runs, has_more)
         }
-        Chosen::Matching(mut search) => {
+        RunSelection::Matching(mut search) => {
             search.is_dead |= action == RunAction::Acknowledge;
             let applies = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
             let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies).collect();
             if statuses.is_empty() {
-                return Ok(Selected { runs: Vec::new(), left_out: 0, has_more: false });
+                return Ok(SelectedRuns { runs: Vec::new(), left_out: 0, has_more: false });
             }
             search.statuses = statuses;
             search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
@@ -102,7 +106,7 @@ pub(crate) async fn select<Q>(call: &Call<Q>, action: RunAction, chosen: Chosen)
     let count = runs.len();
     runs.retain(|run| action.applies_to(run));
     runs.sort_by_key(|run| run.id);
-    Ok(Selected { left_out: count - runs.len(), runs, has_more })
+    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more })
 }
 
 /// Applies the action to one run after the other, the oldest first; one that fails does not stop the others.
@@ -111,8 +115,8 @@ pub(crate) async fn perform<Q>(
     action: RunAction,
     runs: &[Run],
     (by, trigger): (&str, Trigger),
-) -> Done {
-    let mut done = Done::default();
+) -> RunsDone {
+    let mut done = RunsDone::default();
     for run in runs {
         match one(call, action, run, (by, trigger)).await {
             Ok(made) => {
@@ -151,7 +155,7 @@ async fn one<Q>(
             CancelAsked::NotFound => Err(gone()),
         },
         RunAction::Retry => {
-            let (record, again) = repetition(call, run, trigger).await?;
+            let (record, again) = retry_request(call, run, trigger).await?;
             Ok(Some(jobs::request_run(call.engine(), &record, again).await?.id))
         }
         RunAction::Acknowledge => {

@@ -9,7 +9,7 @@ use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText};
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
-use crate::job_board::Entry;
+use crate::job_board::BoardEntry;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
@@ -48,7 +48,7 @@ pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
 
 /// A place in a list of runs, as a cursor holds it.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Place {
+pub(crate) struct RunPosition {
     /// The value by which the list is ordered.
     v: i64,
     /// The id of the run.
@@ -60,7 +60,7 @@ pub(crate) struct Place {
     b: bool,
 }
 
-impl Place {
+impl RunPosition {
     pub(crate) fn of_run(search: &RunSearch, run: &Run) -> Self {
         let place = search.place(run);
         Self { v: place.value, r: place.id.get(), n: search.now.as_millis(), b: false }
@@ -90,8 +90,8 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,
-    pub(crate) before: Option<Place>,
-    pub(crate) after: Option<Place>,
+    pub(crate) before: Option<RunPosition>,
+    pub(crate) after: Option<RunPosition>,
     /// When the oldest row that was searched was made, if there are older ones.
     pub(crate) searched_to: Option<Timestamp>,
 }
@@ -108,12 +108,12 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
         runs.pop();
     }
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (search.from.is_some(), has_more) };
-    let before = runs.first().filter(|_| is_behind).map(|run| Place::before(&search, run));
-    let mut after = runs.last().filter(|_| is_ahead).map(|run| Place::of_run(&search, run));
+    let before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
+    let mut after = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
     // The index of a single job has another order, in which a search cannot continue where it stopped.
     let can_go_on = search.order == RunOrder::Newest && search.jobs.as_ref().is_none_or(|jobs| jobs.len() != 1);
     if let (None, Some(id), true) = (after, stopped_at, can_go_on && !search.is_backward) {
-        after = Some(Place::at(&search, id));
+        after = Some(RunPosition::at(&search, id));
     }
     Ok(SearchedPage { runs, before, after, searched_to: stopped_at.map(RunId::made_at) })
 }
@@ -206,7 +206,7 @@ fn is_part(text: &str) -> bool {
     text.len() <= name::NAME_LEN_MAX && text.chars().all(plain)
 }
 
-async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<Entry>>, Problem> {
+async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
     Ok(board.named(|name| name.contains(part), call.seen_apps().as_deref(), JOB_COUNT_MAX))
 }

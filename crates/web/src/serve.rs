@@ -143,7 +143,7 @@ async fn connection(
     shutdown: CancellationToken,
 ) -> Result<(), String> {
     stream.set_nodelay(true).map_err(|error| error.to_string())?;
-    let Some(acceptor) = acceptor else { return spoken(stream, client, app, shutdown).await };
+    let Some(acceptor) = acceptor else { return serve_stream(stream, client, app, shutdown).await };
     let shaken = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
         shaken = tokio::time::timeout(client.peers.limits.header_timeout, acceptor.accept(stream)) => shaken,
@@ -151,7 +151,7 @@ async fn connection(
     let late = |_| client.late("TLS did not begin in time");
     let stream = shaken.map_err(late)?.map_err(|error| error.to_string())?;
     client.names = stream.get_ref().1.peer_certificates().and_then(|certificates| certificates.first()).map(names);
-    spoken(stream, client, app, shutdown).await
+    serve_stream(stream, client, app, shutdown).await
 }
 
 impl Client {
@@ -209,7 +209,7 @@ fn names(certificate: &CertificateDer<'_>) -> PeerNames {
     PeerNames(read.map(|one| one.valid_dns_names().map(str::to_owned).collect()).unwrap_or_default())
 }
 
-async fn spoken<S>(stream: S, client: Client, app: Router, shutdown: CancellationToken) -> Result<(), String>
+async fn serve_stream<S>(stream: S, client: Client, app: Router, shutdown: CancellationToken) -> Result<(), String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

@@ -30,14 +30,14 @@ const QUEUE_COUNT_MAX: usize = 1_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DryRunAnswer;
 
-/// A place for heavy work, and one in its caller's part.
+/// A place among all heavy work of a kind, and one among that of its caller.
 #[derive(Debug)]
-pub(crate) struct HeldPlace {
+pub(crate) struct HeavyWorkShare {
     _own: Share<(HeavyWork, Option<CallerKey>)>,
     _all: Share<(HeavyWork, Option<CallerKey>)>,
 }
 
-/// Room for a list of jobs, and room in its caller's part.
+/// The memory that a list of jobs takes, counted for all callers together and for its own caller.
 #[derive(Debug)]
 pub(crate) struct ApplyRoom {
     _own: OwnedSemaphorePermit,
@@ -102,8 +102,8 @@ pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphoreP
     }
 }
 
-/// Takes a place for heavy work of a caller, to be held until the work has ended.
-pub(crate) fn place(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeldPlace, Problem> {
+/// Takes a share for heavy work of a caller, which must be held until the work has ended.
+pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
     let limits = &web.config.limits;
     let (words, own_max, all_max, own_limit, all_limit) = match what {
         HeavyWork::Export => {
@@ -124,7 +124,7 @@ pub(crate) fn place(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<Hel
         web.engine.limit_reached(all_limit, &caller);
         Problem::overloaded(&format!("this server has {all_max} {words} under way, and no more; try again"), 5)
     })?;
-    Ok(HeldPlace { _own: own, _all: all })
+    Ok(HeavyWorkShare { _own: own, _all: all })
 }
 
 /// Counts the bytes of an answer until its client has read it. If too many bytes are in flight, the answer to a read or to a dry run is

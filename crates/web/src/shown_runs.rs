@@ -6,7 +6,7 @@ use rondel_core::access::Permission;
 use rondel_core::disclosure::params_for_viewer;
 use rondel_core::part::Part;
 use rondel_core::pump::Counts;
-use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::spec::with_params_of_shard;
 use rondel_core::{JobId, Run};
 use rondel_store::catalog::Definition;
@@ -148,7 +148,7 @@ pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run
         query.after = page.last().map(|run| run.id);
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         // A run that repeats the broadcast names it as its parent too.
-        shards.extend(page.into_iter().filter(|run| run.shard_index != BROADCAST && run.fire_at == whole.fire_at));
+        shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == whole.fire_at));
         if is_last {
             break;
         }

@@ -70,7 +70,7 @@ pub(crate) fn answered(span: &Span, status: u16) {
     }
 }
 
-/// The answer; if its body is made while it is sent, that happens in the span too.
+/// The answer. If its body is produced while it is sent, the body is produced within the span too.
 pub(crate) fn inside(span: &Span, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;

@@ -25,7 +25,7 @@ use crate::{moved, wire};
 /// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
 /// How long a callback waits for the store, or a call for room in memory, before it is refused.
-const STORE_PATIENCE: Duration = Duration::from_secs(20);
+const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 const STORE_PERIOD: Duration = Duration::from_millis(500);
 
 /// Reads a body of at most the given number of bytes; `None` if the body is longer or does not arrive.
@@ -126,7 +126,7 @@ impl Bridge {
         if kib > BODY_KIB_MAX {
             return Err(too_long());
         }
-        let room = tokio::time::timeout(STORE_PATIENCE, Arc::clone(&self.0.body_room).acquire_many_owned(kib)).await;
+        let room = tokio::time::timeout(STORE_TIMEOUT, Arc::clone(&self.0.body_room).acquire_many_owned(kib)).await;
         let Ok(Ok(_room)) = room else { return Err(Refusal::Busy(None)) };
         let len_max = usize::try_from(kib).unwrap_or(usize::MAX).saturating_mul(1024);
         let body = (call.body)(len_max).await.ok_or_else(too_long)?;
@@ -170,8 +170,8 @@ impl Bridge {
         self.0.tokens.app(hash, look_up).await
     }
 
-    /// Looks the app up in the store; the inner error is empty, or a sentence if the token is valid for other uses
-    /// only.
+    /// Looks the app up in the store. The inner error is a sentence for the refusal if the token is one for other uses, else
+    /// it is empty.
     async fn app_of_token(&self, text: &str, client: Option<IpAddr>) -> Result<Result<App, String>, Refusal> {
         let engine = &self.0.shared.engine;
         let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
@@ -225,7 +225,7 @@ fn kind_of(method: &str) -> XxlCall {
 
 impl Bridge {
     async fn register(&self, (app, token): (&App, &str), body: &[u8]) -> Result<(), Refusal> {
-        let address = self.checked(app, body)?;
+        let address = self.checked_address(app, body)?;
         let engine = &self.0.shared.engine;
         let now = engine.now();
         let executor = XxlExecutor {
@@ -247,7 +247,7 @@ impl Bridge {
     }
 
     async fn unregister(&self, app: &App, body: &[u8]) -> Result<(), Refusal> {
-        let address = self.checked(app, body)?;
+        let address = self.checked_address(app, body)?;
         let engine = &self.0.shared.engine;
         if engine.store().unregister_xxl(app.id, address.as_str(), engine.now()).await? {
             self.0.poke.notify_one();
@@ -255,9 +255,9 @@ impl Bridge {
         Ok(())
     }
 
-    /// The address of a registration, if its app is the token's and the address is in an allowed network. The addresses of a host name are
-    /// checked when it is called.
-    fn checked(&self, app: &App, body: &[u8]) -> Result<Address, Refusal> {
+    /// The address of a registration, if its app is the token's and the address is in an allowed network. A host name is
+    /// resolved and checked only when the executor is called.
+    fn checked_address(&self, app: &App, body: &[u8]) -> Result<Address, Refusal> {
         let registration = wire::registration(body)?;
         if registration.app.to_lowercase() != app.name {
             let shown: String = registration.app.chars().take(100).collect();
@@ -269,8 +269,8 @@ impl Bridge {
         allowed_address(&registration.address, &self.0.shared.config.networks).map_err(forbidden)
     }
 
-    /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated ones get the same answer as new ones: executors
-    /// treat any other answer as a failure of the run, or exit.
+    /// Stores the ends of attempts, and returns once they are durable. Unknown and repeated callbacks get the same answer as new
+    /// ones, because executors treat any other answer as a failure of the run, or exit.
     async fn callback(&self, app: &App, body: &[u8], client: Option<IpAddr>) -> Result<(), Refusal> {
         let callbacks = wire::callbacks(body)?;
         let report = |one: wire::Callback| XxlReport { log_id: one.log_id, code: one.code, message: one.message };
@@ -280,7 +280,7 @@ impl Bridge {
             return Ok(());
         }
         let found = self.store_reports(app, reports).await?;
-        self.count_news(app, &found.outcomes, client);
+        self.count_outcomes(app, &found.outcomes, client);
         let mut by_executor: BTreeMap<ExecutorId, Vec<XxlRun>> = BTreeMap::new();
         for row in found.runs {
             by_executor.entry(row.executor).or_default().push(row);
@@ -295,9 +295,9 @@ impl Bridge {
         Ok(())
     }
 
-    fn count_news(&self, app: &App, news: &[XxlReportOutcome], client: Option<IpAddr>) {
+    fn count_outcomes(&self, app: &App, outcomes: &[XxlReportOutcome], client: Option<IpAddr>) {
         let count = |one: XxlReportOutcome| {
-            u64::try_from(news.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX)
+            u64::try_from(outcomes.iter().filter(|other| **other == one).count()).unwrap_or(u64::MAX)
         };
         let call = XxlCall::Callback;
         self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlReportOutcome::Taken));
@@ -313,7 +313,7 @@ impl Bridge {
     }
 
     async fn store_reports(&self, app: &App, reports: Vec<XxlReport>) -> Result<XxlReported, Refusal> {
-        let until = Instant::now() + STORE_PATIENCE;
+        let until = Instant::now() + STORE_TIMEOUT;
         loop {
             match self.0.shared.writes.report(app.id, reports.clone()).await {
                 Some(found) => return Ok(found),

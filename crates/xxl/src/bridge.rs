@@ -68,7 +68,7 @@ impl Shared {
         run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)
     }
 
-    async fn look_for_nodes(&self) -> Result<(), StoreError> {
+    async fn refresh_living_nodes(&self) -> Result<(), StoreError> {
         let now = self.engine.now();
         let nodes = self.engine.store().nodes().await?;
         let living = nodes.into_iter().filter(|node| node.lease_until > now).map(|node| node.id).collect();
@@ -114,8 +114,8 @@ impl Bridge {
     pub fn start(engine: Engine, config: XxlConfig, lifecycle: &Lifecycle) -> Result<Self, BuildError> {
         let client = Client::new(&config)?;
         let log_limit = Arc::new(LineLimit::default());
-        let (writes, waiting) = Writes::new();
-        waiting.start(&engine, &log_limit, lifecycle);
+        let (writes, receivers) = Writes::new();
+        receivers.start(&engine, &log_limit, lifecycle);
         let shared = Arc::new(Shared {
             engine,
             config,
@@ -165,7 +165,7 @@ impl Bridge {
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
     async fn look(&self) -> Result<(), StoreError> {
-        self.0.shared.look_for_nodes().await?;
+        self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
         let since = engine.now() - REGISTERED_FOR;
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
@@ -247,8 +247,8 @@ impl Bridge {
         let bridge = self.clone();
         let id = executor.id;
         self.0.shared.spawn(async move {
-            let answered = bridge.is_there(executor).await;
-            if bridge.beats().answered(id, answered.is_ok(), Instant::now()) {
+            let answered = bridge.call_beat(executor).await;
+            if bridge.beats().note_answer(id, answered.is_ok(), Instant::now()) {
                 bridge.0.poke.notify_one();
             }
             if let Err(reason) = answered
@@ -260,7 +260,7 @@ impl Bridge {
     }
 
     /// Whether the executor accepts calls with its token; otherwise the reason.
-    async fn is_there(&self, executor: XxlExecutor) -> Result<(), String> {
+    async fn call_beat(&self, executor: XxlExecutor) -> Result<(), String> {
         let shared = &self.0.shared;
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;

@@ -25,7 +25,7 @@ impl Beat {
         !self.is_asking && self.asked_at.is_none_or(|at| now.duration_since(at) >= BEAT_PERIOD)
     }
 
-    fn is_there(&self, now: Instant) -> bool {
+    fn is_available(&self, now: Instant) -> bool {
         self.good_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR)
     }
 }
@@ -35,7 +35,7 @@ impl Beat {
 pub(crate) struct Beats(BTreeMap<ExecutorId, Beat>);
 
 impl Beats {
-    /// The executors that are due for a call; `all` are the registered ones. The caller must record each answer with [`Self::answered`].
+    /// The executors that are due for a call; `all` are the registered ones. The caller must record each answer with [`Self::note_answer`].
     pub(crate) fn take_due(&mut self, all: &[XxlExecutor], now: Instant) -> Vec<XxlExecutor> {
         self.0.retain(|id, _| all.iter().any(|one| one.id == *id));
         let mut due = Vec::new();
@@ -51,18 +51,18 @@ impl Beats {
 
     /// Whether its last answer is still valid.
     pub(crate) fn has(&self, id: ExecutorId, now: Instant) -> bool {
-        self.0.get(&id).is_some_and(|beat| beat.is_there(now))
+        self.0.get(&id).is_some_and(|beat| beat.is_available(now))
     }
 
     /// Records an answer; true if the executor was not available before and is now.
-    pub(crate) fn answered(&mut self, id: ExecutorId, is_good: bool, now: Instant) -> bool {
+    pub(crate) fn note_answer(&mut self, id: ExecutorId, is_good: bool, now: Instant) -> bool {
         let Some(beat) = self.0.get_mut(&id) else { return false };
         beat.is_asking = false;
-        let was_there = beat.is_there(now);
+        let was_available = beat.is_available(now);
         if is_good {
             beat.good_at = Some(now);
         }
-        is_good && !was_there
+        is_good && !was_available
     }
 }
 
@@ -90,12 +90,12 @@ mod tests {
         assert_eq!(beats.take_due(&all, now).len(), 1);
         assert!(beats.take_due(&all, now + BEAT_PERIOD).is_empty(), "one question at a time");
         assert!(!beats.has(id, now));
-        assert!(beats.answered(id, true, now) && !beats.answered(id, true, now), "it is news once");
+        assert!(beats.note_answer(id, true, now) && !beats.note_answer(id, true, now), "it is news once");
         assert!(beats.take_due(&all, now + BEAT_PERIOD / 2).is_empty());
         assert_eq!(beats.take_due(&all, now + BEAT_PERIOD).len(), 1);
-        assert!(!beats.answered(id, false, now + BEAT_PERIOD));
+        assert!(!beats.note_answer(id, false, now + BEAT_PERIOD));
         assert!(beats.has(id, now + BEAT_COUNTS_FOR / 2) && !beats.has(id, now + BEAT_COUNTS_FOR));
         assert!(beats.take_due(&[], now).is_empty());
-        assert!(!beats.answered(id, true, now), "it was removed meanwhile");
+        assert!(!beats.note_answer(id, true, now), "it was removed meanwhile");
     }
 }

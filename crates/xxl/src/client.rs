@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_admin::xxl::Address;
 use rondel_outgoing::header::{HeaderName, HeaderValue};
-use rondel_outgoing::posts::{Limits, PostError, Posts, Target};
+use rondel_outgoing::posts::{Limits, PostClient, PostError, Target};
 use rondel_outgoing::{BuildError, StatusCode};
 use tokio::sync::Semaphore;
 
@@ -48,13 +48,13 @@ impl CallError {
 /// Calls executors.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
-    posts: Posts,
+    posts: PostClient,
     permits: Arc<Semaphore>,
 }
 
 impl Client {
     pub(crate) fn new(config: &XxlConfig) -> Result<Self, BuildError> {
-        let posts = Posts::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
+        let posts = PostClient::new(config.networks.clone().without_public(), "rondel", IDLE_TIMEOUT)?;
         Ok(Self { posts, permits: Arc::new(Semaphore::new(CALL_COUNT_MAX)) })
     }
 

@@ -76,7 +76,7 @@ pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
-    use rondel_store::xxl::XxlState;
+    use rondel_store::xxl::XxlRunState;
 
     use super::*;
 
@@ -91,7 +91,7 @@ mod tests {
             app: AppId::new(4),
             node: NodeId::new(5),
             sent_at: Timestamp::from_secs(10),
-            state: XxlState::Reported,
+            state: XxlRunState::Reported,
             code: Some(code),
             message: message.map(str::to_owned),
             reported_at: Some(Timestamp::from_secs(70)),

@@ -130,7 +130,7 @@ pub(crate) struct Link {
     started: Vec<v1::Reply>,
     /// The last call could not be sent to the executor.
     is_unreachable: bool,
-    is_beating: bool,
+    is_beat_pending: bool,
     reconciled_at: Instant,
     was_refused: bool,
 }
@@ -143,7 +143,7 @@ enum End {
     /// The executor has signed off and has no run.
     Left,
     /// The executor is gone.
-    Over,
+    Gone,
 }
 
 /// A session in progress.
@@ -178,7 +178,7 @@ impl Link {
             table: Table::default(),
             started: Vec::new(),
             is_unreachable: false,
-            is_beating: false,
+            is_beat_pending: false,
             reconciled_at: Instant::now(),
             was_refused: false,
         };
@@ -191,8 +191,8 @@ impl Link {
             loop {
                 match self.session().await {
                     End::Reopen => tokio::time::sleep(RETRY_AFTER).await,
-                    End::Left => self.until_it_is_back().await,
-                    End::Over => break,
+                    End::Left => self.wait_until_back().await,
+                    End::Gone => break,
                 }
                 if *self.presence.borrow() == Presence::Gone {
                     break;
@@ -203,7 +203,7 @@ impl Link {
     }
 
     /// Waits until an executor that signed off registers again, reports a late end, or is gone.
-    async fn until_it_is_back(&mut self) {
+    async fn wait_until_back(&mut self) {
         while *self.presence.borrow() == Presence::Leaving {
             tokio::select! {
                 changed = self.presence.changed() => if changed.is_err() { return },
@@ -251,7 +251,7 @@ impl Link {
         let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else { return End::Reopen };
         welcome.fences.iter().for_each(|fence| self.table.fence(fence));
         let load = Arc::new(AtomicU32::new(0));
-        let beats = self.beats(&up, &load, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
+        let beats = self.spawn_heartbeats(&up, &load, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
         let mut session = Session { up, _beats: beats, load, is_draining: false };
         let reported: Vec<i64> = self.table.entries().filter(|one| !one.is_open()).map(|one| one.row.log_id).collect();
         if !self.deliver(&session, &reported).await {
@@ -267,15 +267,15 @@ impl Link {
             let is_up = tokio::select! {
                 message = down.recv() => match message.and_then(|message| message.body) {
                     Some(body) => {
-                        let is_up = self.take(session, body).await;
+                        let is_up = self.handle_message(session, body).await;
                         self.note_load(session);
                         is_up
                     }
                     None => false,
                 },
                 event = self.events.recv() => match event {
-                    Some(event) => self.heed_all(session, event).await,
-                    None => return End::Over,
+                    Some(event) => self.handle_events(session, event).await,
+                    None => return End::Gone,
                 },
                 _ = tick.tick() => {
                     self.note_load(session);
@@ -307,7 +307,7 @@ impl Link {
                         app = self.identity.app_name,
                         "an executor of XXL-JOB is gone"
                     );
-                    return End::Over;
+                    return End::Gone;
                 }
             }
         }
@@ -337,7 +337,7 @@ impl Link {
     }
 
     /// Sends heartbeats from a separate task, so that a slow database does not end the stream.
-    fn beats(
+    fn spawn_heartbeats(
         &self,
         up: &mpsc::Sender<Result<v1::ExecutorMessage, Status>>,
         load: &Arc<AtomicU32>,
@@ -362,7 +362,7 @@ impl Link {
         stop.drop_guard()
     }
 
-    async fn take(&mut self, session: &Session, body: Down) -> bool {
+    async fn handle_message(&mut self, session: &Session, body: Down) -> bool {
         match body {
             Down::Triggers(triggers) => self.offer(session, triggers).await,
             Down::Cancels(cancels) => {
@@ -371,7 +371,7 @@ impl Link {
                 }
                 true
             }
-            Down::ResultAcks(acks) => self.acked(&acks.acks).await,
+            Down::ResultAcks(acks) => self.on_acked(&acks.acks).await,
             Down::Fence(fence) => self.answer_fence(session, &fence).await,
             Down::Probes(probes) => {
                 let numbers = probes.job_ids.iter().map(|job| (*job, self.table.number_of(JobId::new(*job)))).collect();
@@ -381,18 +381,18 @@ impl Link {
                 true
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
-            // A server that stops only sends no more triggers. The others are for executors that declare jobs, run pumps or request
-            // scripts.
+            // A server that drains merely sends no more triggers. The other messages are for executors that declare jobs, run pumps or
+            // request scripts.
             Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) | Down::ScriptReply(_) => true,
         }
     }
 
     /// Handles an event and those that are already waiting, so that attempts that began at the same time are reported in one message.
-    async fn heed_all(&mut self, session: &Session, first: Event) -> bool {
+    async fn handle_events(&mut self, session: &Session, first: Event) -> bool {
         let mut next = Some(first);
         for _ in 0..EVENT_CAPACITY {
             let Some(event) = next else { break };
-            if !self.heed(session, event).await {
+            if !self.handle_event(session, event).await {
                 return false;
             }
             next = self.events.try_recv().ok();
@@ -411,18 +411,18 @@ impl Link {
         true
     }
 
-    async fn heed(&mut self, session: &Session, event: Event) -> bool {
+    async fn handle_event(&mut self, session: &Session, event: Event) -> bool {
         match event {
-            Event::Reported(rows) => self.reported(session, rows).await,
-            Event::Sent(log_id, answer) => self.sent(session, log_id, answer).await,
-            Event::Killed(log_id, answer) => self.killed(session, log_id, answer).await,
-            Event::Idle(number, asked_at, answer) => self.idle(number, asked_at, answer),
-            Event::Pulled(pulled) => self.pulled(session, pulled).await,
+            Event::Reported(rows) => self.on_reported(session, rows).await,
+            Event::Sent(log_id, answer) => self.on_sent(session, log_id, answer).await,
+            Event::Killed(log_id, answer) => self.on_killed(session, log_id, answer).await,
+            Event::Idle(number, asked_at, answer) => self.on_idle(number, asked_at, answer),
+            Event::Pulled(pulled) => self.on_pulled(session, pulled).await,
             Event::Probed(probe_id, free_job_ids) => {
                 session.send(Body::ProbeReplies(v1::ProbeReplies { probe_id, free_job_ids })).await
             }
             Event::Beat(is_there) => {
-                (self.is_unreachable, self.is_beating) = (!is_there, false);
+                (self.is_unreachable, self.is_beat_pending) = (!is_there, false);
                 true
             }
         }

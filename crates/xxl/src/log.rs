@@ -24,7 +24,7 @@ pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -
     pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines.collect(), at_ms)
 }
 
-/// The number of the line after the last one in chunks of these sizes.
+/// The number of the line that follows the stored ones; `sizes` are those of the stored chunks.
 pub(crate) fn next_line(sizes: &[ChunkSize]) -> i64 {
     let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..MESSAGE_SEQUENCE).contains(&size.sequence));
     last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
@@ -60,7 +60,7 @@ fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i6
 #[cfg(test)]
 mod tests {
     use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
-    use rondel_store::xxl::XxlState;
+    use rondel_store::xxl::XxlRunState;
 
     use super::*;
 
@@ -76,7 +76,7 @@ mod tests {
             app: AppId::new(4),
             node: NodeId::new(5),
             sent_at: Timestamp::EPOCH,
-            state: XxlState::Open,
+            state: XxlRunState::Open,
             code: None,
             message: None,
             reported_at: None,

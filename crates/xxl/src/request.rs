@@ -50,7 +50,7 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
     })
 }
 
-/// The job's own parameters: handlers written for XXL-JOB do not know the field with the runs that this one follows.
+/// The job's own parameters, without the field `parents` (the runs that this one follows): handlers written for XXL-JOB do not know it.
 fn own_params(params: Value) -> Value {
     let Value::Object(mut fields) = params else { return params };
     fields.remove("parents");
@@ -96,7 +96,7 @@ fn version(source: &str) -> i64 {
 #[cfg(test)]
 mod tests {
     use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
-    use rondel_store::xxl::XxlState;
+    use rondel_store::xxl::XxlRunState;
 
     use super::*;
 
@@ -111,7 +111,7 @@ mod tests {
             app: AppId::new(4),
             node: NodeId::new(5),
             sent_at: Timestamp::from_millis(1_795_277_978_308),
-            state: XxlState::Open,
+            state: XxlRunState::Open,
             code: None,
             message: None,
             reported_at: None,

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use rondel_core::{JobId, RunId};
 use rondel_proto::v1::{Fence, RunRef};
-use rondel_store::xxl::{XxlRun, XxlState};
+use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
-/// Maximum number of remembered ended attempts whose logs other nodes read: for a busy executor, those of the last seconds.
+/// Maximum number of ended attempts that are remembered because another node reads their logs. For a busy executor, these are the attempts
+/// of the last seconds.
 const UNREAD_MAX: usize = 5_000;
 /// Maximum number of these logs that this node starts to read at once.
 const READ_AT_ONCE_MAX: usize = 200;
@@ -21,7 +22,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(2);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kill {
     /// The executor was asked to stop it by this caller, and has not answered.
-    Asked(String),
+    Requested(String),
     /// The executor has not stopped the attempt.
     Failed,
 }
@@ -33,7 +34,7 @@ pub(crate) struct Entry {
     /// The `fence_n` of its trigger; 0 if another server sent it, or this one before a restart.
     pub(crate) fence_n: i64,
     /// The executor has confirmed that it has or had the attempt.
-    pub(crate) is_proven: bool,
+    pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
     pub(crate) known_since: Instant,
     pub(crate) kill: Option<Kill>,
@@ -50,10 +51,10 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn is_open(&self) -> bool {
-        self.row.state == XxlState::Open
+        self.row.state == XxlRunState::Open
     }
 
-    /// Whether the server assumed its end: the executor's own report replaces it.
+    /// Whether a server only assumed the end of the attempt. The executor's own report replaces such an end.
     pub(crate) fn has_assumed_end(&self) -> bool {
         self.row.code.is_some_and(|code| code < -1)
     }
@@ -96,7 +97,7 @@ impl Table {
                     // Another server may have read its log meanwhile.
                     let log_line = entry.row.log_line.max(row.log_line);
                     entry.row.log_line = log_line;
-                    if entry.is_open() && row.state != XxlState::Open {
+                    if entry.is_open() && row.state != XxlRunState::Open {
                         entry.row = XxlRun { log_line, ..row };
                     }
                 }
@@ -113,7 +114,7 @@ impl Table {
         let entry = Entry {
             row,
             fence_n,
-            is_proven: false,
+            is_confirmed: false,
             started_at_ms,
             known_since: now,
             kill: None,
@@ -199,13 +200,13 @@ impl Table {
         self.entries.values().filter(is_late).map(|entry| entry.row.log_id).collect()
     }
 
-    /// Remembers an ended attempt whose log another node is to read. If that node is gone, which shows only when its lease ends, this
-    /// node may have to read the log.
+    /// Remembers an ended attempt whose log another node is to read. If that node is gone, this node may have to read the
+    /// log; it can only find that out once the lease of the other node has ended.
     pub(crate) fn leave_unread(&mut self, row: &XxlRun, now: Instant) {
         if self.unread.len() >= UNREAD_MAX {
             self.unread.pop_front();
         }
-        self.unread.push_back((now, XxlRun { state: XxlState::Settled, message: None, ..*row }));
+        self.unread.push_back((now, XxlRun { state: XxlRunState::Settled, message: None, ..*row }));
     }
 
     /// Takes some of the remembered attempts whose logs this node must read now.
@@ -248,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    fn row(log_id: i64, state: XxlState) -> XxlRun {
+    fn row(log_id: i64, state: XxlRunState) -> XxlRun {
         XxlRun {
             log_id,
             run: RunId::new(log_id * 10),
@@ -276,12 +277,12 @@ mod tests {
         let now = Instant::now();
         let mut table = Table::default();
         let over = |entries: Vec<Entry>| entries.iter().map(|entry| entry.row.log_id).collect::<Vec<_>>();
-        assert_eq!(over(table.reconcile(vec![row(1, XxlState::Open), row(2, XxlState::Reported)], now)), [0; 0]);
+        assert_eq!(over(table.reconcile(vec![row(1, XxlRunState::Open), row(2, XxlRunState::Reported)], now)), [0; 0]);
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![10], vec![20]));
         // Another server heard of the end of 1, and sent 3; 2 has its verdict.
-        let read_there = XxlRun { log_line: 27, ..row(1, XxlState::Reported) };
-        assert_eq!(over(table.reconcile(vec![read_there, row(3, XxlState::Open)], now)), [2]);
+        let read_there = XxlRun { log_line: 27, ..row(1, XxlRunState::Reported) };
+        assert_eq!(over(table.reconcile(vec![read_there, row(3, XxlRunState::Open)], now)), [2]);
         assert_eq!(table.get_mut(1).map(|entry| entry.row.log_line), Some(27), "another server has read so far");
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![30], vec![10]));
@@ -299,7 +300,7 @@ mod tests {
     async fn logs_of_nodes_that_turn_out_to_be_gone_are_found() {
         let (now, mut table) = (Instant::now(), Table::default());
         let ids = |rows: Vec<XxlRun>| rows.iter().map(|row| row.log_id).collect::<Vec<_>>();
-        let of_node = |log_id, node| XxlRun { node: NodeId::new(node), ..row(log_id, XxlState::Reported) };
+        let of_node = |log_id, node| XxlRun { node: NodeId::new(node), ..row(log_id, XxlRunState::Reported) };
         (1..=4).for_each(|number| table.leave_unread(&of_node(number, number % 2), now));
         assert_eq!(ids(table.take_unread(now, |_| false)), [0; 0]);
         assert_eq!(ids(table.take_unread(now, |row| row.node == NodeId::new(1))), [1, 3]);

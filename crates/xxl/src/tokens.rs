@@ -7,18 +7,18 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-/// How long a valid token is not looked up again.
+/// How long a valid token stays cached.
 const PERIOD: Duration = Duration::from_secs(5);
 /// Maximum number of tokens that are cached or being looked up. Beyond that, each call looks up its own.
 const COUNT_MAX: usize = 1_000;
 
 /// Tokens by their hashes.
 #[derive(Debug)]
-pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<Place<A>>>>);
+pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<CacheEntry<A>>>>);
 
 /// A token that is cached or being looked up: the first caller looks it up, and the others wait for the result.
 #[derive(Debug)]
-struct Place<A> {
+struct CacheEntry<A> {
     since: Instant,
     app: OnceCell<A>,
 }
@@ -33,36 +33,36 @@ impl<A: Clone> Tokens<A> {
     /// The app of a token, from `look_up` if it is not cached. An error of `look_up` is not cached: the next caller looks the token up
     /// again.
     pub(crate) async fn app<E>(&self, hash: String, look_up: impl Future<Output = Result<A, E>>) -> Result<A, E> {
-        let place = self.place(&hash);
-        let found = place.app.get_or_try_init(|| look_up).await.cloned();
+        let entry = self.entry(&hash);
+        let found = entry.app.get_or_try_init(|| look_up).await.cloned();
         if found.is_err() {
-            self.give_up(&hash, &place);
+            self.remove_unfilled(&hash, &entry);
         }
         found
     }
 
-    fn place(&self, hash: &str) -> Arc<Place<A>> {
+    fn entry(&self, hash: &str) -> Arc<CacheEntry<A>> {
         let now = Instant::now();
-        let is_new = |place: &Place<A>| now.duration_since(place.since) < PERIOD;
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = places.get(hash).filter(|place| is_new(place)) {
-            return Arc::clone(place);
+        let is_new = |entry: &CacheEntry<A>| now.duration_since(entry.since) < PERIOD;
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(entry) = entries.get(hash).filter(|entry| is_new(entry)) {
+            return Arc::clone(entry);
         }
-        if places.len() >= COUNT_MAX {
-            places.retain(|_, place| is_new(place));
+        if entries.len() >= COUNT_MAX {
+            entries.retain(|_, entry| is_new(entry));
         }
-        let place = Arc::new(Place { since: now, app: OnceCell::new() });
-        if places.len() < COUNT_MAX {
-            places.insert(hash.to_owned(), Arc::clone(&place));
+        let entry = Arc::new(CacheEntry { since: now, app: OnceCell::new() });
+        if entries.len() < COUNT_MAX {
+            entries.insert(hash.to_owned(), Arc::clone(&entry));
         }
-        place
+        entry
     }
 
-    /// Frees the place, so that invented tokens take no places from valid ones.
-    fn give_up(&self, hash: &str, place: &Arc<Place<A>>) {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if places.get(hash).is_some_and(|kept| Arc::ptr_eq(kept, place) && !kept.app.initialized()) {
-            places.remove(hash);
+    /// Removes the entry of a token whose look-up failed, so that invented tokens take no room from valid ones.
+    fn remove_unfilled(&self, hash: &str, entry: &Arc<CacheEntry<A>>) {
+        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if entries.get(hash).is_some_and(|kept| Arc::ptr_eq(kept, entry) && !kept.app.initialized()) {
+            entries.remove(hash);
         }
     }
 }

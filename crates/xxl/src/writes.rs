@@ -24,32 +24,32 @@ struct PendingWrite<I, O> {
     answer: oneshot::Sender<Option<O>>,
 }
 
-type Number = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
-type Report = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
-type Settle = PendingWrite<Vec<i64>, ()>;
+type PendingSend = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
+type PendingReport = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
+type PendingSettle = PendingWrite<Vec<i64>, ()>;
 
 /// The sending ends of the queues of writes, for the callers.
 #[derive(Debug)]
 pub(crate) struct Writes {
-    sends: mpsc::Sender<Number>,
-    reports: mpsc::Sender<Report>,
-    settles: mpsc::Sender<Settle>,
+    sends: mpsc::Sender<PendingSend>,
+    reports: mpsc::Sender<PendingReport>,
+    settles: mpsc::Sender<PendingSettle>,
 }
 
 /// The receiving ends, for the loops that write.
-pub(crate) struct Waiting {
-    sends: mpsc::Receiver<Number>,
-    reports: mpsc::Receiver<Report>,
-    settles: mpsc::Receiver<Settle>,
+pub(crate) struct WriteReceivers {
+    sends: mpsc::Receiver<PendingSend>,
+    reports: mpsc::Receiver<PendingReport>,
+    settles: mpsc::Receiver<PendingSettle>,
 }
 
 impl Writes {
-    pub(crate) fn new() -> (Self, Waiting) {
+    pub(crate) fn new() -> (Self, WriteReceivers) {
         let (sends, waiting_sends) = mpsc::channel(WAITING_MAX);
         let (reports, waiting_reports) = mpsc::channel(WAITING_MAX);
         let (settles, waiting_settles) = mpsc::channel(WAITING_MAX);
-        let waiting = Waiting { sends: waiting_sends, reports: waiting_reports, settles: waiting_settles };
-        (Self { sends, reports, settles }, waiting)
+        let receivers = WriteReceivers { sends: waiting_sends, reports: waiting_reports, settles: waiting_settles };
+        (Self { sends, reports, settles }, receivers)
     }
 
     /// Assigns numbers to attempts: see [`rondel_store::XxlExecutors::send_xxl`]. Returns no rows if the lease does not hold.
@@ -114,7 +114,7 @@ fn by_key<K: PartialEq, T, O>(batch: Vec<PendingWrite<(K, Vec<T>), O>>) -> Vec<P
     parts
 }
 
-impl Waiting {
+impl WriteReceivers {
     /// Starts the loops; they end with the process.
     pub(crate) fn start(self, engine: &Engine, lines: &Arc<LineLimit>, lifecycle: &Lifecycle) {
         let Self { sends, reports, settles } = self;
@@ -138,7 +138,7 @@ struct Writer {
 }
 
 impl Writer {
-    async fn send_all(self, mut waiting: mpsc::Receiver<Number>) {
+    async fn send_all(self, mut waiting: mpsc::Receiver<PendingSend>) {
         while let Some(batch) = gather(&mut waiting).await {
             for Part { key: token, rows: runs, pending } in by_key(batch) {
                 let sent = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
@@ -151,7 +151,7 @@ impl Writer {
         }
     }
 
-    async fn report_all(self, mut waiting: mpsc::Receiver<Report>) {
+    async fn report_all(self, mut waiting: mpsc::Receiver<PendingReport>) {
         while let Some(batch) = gather(&mut waiting).await {
             for Part { key: app, rows: reports, pending } in by_key(batch) {
                 let found = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
@@ -172,7 +172,7 @@ impl Writer {
         }
     }
 
-    async fn settle_all(self, mut waiting: mpsc::Receiver<Settle>) {
+    async fn settle_all(self, mut waiting: mpsc::Receiver<PendingSettle>) {
         while let Some(batch) = gather(&mut waiting).await {
             let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
             let settled = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;

@@ -11,7 +11,7 @@
   const dot = document.getElementById("pulse");
   const banner = document.getElementById("stale");
   const states = new WeakMap();
-  const held = new Map();
+  const postponed = new Map();
   let stream = null, lastId = "", openedAt = 0, downSince = Date.now(), polledAt = 0, freshAt = Date.now(), failed = false;
 
   const regions = () => document.querySelectorAll("[data-live]");
@@ -23,7 +23,7 @@
     return states.get(region);
   }
 
-  function ask(region, delay) {
+  function refresh(region, delay) {
     const state = stateOf(region);
     if (state.timer || document.hidden) return;
     const wait = Math.max(delay ?? 0, state.last + state.gap - Date.now(), 0);
@@ -35,15 +35,15 @@
     }, wait);
   }
 
-  function askAll() {
+  function refreshAll() {
     for (const region of regions()) {
       stateOf(region).last = 0;
-      ask(region);
+      refresh(region);
     }
   }
-  window.rondelRefresh = askAll;
+  window.rondelRefresh = refreshAll;
 
-  function happened(event) {
+  function handleEvent(event) {
     lastId = event.lastEventId || lastId;
     let data = {};
     try { data = JSON.parse(event.data); } catch { /* a block without data */ }
@@ -52,7 +52,7 @@
       if (live && !live.split(" ").includes(event.type)) continue;
       if (liveJob && liveJob !== (data.job ?? data.name)) continue;
       if (liveRun && liveRun !== data.id) continue;
-      ask(region, 100);
+      refresh(region, 100);
     }
   }
 
@@ -61,7 +61,7 @@
     openedAt = Date.now();
     const query = lastId ? `${address.includes("?") ? "&" : "?"}after=${encodeURIComponent(lastId)}` : "";
     stream = new EventSource(address + query);
-    for (const kind of KINDS) stream.addEventListener(kind, happened);
+    for (const kind of KINDS) stream.addEventListener(kind, handleEvent);
     stream.addEventListener("ready", (event) => {
       lastId = event.lastEventId || lastId;
       downSince = 0;
@@ -69,14 +69,14 @@
       if (!regions().length) failed = false;
       show();
     });
-    stream.addEventListener("gap", askAll);
+    stream.addEventListener("gap", refreshAll);
     stream.addEventListener("error", () => {
       downSince ||= Date.now();
       if (stream?.readyState === EventSource.CLOSED) stream = null;
     });
   }
 
-  function hush() {
+  function disconnect() {
     stream?.close();
     stream = null;
   }
@@ -93,17 +93,17 @@
     if (isStale) banner.firstElementChild.textContent = banner.dataset.words.replace("#", at);
   }
 
-  function beat() {
+  function tick() {
     if (document.hidden) return;
     const now = Date.now();
     for (const region of regions()) {
       const period = Number(region.dataset.liveEvery);
-      if (period && now - stateOf(region).last >= period * 1000 - 50) ask(region);
+      if (period && now - stateOf(region).last >= period * 1000 - 50) refresh(region);
     }
     const isDown = downSince && now - downSince > LOST_MS;
     if (address && (isDown || failed) && now - polledAt > POLL_MS) {
       polledAt = now;
-      askAll();
+      refreshAll();
       if (isDown && !regions().length) failed = true;
       if (!stream && now - openedAt > POLL_MS) listen();
     }
@@ -114,7 +114,7 @@
     const region = event.target;
     if (document.hidden) {
       const ctx = event.detail.ctx;
-      if (ctx?.sourceElement) held.set(ctx.sourceElement, ctx.request.action);
+      if (ctx?.sourceElement) postponed.set(ctx.sourceElement, ctx.request.action);
       event.preventDefault();
     } else if (region.dataset?.live !== undefined) stateOf(region).began = Date.now();
   });
@@ -134,15 +134,15 @@
   });
 
   document.addEventListener("visibilitychange", () => {
-    if (document.hidden) return hush();
+    if (document.hidden) return disconnect();
     downSince = Date.now();
     listen();
-    askAll();
-    for (const [element, action] of held) if (element.isConnected && element.dataset.live === undefined) htmx.ajax("GET", action, { source: element });
-    held.clear();
+    refreshAll();
+    for (const [element, action] of postponed) if (element.isConnected && element.dataset.live === undefined) htmx.ajax("GET", action, { source: element });
+    postponed.clear();
   });
-  addEventListener("pagehide", hush);
+  addEventListener("pagehide", disconnect);
   addEventListener("pageshow", listen);
   listen();
-  setInterval(beat, 1000);
+  setInterval(tick, 1000);
 })();

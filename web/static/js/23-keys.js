@@ -14,7 +14,7 @@
 
   const hits = () => [...list.querySelectorAll(".hit:not(:disabled)")];
 
-  async function look() {
+  async function search() {
     asked?.abort();
     asked = new AbortController();
     try {
@@ -35,10 +35,10 @@
     if (help.open) help.close();
     palette.showModal();
     input.select();
-    look();
+    search();
   }
 
-  input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(look, WAIT_MS); });
+  input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(search, WAIT_MS); });
   palette.addEventListener("keydown", (event) => {
     if (event.isComposing) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];

@@ -4,7 +4,7 @@
 
   const parse = (text) => new DOMParser().parseFromString(text, "text/html");
 
-  function completes(input) {
+  function addSuggestions(input) {
     const box = input.parentElement.querySelector(".suggestions");
     let asked = 0, timer = 0;
     const items = () => [...box.querySelectorAll("[role=option]")];
@@ -16,7 +16,7 @@
       input.setAttribute("aria-expanded", "false");
       input.removeAttribute("aria-activedescendant");
     };
-    async function ask() {
+    async function loadSuggestions() {
       const turn = ++asked;
       const url = new URL(input.getAttribute("hx-get"), location.href);
       url.searchParams.set("q", input.value);
@@ -29,7 +29,7 @@
       box.hidden = false;
       input.setAttribute("aria-expanded", "true");
     }
-    const soon = () => { clearTimeout(timer); timer = setTimeout(() => ask().catch(close), 90); };
+    const loadSoon = () => { clearTimeout(timer); timer = setTimeout(() => loadSuggestions().catch(close), 90); };
     function move(step) {
       const all = items();
       const place = active() < 0 && step < 0 ? all.length - 1 : (active() + step + all.length) % all.length;
@@ -42,11 +42,11 @@
       const at = [...input.value].slice(0, item.dataset.cursor).join("").length;
       input.setSelectionRange(at, at);
       input.focus();
-      soon();
+      loadSoon();
     }
     for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-controls": "suggested", "aria-expanded": "false" })) input.setAttribute(name, value);
-    input.addEventListener("input", (event) => { if (!event.isComposing) soon(); });
-    input.addEventListener("focus", soon);
+    input.addEventListener("input", (event) => { if (!event.isComposing) loadSoon(); });
+    input.addEventListener("focus", loadSoon);
     input.addEventListener("blur", () => setTimeout(() => { if (document.activeElement !== input) close(); }, 150));
     input.addEventListener("keydown", (event) => {
       if (box.hidden || event.isComposing) return;
@@ -64,7 +64,7 @@
     });
   }
 
-  function selects(form) {
+  function addSelection(form) {
     const boxes = () => [...form.querySelectorAll("tbody .pick input")];
     const shown = form.querySelector(".picked");
     const all = form.querySelector("[data-pick-all]");
@@ -90,9 +90,9 @@
     show();
   }
 
-  function follows(place) {
+  function updateInPlace(place) {
     const pill = document.querySelector("[data-new-runs]");
-    async function look() {
+    async function update() {
       const answer = await fetch(place.getAttribute("hx-get"), { headers: { accept: "text/html" } });
       const detail = { ctx: { response: { status: answer.status } } };
       place.dispatchEvent(new CustomEvent("htmx:after:request", { bubbles: true, detail }));
@@ -113,11 +113,11 @@
         pill.hidden = count === 0;
       }
     }
-    place.addEventListener("live", () => look().catch(() => place.dispatchEvent(new CustomEvent("htmx:error", { bubbles: true }))));
+    place.addEventListener("live", () => update().catch(() => place.dispatchEvent(new CustomEvent("htmx:error", { bubbles: true }))));
   }
 
-  for (const input of document.querySelectorAll(".filter-box input")) completes(input);
-  for (const form of document.querySelectorAll("[data-bulk]")) selects(form);
+  for (const input of document.querySelectorAll(".filter-box input")) addSuggestions(input);
+  for (const form of document.querySelectorAll("[data-bulk]")) addSelection(form);
   const live = document.querySelector("[data-live-rows]");
-  if (live) follows(live);
+  if (live) updateInPlace(live);
 })();

@@ -18,12 +18,12 @@
       this.hits = [];
       this.wait = BUSY_MS;
       this.isFiltered = Boolean(this.querySelector("[name=contains]").value);
-      this.take(this.view.querySelector("data"));
+      this.readExtent(this.view.querySelector("data"));
       this.listen();
       const looks = (localStorage.getItem("rondel-log") ?? "wrap times").split(" ");
       for (const box of this.querySelectorAll(".log-looks [name=wrap], .log-looks [name=times]")) {
         box.checked = looks.includes(box.name);
-        this.look(box);
+        this.applyOption(box);
       }
       this.begin();
     }
@@ -57,7 +57,7 @@
         if (step) this.step(Number(step));
       });
       this.querySelector(".log-looks").addEventListener("change", (event) => {
-        if (event.target !== this.follow) this.look(event.target, true);
+        if (event.target !== this.follow) this.applyOption(event.target, true);
         else if (this.follow.checked) this.end();
       });
       addEventListener("hashchange", () => { const lines = this.chosen(); if (lines) this.goTo(lines); });
@@ -71,7 +71,7 @@
     }
 
     // Reads from the `data` element which lines the server sent, and removes the element.
-    take(at) {
+    readExtent(at) {
       if (!at) return;
       const { first, last, total, next } = at.dataset;
       this.first = Number(first);
@@ -94,7 +94,7 @@
     }
 
     // Loads lines, one request at a time: a request while another one is under way is dropped.
-    async once(work) {
+    async runExclusive(work) {
       if (this.isBusy) return;
       this.isBusy = true;
       try {
@@ -108,7 +108,7 @@
     }
 
     // Changes lines without moving those in view.
-    still(change) {
+    keepInView(change) {
       const top = this.view.getBoundingClientRect().top;
       const anchor = [...this.view.children].find((line) => line.getBoundingClientRect().bottom > top);
       const before = anchor?.getBoundingClientRect().top;
@@ -122,12 +122,12 @@
 
     add({ content, at }, isTop) {
       const { first, last, total, next } = this;
-      this.take(at);
+      this.readExtent(at);
       if (isTop) Object.assign(this, { last, next, total: Math.max(total, this.total) });
       else this.first = this.view.childElementCount ? first : this.first;
       if (!isTop && !content.children.length) this.last = Math.max(last, this.last);
       const isFollowing = !isTop && this.follow.checked;
-      this.still(() => {
+      this.keepInView(() => {
         this.view[isTop ? "prepend" : "append"](content);
         const excess = this.view.childElementCount - WINDOW_MAX;
         if (excess > 0) this.drop(excess, !isTop);
@@ -140,7 +140,7 @@
 
     async replace(query) {
       const { content, at } = await this.load(query);
-      this.take(at);
+      this.readExtent(at);
       this.view.replaceChildren(content);
     }
 
@@ -152,9 +152,9 @@
       this.top = scrollTop;
       if (this.isFiltered) return;
       if (scrollTop < NEAR && this.first > 1) {
-        this.once(async () => this.add(await this.load(`before=${this.first}&limit=${STEP}`), true));
+        this.runExclusive(async () => this.add(await this.load(`before=${this.first}&limit=${STEP}`), true));
       } else if (scrollHeight - scrollTop - clientHeight < NEAR && this.last < this.total) {
-        this.once(async () => this.add(await this.load(`from_line=${this.last + 1}&limit=${STEP}`), false));
+        this.runExclusive(async () => this.add(await this.load(`from_line=${this.last + 1}&limit=${STEP}`), false));
       }
     }
 
@@ -165,7 +165,7 @@
     toEnd() { this.view.scrollTop = this.view.scrollHeight; }
 
     async end() {
-      if (this.last < this.total) await this.once(() => this.replace(`tail=${STEP}&limit=${STEP}`));
+      if (this.last < this.total) await this.runExclusive(() => this.replace(`tail=${STEP}&limit=${STEP}`));
       this.toEnd();
       this.poll();
     }
@@ -177,7 +177,7 @@
       this.timer = setTimeout(async () => {
         const isRoomy = this.follow.checked || this.view.childElementCount < WINDOW_MAX;
         if (this.last >= this.total && isRoomy) {
-          await this.once(async () => {
+          await this.runExclusive(async () => {
             const part = await this.load(`after=${encodeURIComponent(this.next)}&limit=${STEP}`);
             const lines = [...part.content.children].filter((line) => line.matches(".l"));
             this.wait = lines.length ? BUSY_MS : Math.min(this.wait * 1.5, QUIET_MS_MAX);
@@ -198,7 +198,7 @@
 
     async goTo([from, to]) {
       this.follow.checked = false;
-      await this.bring(from);
+      await this.showLine(from);
       for (const line of this.view.querySelectorAll(".chosen")) line.classList.remove("chosen");
       for (let number = from; number <= Math.min(to, from + WINDOW_MAX); number++) this.line(number)?.classList.add("chosen");
     }
@@ -206,10 +206,10 @@
     line(number) { return this.view.querySelector(`#L${number}`); }
 
     // Shows a line in the middle, and loads it if it is not in the window.
-    async bring(number) {
+    async showLine(number) {
       if (!this.line(number)) {
         while (this.isBusy) await new Promise((done) => setTimeout(done, 20));
-        await this.once(() => this.replace(`around=${number}&limit=${STEP}`));
+        await this.runExclusive(() => this.replace(`around=${number}&limit=${STEP}`));
       }
       const line = this.line(number) ?? this.view.lastElementChild;
       if (!line) return;
@@ -229,12 +229,12 @@
       this.goTo(range);
     }
 
-    async ask(query) {
+    async request(query) {
       const answer = await fetch(`${this.querySelector("[data-search]").href}&${new URLSearchParams(query)}`);
       return answer.ok ? answer.json() : null;
     }
 
-    async count() { this.show(await this.ask({})); }
+    async count() { this.show(await this.request({})); }
 
     show(found) {
       if (!found) return;
@@ -266,13 +266,13 @@
 
     async search(query) {
       if (query.severity && query.severity === this.asked?.severity) { this.step(1); return; }
-      const found = await this.ask(query);
+      const found = await this.request(query);
       if (!found) return;
       if (this.isFiltered) this.view.replaceChildren();
       this.show(found);
       Object.assign(this, { asked: query, hits: found.hits, hitCount: found.hit_count, place: -1, isFiltered: false });
       this.hitSet = new Set(found.hits);
-      this.remark();
+      this.markLines();
       this.hitBox.hidden = false;
       if (found.hits.length) await this.step(1); else this.hitBox.querySelector("output").textContent = "0";
       this.view.focus({ preventScroll: true });
@@ -284,17 +284,17 @@
       this.place = (this.place + by + this.hits.length) % this.hits.length;
       this.follow.checked = false;
       this.hitBox.querySelector("output").textContent = `${this.place + 1} / ${this.hitCount}`;
-      await this.bring(this.hits[this.place]);
-      this.remark();
+      await this.showLine(this.hits[this.place]);
+      this.markLines();
     }
 
     clear() {
       Object.assign(this, { asked: null, hits: [], hitSet: null, place: -1 });
       this.hitBox.hidden = true;
-      this.remark();
+      this.markLines();
     }
 
-    remark() {
+    markLines() {
       for (const line of this.view.children) this.mark(line);
       for (const button of this.querySelectorAll("[data-severity]")) {
         button.setAttribute("aria-pressed", this.asked?.severity === button.dataset.severity);
@@ -328,7 +328,7 @@
       CSS.highlights.set("log-hit", new Highlight(...ranges));
     }
 
-    look(box, isKept) {
+    applyOption(box, isKept) {
       this.classList.toggle(`no-${box.name}`, !box.checked);
       if (!isKept) return;
       const kept = [...this.querySelectorAll(".log-looks :checked")].map((one) => one.name).filter((name) => name !== "follow");

@@ -10,15 +10,15 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.addEventListener('pointermove', event => this.move(event))
     this.addEventListener('pointerleave', () => { this.pointer = null; this.hide() })
     this.tip.setAttribute('role', 'status')
-    this.addEventListener('focusin', event => this.enter(event))
+    this.addEventListener('focusin', event => this.focusLane(event))
     this.addEventListener('focusout', event => { if (event.target.matches('.gap-key')) this.hide() })
-    this.addEventListener('click', event => this.ask(event))
+    this.addEventListener('click', event => this.activate(event))
     if (document.querySelector('[data-pan]')) this.tabIndex = 0
-    this.addEventListener('keydown', event => { if (!this.walk(event) && this.tabIndex === 0) this.press(event) })
+    this.addEventListener('keydown', event => { if (!this.walkGaps(event) && this.tabIndex === 0) this.zoomOrPan(event) })
   }
 
   // The lane, its box, and the instant under the pointer; `null` outside of a lane.
-  at(event) {
+  locate(event) {
     const track = event.target.closest('.track')
     if (!track) return null
     const box = track.getBoundingClientRect()
@@ -32,14 +32,14 @@ customElements.define('rondel-timeline', class extends HTMLElement {
   }
 
   // The gaps of a lane; `undefined` until they are loaded.
-  known(track) {
+  loadedGaps(track) {
     const shown = this.dataset.from + '-' + this.dataset.to
     if (this.shown !== shown) [this.shown, this.lanes] = [shown, new Map()]
     return this.lanes.get(track.dataset.gaps)
   }
 
   async load(track) {
-    if (this.known(track)) return this.known(track)
+    if (this.loadedGaps(track)) return this.loadedGaps(track)
     const lanes = this.lanes, address = track.dataset.gaps
     const [from, to] = [this.dataset.from, this.dataset.to].map(ms => new Date(+ms).toISOString())
     const answer = await fetch(address + '?' + new URLSearchParams({ from, to }), { headers: { accept: 'application/json' } })
@@ -49,32 +49,32 @@ customElements.define('rondel-timeline', class extends HTMLElement {
 
   // The gap at an instant, if it is loaded.
   gap(track, time) {
-    return this.known(track)?.find(gap => gap.from_ms <= time && time < gap.to_ms)
+    return this.loadedGaps(track)?.find(gap => gap.from_ms <= time && time < gap.to_ms)
   }
 
   // Loads the gaps of a lane after the pointer has stayed on it for a moment.
-  soon(track) {
+  loadSoon(track) {
     clearTimeout(this.timer)
-    if (!track.dataset.gaps || this.known(track)) return
+    if (!track.dataset.gaps || this.loadedGaps(track)) return
     this.timer = setTimeout(() => this.load(track).then(() => { if (this.pointer) this.move(this.pointer) }).catch(() => {}), 150)
   }
 
   // Shows the newest gap of a lane when its button gets the focus.
-  async enter(event) {
+  async focusLane(event) {
     const key = event.target.closest('.gap-key')
     if (!key) return
     const track = key.closest('.lane').querySelector('.track')
     await this.load(track).catch(() => {})
-    if (document.activeElement === key) this.show(track, this.left(track).length - 1)
+    if (document.activeElement === key) this.show(track, this.leftOut(track).length - 1)
   }
 
   // The gaps of a lane in which a fire was left out.
-  left(track) {
-    return (this.known(track) ?? []).filter(gap => gap.at_ms !== null)
+  leftOut(track) {
+    return (this.loadedGaps(track) ?? []).filter(gap => gap.at_ms !== null)
   }
 
   show(track, index) {
-    const all = this.left(track), gap = all[index]
+    const all = this.leftOut(track), gap = all[index]
     this.index = index
     this.tip.hidden = false
     this.tip.textContent = gap ? `${index + 1}/${all.length} · ${gap.text}` : this.dataset.noGap
@@ -92,12 +92,12 @@ customElements.define('rondel-timeline', class extends HTMLElement {
   }
 
   // Moves between the gaps of a lane by keys; returns whether the key was for them.
-  walk(event) {
+  walkGaps(event) {
     const key = event.target.closest('.gap-key')
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
     if (!key || (!step && event.key !== 'Enter')) return false
     const track = key.closest('.lane').querySelector('.track')
-    const all = this.left(track)
+    const all = this.leftOut(track)
     event.preventDefault()
     if (step && all.length) this.show(track, (this.index + step + all.length) % all.length)
     if (!step && all[this.index]) this.why(track, all[this.index].at_ms)
@@ -109,7 +109,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
   }
 
   move(event) {
-    const found = this.at(event)
+    const found = this.locate(event)
     this.pointer = found && event
     this.tip.hidden = this.line.hidden = !found
     if (!found) return clearTimeout(this.timer)
@@ -120,14 +120,14 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     const x = event.clientX - own.left
     const gap = !title && found.track.dataset.href && found.time <= Date.now()
     const iso = found.time.toISOString()
-    if (gap) this.soon(found.track)
+    if (gap) this.loadSoon(found.track)
     const reason = gap && this.gap(found.track, +found.time)?.text
     this.tip.textContent = title ? title.textContent : iso.slice(5, 16).replace('T', ' ') + ' UTC' + (gap ? ' · ' + (reason ?? this.dataset.why) : '')
     this.place(own, found.box, x)
   }
 
-  ask(event) {
-    const found = this.at(event)
+  activate(event) {
+    const found = this.locate(event)
     const key = event.target.closest('.gap-key')
     if (key) return void key.focus()
     if (found && event.target.matches('rect.all')) return this.list(found.track, event.target)
@@ -145,7 +145,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     location.href = track.dataset.runs + encodeURIComponent(`since:${start} until:${end}`)
   }
 
-  press(event) {
+  zoomOrPan(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return
     const zooms = [...document.querySelectorAll('[data-zoom]')]
     const on = zooms.findIndex(link => link.hasAttribute('aria-current'))

@@ -60,7 +60,7 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
         let page = node.store().calendars(namespace, after.as_deref(), PAGE).await?;
         let Some(last) = page.last() else { break };
         after = Some(last.spec.name.clone());
-        let parts = |spec: &CalendarSpec| spec.parts().into_iter().map(str::to_owned).collect();
+        let parts = |spec: &CalendarSpec| spec.named_calendars().into_iter().map(str::to_owned).collect();
         found.extend(page.iter().map(|record| (record.spec.name.clone(), parts(&record.spec))));
     }
     Ok(Composition(found))
@@ -74,7 +74,7 @@ pub(super) async fn parts(
     instead: Option<&CalendarSpec>,
 ) -> Result<Parts, CalendarError> {
     let mut parts = Parts::new();
-    let mut next: Vec<String> = spec.parts().into_iter().map(str::to_owned).collect();
+    let mut next: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
     let mut seen: BTreeSet<String> = next.iter().cloned().collect();
     while let Some(wanted) = next.pop() {
         if seen.len() > RULE_COUNT_MAX {
@@ -86,7 +86,7 @@ pub(super) async fn parts(
             None => calendars::find(node, namespace, &wanted).await?.map(|record| record.spec),
         };
         let Some(found) = found else { continue };
-        next.extend(found.parts().into_iter().map(str::to_owned).filter(|part| seen.insert(part.clone())));
+        next.extend(found.named_calendars().into_iter().map(str::to_owned).filter(|part| seen.insert(part.clone())));
         parts.insert(wanted, found);
     }
     Ok(parts)
@@ -100,9 +100,9 @@ pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[S
         let mut is_settled = true;
         for name in names {
             match expand_one(node, namespace, name).await? {
-                Expanded::Unchanged => {}
-                Expanded::Saved => (count, is_settled) = (count + 1, false),
-                Expanded::Lost => is_settled = false,
+                ExpandResult::Unchanged => {}
+                ExpandResult::Saved => (count, is_settled) = (count + 1, false),
+                ExpandResult::Lost => is_settled = false,
             }
         }
         if is_settled {
@@ -112,19 +112,19 @@ pub(crate) async fn expand_again(node: &Node, namespace: NamespaceId, names: &[S
     Ok(count)
 }
 
-async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<Expanded, CalendarError> {
-    let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(Expanded::Unchanged) };
+async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<ExpandResult, CalendarError> {
+    let Some(record) = calendars::find(node, namespace, name).await? else { return Ok(ExpandResult::Unchanged) };
     let parts = parts(node, namespace, &record.spec, None).await?;
     let find = |name: &str| parts.get(name).cloned();
     if let Err(errors) = Calendar::compile(&record.spec, find) {
         // A part was deleted, or made circular, while this calendar was being saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
         tracing::warn!(calendar = name, error, "the calendar stays as it was: its parts do not fit any more");
-        return Ok(Expanded::Unchanged);
+        return Ok(ExpandResult::Unchanged);
     }
     let expanded = record.spec.expanded(find);
     if expanded == record.expanded {
-        return Ok(Expanded::Unchanged);
+        return Ok(ExpandResult::Unchanged);
     }
     let change = CalendarChange {
         id: record.id,
@@ -136,13 +136,13 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
         now: node.now(),
     };
     match node.store().save_calendar(change).await? {
-        CalendarSaved::Created(_) | CalendarSaved::Changed(_) => Ok(Expanded::Saved),
-        CalendarSaved::Conflict(_) => Ok(Expanded::Lost),
+        CalendarSaved::Created(_) | CalendarSaved::Changed(_) => Ok(ExpandResult::Saved),
+        CalendarSaved::Conflict(_) => Ok(ExpandResult::Lost),
     }
 }
 
 /// Result of expanding one calendar.
-enum Expanded {
+enum ExpandResult {
     /// The saved expansion already matches its parts.
     Unchanged,
     /// A new expansion was saved.

@@ -25,7 +25,7 @@ const BEHIND_PAGE: u32 = 200;
 /// Maximum number of tries to move a job within one call; a try fails if the job or its calendar changes meanwhile.
 const TRY_COUNT: u32 = 3;
 
-type Found = Option<(PinnedCalendar, Arc<Calendar>)>;
+type CurrentCalendar = Option<(PinnedCalendar, Arc<Calendar>)>;
 
 /// Checks that the jobs of a calendar can be planned by its new version: a job whose rule moves its fires by whole days (next or previous)
 /// needs a calendar without times of day.
@@ -96,7 +96,7 @@ pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
 async fn calendars_of(
     node: &Node,
     records: &[JobRecord],
-) -> Result<BTreeMap<(NamespaceId, String), Found>, StoreError> {
+) -> Result<BTreeMap<(NamespaceId, String), CurrentCalendar>, StoreError> {
     let mut calendars = BTreeMap::new();
     for record in records {
         let Some(used) = &record.spec.calendar else { continue };
@@ -112,7 +112,7 @@ async fn calendars_of(
 async fn move_on(
     node: &Node,
     record: &JobRecord,
-    calendars: &BTreeMap<(NamespaceId, String), Found>,
+    calendars: &BTreeMap<(NamespaceId, String), CurrentCalendar>,
 ) -> Result<bool, JobError> {
     let name = record.spec.calendar.as_ref().map(|used| used.name.clone()).unwrap_or_default();
     let found = calendars.get(&(record.namespace, name.clone())).cloned().flatten();

@@ -10,7 +10,7 @@ use rondel_outgoing::smtp::{Mail, MailServer, Security, send_mail};
 use rondel_outgoing::{Method, Outgoing, Response, failure, header, refusal};
 use rondel_store::channels::Channel;
 
-use super::judge::{Answer, Refused, judge};
+use super::judge::{Answer, DeliveryError, judge};
 use super::request::{ChannelRequest, Parts, request};
 use super::secrets::SecretSources;
 use super::texts::Texts;
@@ -26,7 +26,7 @@ const MAIL_BYTES_MAX: usize = 64 * 1024;
 
 /// Input of one delivery attempt.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Try<'a> {
+pub(super) struct DeliveryAttempt<'a> {
     pub(super) channel: &'a Channel,
     pub(super) notice: &'a Notice,
     /// The message's id: the same at each attempt.
@@ -40,22 +40,26 @@ pub(super) fn read_values(text: &str) -> Result<Values, String> {
 }
 
 /// Sends a message once; returns the status with which the service accepted it.
-pub(super) async fn deliver(client: &Outgoing, config: &EngineConfig, attempt: Try<'_>) -> Result<i32, Refused> {
-    let wrong = |text: String| Refused { is_final: true, status: 0, text, wait: None };
+pub(super) async fn deliver(
+    client: &Outgoing,
+    config: &EngineConfig,
+    attempt: DeliveryAttempt<'_>,
+) -> Result<i32, DeliveryError> {
+    let wrong = |text: String| DeliveryError { is_final: true, status: 0, text, wait: None };
     let channel = attempt.channel;
     let settings = read_values(&channel.settings).map_err(wrong)?;
     let secrets = read_values(&channel.secret).map_err(wrong)?;
     // Not final: the operator may still be placing the secret's file.
-    let later = |text: String| Refused { is_final: false, status: 0, text, wait: None };
+    let later = |text: String| DeliveryError { is_final: false, status: 0, text, wait: None };
     let sources: &SecretSources = &config.alert_secrets;
     let secrets = sources.resolve(&secrets).await.map_err(later)?;
     let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
-    let Try { notice, id, now, .. } = attempt;
+    let DeliveryAttempt { notice, id, now, .. } = attempt;
     let parts = Parts { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
     if channel.kind == ChannelKind::Email {
         let (server, mail) = mail(&parts).map_err(wrong)?;
         let sent = send_mail(&server, &mail, &config.outgoing_allow).await;
-        return sent.map_err(|error| Refused {
+        return sent.map_err(|error| DeliveryError {
             is_final: error.is_final,
             status: error.status,
             text: error.text,
@@ -67,7 +71,7 @@ pub(super) async fn deliver(client: &Outgoing, config: &EngineConfig, attempt: T
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.
-fn texts(attempt: &Try<'_>, settings: &Values, base: Option<&str>) -> Texts {
+fn texts(attempt: &DeliveryAttempt<'_>, settings: &Values, base: Option<&str>) -> Texts {
     let place = (attempt.channel.lang, base);
     let own = Texts::new(attempt.notice, settings, place);
     own.or_else(|error| {
@@ -83,8 +87,13 @@ fn texts(attempt: &Try<'_>, settings: &Values, base: Option<&str>) -> Texts {
     })
 }
 
-async fn send(client: &Outgoing, kind: ChannelKind, request: ChannelRequest, now: Timestamp) -> Result<i32, Refused> {
-    let failed = |is_final, text| Refused { is_final, status: 0, text, wait: None };
+async fn send(
+    client: &Outgoing,
+    kind: ChannelKind,
+    request: ChannelRequest,
+    now: Timestamp,
+) -> Result<i32, DeliveryError> {
+    let failed = |is_final, text| DeliveryError { is_final, status: 0, text, wait: None };
     let ChannelRequest { url, headers, body } = request;
     let mut builder =
         client.request(Method::POST, url).map_err(|refused| failed(true, refused.to_string()))?.timeout(TIMEOUT);

@@ -17,7 +17,7 @@ const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Why a message was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refused {
+pub(super) struct DeliveryError {
     /// Whether further tries are useless.
     pub(super) is_final: bool,
     /// The status of the service's answer; 0 if there was no answer.
@@ -38,10 +38,10 @@ pub(super) struct Answer<'a> {
 }
 
 /// Decides whether the service accepted the message.
-pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Refused> {
+pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), DeliveryError> {
     let Answer { status, body, .. } = answer;
     let wait = answer.retry_after.and_then(|text| read_wait(text, answer.now));
-    let refuse = |is_final, text: String| Err(Refused { is_final, status: status.into(), text, wait });
+    let refuse = |is_final, text: String| Err(DeliveryError { is_final, status: status.into(), text, wait });
     if !(200..300).contains(&status) {
         let is_final = !delivery::is_temporary(status);
         let reason = reason(body);
@@ -104,7 +104,7 @@ mod tests {
 
     const NOW: Timestamp = Timestamp::from_secs(1_772_953_200);
 
-    fn judged(kind: ChannelKind, status: u16, body: &str, retry_after: Option<&str>) -> Result<(), Refused> {
+    fn judged(kind: ChannelKind, status: u16, body: &str, retry_after: Option<&str>) -> Result<(), DeliveryError> {
         judge(kind, Answer { status, retry_after, body, now: NOW })
     }
 

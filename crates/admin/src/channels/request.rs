@@ -104,7 +104,7 @@ fn webhook(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     Ok(ChannelRequest { url: parts.url()?, headers, body })
 }
 
-fn chars(text: &str, count_max: usize) -> String {
+fn cut_chars(text: &str, count_max: usize) -> String {
     match text.char_indices().nth(count_max) {
         None => text.to_owned(),
         Some(_) => text.chars().take(count_max.saturating_sub(1)).chain(['…']).collect(),
@@ -114,7 +114,7 @@ fn chars(text: &str, count_max: usize) -> String {
 /// Blocks of plain text, so that no name or message is read as markup.
 fn slack(parts: &Parts<'_>) -> Value {
     let texts = parts.texts;
-    let plain = |text: &str, max| json!({"type": "plain_text", "text": chars(text, max), "emoji": false});
+    let plain = |text: &str, max| json!({"type": "plain_text", "text": cut_chars(text, max), "emoji": false});
     let mut blocks = vec![json!({"type": "header", "text": plain(&texts.title, SLACK_HEADER_MAX)})];
     if !texts.body.trim().is_empty() {
         blocks.push(json!({"type": "section", "text": plain(&texts.body, SLACK_SECTION_MAX)}));
@@ -193,7 +193,7 @@ fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
         "dedup_key": key,
         "client": "Rondel",
         "payload": {
-            "summary": chars(&texts.title, PAGERDUTY_SUMMARY_MAX),
+            "summary": cut_chars(&texts.title, PAGERDUTY_SUMMARY_MAX),
             "source": format!("rondel/{}", notice.namespace),
             "severity": severity,
             "component": notice.subject.name,

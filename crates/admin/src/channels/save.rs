@@ -9,8 +9,8 @@ use rondel_store::catalog::Namespace;
 use rondel_store::channels::{CHANNEL_COUNT_MAX, Channel, ChannelSaved, Delivery};
 use tokio::time::Instant;
 
-use super::deliver::{Try, deliver, read_values};
-use super::judge::Refused;
+use super::deliver::{DeliveryAttempt, deliver, read_values};
+use super::judge::DeliveryError;
 use super::samples::notices;
 use super::sender::{delivery, message_id};
 use super::sign::standard_signature;
@@ -187,10 +187,10 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
     };
     let message = MessageId::new(node.new_id());
     let id = message_id(message);
-    let attempt = Try { channel, notice: &notice.bounded(), id: &id, now: at };
+    let attempt = DeliveryAttempt { channel, notice: &notice.bounded(), id: &id, now: at };
     let done = match build_client(&shared.config.outgoing_allow) {
         Ok(client) => deliver(&client, &shared.config, attempt).await,
-        Err(text) => Err(Refused { is_final: true, status: 0, text, wait: None }),
+        Err(text) => Err(DeliveryError { is_final: true, status: 0, text, wait: None }),
     };
     let delivery = delivery(shared, (channel, message), (at, began), &done);
     node.store().note_delivery(&delivery).await?;

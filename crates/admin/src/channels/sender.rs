@@ -15,8 +15,8 @@ use rondel_store::channels::{AfterTry, Channel, Delivery, LeaseChannels, LeasedC
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::deliver::{Try, deliver};
-use super::judge::Refused;
+use super::deliver::{DeliveryAttempt, deliver};
+use super::judge::DeliveryError;
 use crate::background::{Background, TickError};
 use crate::delivery::{Senders, next_try};
 use crate::metrics::add;
@@ -131,7 +131,7 @@ impl Sender {
         let (at, began) = (self.shared.clock.now(), Instant::now());
         let done = if channel.is_enabled {
             let id = message_id(message.id);
-            let attempt = Try { channel, notice: &message.notice, id: &id, now: at };
+            let attempt = DeliveryAttempt { channel, notice: &message.notice, id: &id, now: at };
             let stopping = async {
                 self.stop.cancelled().await;
                 sleep(STOP_GRACE).await;
@@ -143,7 +143,7 @@ impl Sender {
             }
         } else {
             let text = "the channel is disabled".to_owned();
-            Err(Refused { is_final: true, status: 0, text, wait: None })
+            Err(DeliveryError { is_final: true, status: 0, text, wait: None })
         };
         let try_number = message.try_count.saturating_add(1);
         let after = self.decide(channel, message, &done);
@@ -157,7 +157,7 @@ impl Sender {
         Some((delivery, after))
     }
 
-    fn decide(&self, channel: &Channel, message: &WaitingMessage, done: &Result<i32, Refused>) -> AfterTry {
+    fn decide(&self, channel: &Channel, message: &WaitingMessage, done: &Result<i32, DeliveryError>) -> AfterTry {
         let metrics = &self.shared.metrics;
         let Err(refused) = done else {
             add(&metrics.alerts_delivered, 1);
@@ -192,7 +192,7 @@ pub(super) fn delivery(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
     (at, began): (Timestamp, Instant),
-    done: &Result<i32, Refused>,
+    done: &Result<i32, DeliveryError>,
 ) -> Delivery {
     let id = shared.membership.latest().ids.next(shared.clock.now());
     let (status, error) = match done {

@@ -134,17 +134,17 @@ fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
         return facts;
     }
     if notice.kind == NoticeKind::Report {
-        facts.push((text("From", "起"), minute(notice.started_at)));
-        facts.push((text("To", "止"), minute(notice.at)));
+        facts.push((text("From", "起"), display_time(notice.started_at)));
+        facts.push((text("To", "止"), display_time(notice.at)));
         return facts;
     }
     if notice.subject.kind != NoticeSubject::Namespace {
         facts.push((subject(notice.subject.kind, lang), notice.subject.name.clone()));
     }
     facts.push((text("Rule", "规则"), notice.rule.clone()));
-    facts.push((text("Since", "开始时间"), minute(notice.started_at)));
+    facts.push((text("Since", "开始时间"), display_time(notice.started_at)));
     if notice.kind == NoticeKind::Resolved {
-        facts.push((text("Resolved at", "恢复时间"), minute(notice.at)));
+        facts.push((text("Resolved at", "恢复时间"), display_time(notice.at)));
     }
     if notice.count > 1 {
         facts.push((text("Occurrences", "发生次数"), notice.count.to_string()));
@@ -153,7 +153,7 @@ fn facts(notice: &Notice, lang: Lang) -> Vec<(&'static str, String)> {
 }
 
 /// An instant for display, in UTC and with the zone's name.
-fn minute(at: Timestamp) -> String {
+fn display_time(at: Timestamp) -> String {
     at.to_utc().map_or_else(|| at.to_string(), |at| at.format("%Y-%m-%d %H:%M:%S UTC").to_string())
 }
 
@@ -162,7 +162,9 @@ fn samples(notice: &Notice) -> Vec<String> {
     notice
         .samples
         .iter()
-        .map(|sample| format!("{} {} ({}): {}", minute(sample.fire_at), sample.job, sample.run, line(&sample.message)))
+        .map(|sample| {
+            format!("{} {} ({}): {}", display_time(sample.fire_at), sample.job, sample.run, line(&sample.message))
+        })
         .collect()
 }
 

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::cluster::strays::Strays;
-use crate::cluster::{EndedLease, Held, leases_over};
+use crate::cluster::{EndedLease, HeldLease, ended_leases};
 use crate::dispatch::{CalledRun, Event, Ready};
 use crate::host_process;
 use crate::node::Shared;
@@ -22,13 +22,13 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(1);
 /// The delay between the end of another node's lease and the search for its runs: the database's clock decides whether the lease has ended,
 /// and this node's may be a little ahead of it.
-const AFTER_END: Duration = Duration::from_millis(50);
+const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of cancel requests that one look reads.
 const CANCEL_PAGE: u32 = 1_000;
 /// Maximum number of fences that one round sends for other servers, and the maximum age of a request for a fence; the requesting server
 /// repeats its request before that.
 const FENCE_PAGE: u32 = 500;
-const FENCE_ASKED_WITHIN: Duration = Duration::from_secs(60);
+const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
 /// How many jobs of a dead node one transaction leaves without a home, and how many such transactions one look makes.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
@@ -76,8 +76,8 @@ impl AdoptLoop {
     /// Waits until the next lease of another node ends, as far as this node knows, because the runs of a dead node are late already.
     async fn wait_for_lease_end(&self) {
         let now = self.shared.clock.now();
-        match self.shared.membership.next_end(now - AFTER_END) {
-            Some(end) => tokio::time::sleep((end + AFTER_END).since(now)).await,
+        match self.shared.membership.next_lease_end(now - LEASE_END_MARGIN) {
+            Some(end) => tokio::time::sleep((end + LEASE_END_MARGIN).since(now)).await,
             None => std::future::pending().await,
         }
     }
@@ -86,15 +86,15 @@ impl AdoptLoop {
     async fn look(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
         let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
-        self.look_after_awaiting(&held).await?;
+        self.free_ended_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
-        if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_on_its_way() {
+        if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_sweeping() {
             if self.is_interrupted {
-                // The interruption may have kept runs that the sweep already found from their places, so the sweep starts over.
-                self.strays.sweep_anew();
+                // Runs that the sweep found before the interruption may not have got their places, so the sweep starts over.
+                self.strays.restart_sweep();
             }
             self.call_missing(&held).await?;
-            while self.is_interrupted && self.strays.is_on_its_way() {
+            while self.is_interrupted && self.strays.is_sweeping() {
                 self.call_missing(&held).await?;
             }
             self.is_interrupted = false;
@@ -102,7 +102,7 @@ impl AdoptLoop {
         // The open runs of all jobs are known now, including the jobs whose adoption was interrupted.
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
-            drop(self.shared.events.send(Event::Adopted(held.token)).await);
+            drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
             // Jobs that may be claimed from now on may be due already.
             self.shared.scan_poke.notify_one();
         }
@@ -118,7 +118,7 @@ impl AdoptLoop {
     }
 
     /// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.
-    async fn read_drops(&self, held: &Held) -> Result<(), StoreError> {
+    async fn read_drops(&self, held: &HeldLease) -> Result<(), StoreError> {
         let limit = self.shared.config.drop_page.max(1);
         let mut after = RunId::new(0);
         loop {
@@ -134,12 +134,12 @@ impl AdoptLoop {
     }
 
     /// Reads the fences that other servers cannot send themselves, and the answers to the fences that this server asked others to send.
-    async fn relay_fences(&self, held: &Held) -> Result<(), StoreError> {
+    async fn relay_fences(&self, held: &HeldLease) -> Result<(), StoreError> {
         let shared = &self.shared;
         if shared.store.is_single_server() {
             return Ok(());
         }
-        let since = shared.clock.now() - FENCE_ASKED_WITHIN;
+        let since = shared.clock.now() - FENCE_REQUEST_AGE_MAX;
         let requests = shared.store.fences_to_relay(held.token, since, FENCE_PAGE).await?;
         if !requests.is_empty() {
             drop(shared.events.send(Event::FencesAsked(requests)).await);
@@ -152,7 +152,7 @@ impl AdoptLoop {
     }
 
     /// Reads cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
-    async fn read_cancels_elsewhere(&self, held: &Held) -> Result<(), StoreError> {
+    async fn read_cancels_elsewhere(&self, held: &HeldLease) -> Result<(), StoreError> {
         if self.shared.store.is_single_server() {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl AdoptLoop {
     /// A run waits for the earlier runs of its job that may have been sent, so it starts only once all of these are known; the retry of an
     /// earlier run goes first, even if it is due later. Returns `None` if this node's lease has ended by the database's clock, which may
     /// have stepped ahead: the open runs are then unknown, and the next round tries again.
-    async fn adopt(&mut self, held: &Held) -> Result<Option<u64>, StoreError> {
+    async fn adopt(&mut self, held: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let over = self.shared.membership.adoptable(now, self.shared.config.lease);
         let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
@@ -189,8 +189,8 @@ impl AdoptLoop {
             if std::mem::take(&mut is_first) {
                 // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
                 let over: Vec<EndedLease> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
-                self.shared.membership.adopted(&over);
-                self.begin(held).await;
+                self.shared.membership.note_adopted(&over);
+                self.let_runs_start(held).await;
             }
             let mut count = 0;
             for batch in batches(&jobs, self.shared.config.adopt_page) {
@@ -209,10 +209,10 @@ impl AdoptLoop {
 
     /// Lets runs start. The first page of jobs with runs under ended leases has been announced, which is nearly always all of them. The
     /// tick holds back the runs of the remaining jobs until these are announced too.
-    async fn begin(&mut self, held: &Held) {
+    async fn let_runs_start(&mut self, held: &HeldLease) {
         self.shared.note_adopted();
         if self.adopted != Some(held.token) {
-            drop(self.shared.events.send(Event::Begun(held.token)).await);
+            drop(self.shared.events.send(Event::LeaseBegun(held.token)).await);
             self.shared.scan_poke.notify_one();
         }
     }
@@ -220,11 +220,11 @@ impl AdoptLoop {
     /// Takes over the open runs of announced jobs, and lets the jobs continue. `None` if the lease has ended.
     async fn adopt_jobs(
         &mut self,
-        held: &Held,
+        held: &HeldLease,
         (dead, jobs): (&[NodeId], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
-        // Stays set if anything below fails: the answer to a commit may be lost.
+        // The flag stays set if anything below fails, because the answer to a commit may then be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
         let last = shared.departing.last();
         let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
@@ -240,9 +240,9 @@ impl AdoptLoop {
             adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
         let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();
         shared.awaiting.admit(awaiting.iter().map(|run| (run.job, run.id)));
-        self.hold(awaiting).await?;
-        self.restore(adopted.iter().map(|adopted| &adopted.run)).await?;
-        let (unsent, maybe_sent) = sort(adopted);
+        self.hold_places(awaiting).await?;
+        self.restore_places(adopted.iter().map(|adopted| &adopted.run)).await?;
+        let (unsent, maybe_sent) = split_by_sent(adopted);
         let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
         // Runs that may be at an executor get their places in the job's order before the runs after them.
         self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
@@ -254,7 +254,7 @@ impl AdoptLoop {
 
     /// If the claim strategy rebalances, removes the home of the dead nodes' jobs that have no open run, so that every node sees them.
     /// Otherwise this node claims them as they come due.
-    async fn free_jobs(&self, held: &Held, dead: &[NodeId]) -> Result<(), StoreError> {
+    async fn free_jobs(&self, held: &HeldLease, dead: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
         }
@@ -270,7 +270,7 @@ impl AdoptLoop {
     }
 
     /// Restores the places of runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
-    async fn restore(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
+    async fn restore_places(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
             run.status != RunStatus::Running && !run.is_root() && (run.attempt > 1 || run.parent.is_some())
@@ -290,10 +290,10 @@ impl AdoptLoop {
     }
 
     /// Calls the roll for running runs of this node that are not in its memory, because the answer to their adoption was lost.
-    async fn call_missing(&mut self, held: &Held) -> Result<(), StoreError> {
+    async fn call_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
-        self.hold(self.shared.awaiting.admit_new(awaiting)).await?;
+        self.hold_places(self.shared.awaiting.admit_new(awaiting)).await?;
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }
@@ -303,7 +303,7 @@ impl AdoptLoop {
     }
 
     /// Gives runs that await their children a place at the gate of their job; they need nothing else.
-    async fn hold(&self, runs: Vec<Run>) -> Result<(), StoreError> {
+    async fn hold_places(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         if runs.is_empty() {
             return Ok(());
@@ -314,13 +314,13 @@ impl AdoptLoop {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             Some(Ready::new(run, definition))
         });
-        drop(shared.events.send(Event::Hold(ready.collect())).await);
+        drop(shared.events.send(Event::AdoptedAwaiting(ready.collect())).await);
         Ok(())
     }
 
     /// Has the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
     /// have ended on another node.
-    async fn look_after_awaiting(&self, held: &Held) -> Result<(), StoreError> {
+    async fn free_ended_awaiting(&self, held: &HeldLease) -> Result<(), StoreError> {
         let known = self.shared.awaiting.all();
         if known.is_empty() {
             return Ok(());
@@ -334,7 +334,7 @@ impl AdoptLoop {
             .collect();
         let over: Vec<_> = known.into_iter().filter(|(_, run)| !open.contains(run)).collect();
         if !over.is_empty() {
-            drop(self.shared.events.send(Event::Over(over)).await);
+            drop(self.shared.events.send(Event::AwaitingEnded(over)).await);
         }
         Ok(())
     }
@@ -344,7 +344,7 @@ impl AdoptLoop {
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
         let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
-        let called = self.roll_call(runs, from).await;
+        let called = self.roll_call_event(runs, from).await;
         if called.is_err() {
             // A result may have arrived meanwhile, and the run's next attempt may be in memory by now: that attempt stays.
             for (run, attempt) in attempts {
@@ -357,7 +357,11 @@ impl AdoptLoop {
         Ok(())
     }
 
-    async fn roll_call(&self, runs: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<Option<Event>, StoreError> {
+    async fn roll_call_event(
+        &self,
+        runs: Vec<Run>,
+        from: &HashMap<RunId, LeaseToken>,
+    ) -> Result<Option<Event>, StoreError> {
         let shared = &self.shared;
         let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { return Ok(None) };
         let keys = runs.iter().map(|run| (run.job, run.job_version));
@@ -383,7 +387,7 @@ impl AdoptLoop {
     }
 
     /// Takes up own runs that are overdue and not in memory: the answer to their claim was lost, or they were dropped with a lease.
-    async fn take_strays(&mut self, held: &Held) -> Result<(), StoreError> {
+    async fn take_strays(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         if mutant::on(Mutant::NoStrays) {
             return Ok(());
         }
@@ -412,7 +416,7 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));
     nodes.retain(|node| node.lease_until >= due_at || has_stream(node));
-    leases_over(&nodes)
+    ended_leases(&nodes)
 }
 
 /// Divides jobs into batches of at most `page` runs; a job with more runs is a batch by itself. Each batch is taken over in one transaction.
@@ -433,7 +437,7 @@ fn batches(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
 
 /// Splits adopted runs into those that cannot have been sent and those that may have been. Leaves out waiting runs, which the scan finds,
 /// and the rows of broadcasts in progress, whose shards are listed instead.
-fn sort(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
+fn split_by_sent(adopted: Vec<Adopted>) -> (Vec<Run>, Vec<Adopted>) {
     let open = adopted.into_iter().filter(|adopted| match adopted.run.status {
         RunStatus::Pending => true,
         status => status == RunStatus::Running && !adopted.run.is_root(),

@@ -19,7 +19,7 @@ use crate::dispatch::Event;
 use crate::metrics::RecentLateness;
 use crate::node::Shared;
 use crate::scheduler::command::Command;
-use rondel_core::backoff::doubled;
+use rondel_core::backoff::backoff;
 use rondel_core::error_chain::chain;
 
 /// How long a beat waits for the database; shorter than a lease.
@@ -32,7 +32,7 @@ const COUNT_BEATS: u32 = 10;
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
     beats: u32,
-    counted: Option<HomeLoad>,
+    home_load: Option<HomeLoad>,
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
@@ -49,7 +49,7 @@ impl Background for BeatLoop {
     }
 
     fn retry_wait(&self, failed_count: u32) -> Option<Duration> {
-        Some(doubled(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count))
+        Some(backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count))
     }
 
     async fn woken(&mut self) {
@@ -64,7 +64,7 @@ impl Background for BeatLoop {
 impl BeatLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let lateness = RecentLateness::default();
-        Self { shared, beats: 0, counted: None, has_warned: false, lateness, written: None }
+        Self { shared, beats: 0, home_load: None, has_warned: false, lateness, written: None }
     }
 
     /// Logs once that the database does not answer, and once that it does again.
@@ -109,12 +109,12 @@ impl BeatLoop {
         self.report().await?;
         let nodes = shared.store.nodes().await?;
         self.warn_of_others(&nodes);
-        shared.membership.saw_nodes(nodes, shared.clock.now());
+        shared.membership.set_nodes(nodes, shared.clock.now());
         if shared.switches.set(shared.store.switches().await?) {
             // A dispatcher whose queue is full looks at the switches within a second anyway.
             shared.events.try_send(Event::Wake).ok();
         }
-        self.heed_switches();
+        self.forward_stops();
         shared.maintenance.read(shared.store.as_ref(), &shared.clock).await?;
         let heard = shared.registry.heard_since(shared.clock.now() - shared.config.beat.saturating_mul(3));
         shared.store.beat_sessions(shared.membership.token(), &heard).await
@@ -149,12 +149,12 @@ impl BeatLoop {
         let shared = &self.shared;
         let token = shared.membership.token();
         if shared.config.claim_strategy.depends_on_load() && self.beats.is_multiple_of(COUNT_BEATS) {
-            self.counted = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
-            shared.claims.counted();
+            self.home_load = shared.store.home_loads(&[token.node], shared.clock.now()).await?.pop();
+            shared.claims.reset_gained();
         }
         self.beats = self.beats.wrapping_add(1);
         let ((tried, lost), (gained, gained_fires)) = (shared.claims.read(), shared.claims.gained());
-        let counted = self.counted.map_or((0, 0), |load| (load.job_count, load.recent_fires));
+        let counted = self.home_load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
         let report = NodeReport {
             is_leaving: shared.is_leaving(),
             claim_strategy: shared.config.claim_strategy,
@@ -184,9 +184,9 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// Passes the stops that operators have ordered to the dispatcher within a beat. A dispatcher whose queue is full gets them with the
-    /// next beat, so that the renewal of the lease does not wait for it.
-    fn heed_switches(&self) {
+    /// Notifies the dispatcher, within a beat, of the apps that operators have stopped and of a stop of this node. If the dispatcher's
+    /// queue is full, the notice follows with the next beat: the renewal of the lease must not wait for the dispatcher.
+    fn forward_stops(&self) {
         let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
             self.shared.events.try_send(Event::StopApps(stopped)).ok();
@@ -209,17 +209,18 @@ impl BeatLoop {
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
-        let held = shared.membership.token();
+        let previous_lease = shared.membership.token();
         self.written = None;
-        tracing::warn!(epoch = held.epoch, "the lease is over; joining under a new epoch");
+        tracing::warn!(epoch = previous_lease.epoch, "the lease is over; joining under a new epoch");
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();
         let request = request(&shared.config, shared.store.as_ref());
-        let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == held.node);
-        if let Join::Joined { token, ordinal } = shared.store.join(&JoinRequest { held: Some(held), ..request }).await?
+        let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
+        if let Join::Joined { token, ordinal } =
+            shared.store.join(&JoinRequest { held: Some(previous_lease), ..request }).await?
         {
-            if stored.is_some_and(|node| node.epoch < held.epoch) {
+            if stored.is_some_and(|node| node.epoch < previous_lease.epoch) {
                 self.note_regression(None);
             }
             // Streams outlive a lease, but the rows of their sessions have ended with it: these are opened again before anything is sent,
@@ -268,7 +269,8 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
-                // An executor that no server answers stops its runs long before it counts as lost: rows this much out of date do no harm.
+                // An executor that gets no answer from any server stops its runs long before it counts as lost. So session rows that are
+                // out of date by this much do no harm.
                 let spare = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(
                     Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)

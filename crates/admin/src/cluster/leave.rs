@@ -11,8 +11,8 @@ use rondel_failpoint::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::moves::{self, MayGo};
-use crate::dispatch::{Answer, Event};
+use super::moves::{self, MovableRuns};
+use crate::dispatch::{Event, Responder};
 use crate::lifecycle::Lifecycle;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
@@ -33,7 +33,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.soft.cancel();
     let (done, drained) = oneshot::channel();
     // The receiver is gone once the grace has ended.
-    let done = Answer::new(|()| {
+    let done = Responder::new(|()| {
         done.send(()).ok();
     });
     if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
@@ -64,7 +64,7 @@ async fn shelve(shared: &Arc<Shared>) {
 /// The runs that executors have, or are about to get.
 async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
     let (sender, listed) = oneshot::channel();
-    let answer = Answer::new(|runs| drop(sender.send(runs)));
+    let answer = Responder::new(|runs| drop(sender.send(runs)));
     shared.events.send(Event::ListInHand(answer)).await.ok()?;
     listed.await.ok()
 }
@@ -74,7 +74,7 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
     let end = Instant::now() + HAND_OVER_LIMIT;
     while moves::has_heir(shared) && Instant::now() < end {
         let Some(held) = shared.membership.held() else { return };
-        match moves::leave(shared, &held, MayGo::NotYetDue).await {
+        match moves::leave(shared, &held, MovableRuns::NotYetDue).await {
             Ok(0) => return,
             Ok(_) => tokio::time::sleep(PAUSE).await,
             Err(error) => {
@@ -90,7 +90,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
     let end = Instant::now() + grace;
     let mut complained = false;
     loop {
-        if let Err(error) = give_the_rest(shared).await
+        if let Err(error) = hand_over_rest(shared).await
             && !std::mem::replace(&mut complained, true)
         {
             tracing::warn!(error = %chain(&error), "cannot give jobs to other nodes; they are taken over later");
@@ -99,7 +99,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         match tokio::time::timeout_at(wake, &mut drained).await {
             Ok(_) => {
                 // Jobs that had to stay until the last run ended go too.
-                give_the_rest(shared).await.ok();
+                hand_over_rest(shared).await.ok();
                 return true;
             }
             Err(_) if Instant::now() >= end => return false,
@@ -108,9 +108,9 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
     }
 }
 
-async fn give_the_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
+async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
     let Some(held) = shared.membership.held().filter(|_| moves::has_heir(shared)) else { return Ok(()) };
     let Some(in_hand) = in_hand(shared).await else { return Ok(()) };
     let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
-    moves::leave(shared, &held, MayGo::AllBut(&in_hand)).await.map(drop)
+    moves::leave(shared, &held, MovableRuns::AllBut(&in_hand)).await.map(drop)
 }

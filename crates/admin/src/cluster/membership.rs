@@ -20,7 +20,7 @@ const FENCE_MAX: usize = 1_000;
 
 /// A lease that holds right now.
 #[derive(Clone, Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldLease {
     pub(crate) token: LeaseToken,
     pub(crate) ids: Arc<IdGen>,
 }
@@ -28,7 +28,7 @@ pub(crate) struct Held {
 #[derive(Debug)]
 pub(crate) struct Membership {
     boot: Boot,
-    current: RwLock<Held>,
+    current: RwLock<HeldLease>,
     /// The end of the lease, by the boot-time clock, in microseconds.
     until: AtomicI64,
     /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
@@ -47,7 +47,7 @@ pub(crate) struct Membership {
     /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 if it never was.
     cut_off_until: AtomicI64,
     /// When the set of nodes that take jobs last changed, and that set.
-    seated: RwLock<(Timestamp, Vec<NodeId>)>,
+    takers: RwLock<(Timestamp, Vec<NodeId>)>,
 }
 
 /// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
@@ -60,7 +60,7 @@ impl Membership {
     pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: Boot) -> Self {
         let membership = Self {
             boot,
-            current: RwLock::new(Held { token, ids: Arc::new(IdGen::new(ordinal)) }),
+            current: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
             until: AtomicI64::new(0),
             is_given_back: AtomicBool::new(false),
             nodes: RwLock::default(),
@@ -70,7 +70,7 @@ impl Membership {
             cut_off_after: micros(lease / 2),
             renewed_at: AtomicI64::new(sent_at),
             cut_off_until: AtomicI64::new(0),
-            seated: RwLock::new((Timestamp::EPOCH, Vec::new())),
+            takers: RwLock::new((Timestamp::EPOCH, Vec::new())),
         };
         membership.renewed(sent_at, lease);
         membership
@@ -99,11 +99,11 @@ impl Membership {
         }
     }
 
-    /// A new lease was taken.
+    /// Records that a new lease was taken.
     pub(crate) fn rejoined(&self, token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let ids = Arc::new(current.ids.continued_as(ordinal));
-        *current = Held { token, ids };
+        *current = HeldLease { token, ids };
         drop(current);
         self.renewed(sent_at, lease);
     }
@@ -127,7 +127,7 @@ impl Membership {
     }
 
     /// How long the lease still holds if it is not renewed.
-    pub(crate) fn left(&self) -> Duration {
+    pub(crate) fn remaining(&self) -> Duration {
         let micros = self.until.load(Ordering::Acquire).saturating_sub(self.boot.micros());
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
@@ -151,12 +151,12 @@ impl Membership {
     }
 
     /// The lease to act under, if it holds.
-    pub(crate) fn held(&self) -> Option<Held> {
+    pub(crate) fn held(&self) -> Option<HeldLease> {
         self.holds().then(|| self.latest())
     }
 
     /// The newest lease, whether or not it still holds.
-    pub(crate) fn latest(&self) -> Held {
+    pub(crate) fn latest(&self) -> HeldLease {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -169,19 +169,19 @@ impl Membership {
     }
 
     /// Records that the open runs of these leases are known here: the jobs of their nodes may be claimed.
-    pub(crate) fn adopted(&self, over: &[EndedLease]) {
+    pub(crate) fn note_adopted(&self, ended: &[EndedLease]) {
         let mut adopted = self.adopted.write().unwrap_or_else(PoisonError::into_inner);
-        over.clone_into(&mut adopted);
+        ended.clone_into(&mut adopted);
     }
 
-    /// Takes in the list of nodes.
-    pub(crate) fn saw_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
+    /// Stores the list of nodes, and records a change of the nodes that take jobs.
+    pub(crate) fn set_nodes(&self, nodes: Vec<Node>, now: Timestamp) {
         let takers: Vec<NodeId> = nodes.iter().filter(|node| node.takes_jobs(now)).map(|node| node.id).collect();
-        let mut seated = self.seated.write().unwrap_or_else(PoisonError::into_inner);
-        if seated.1 != takers {
-            *seated = (now, takers);
+        let mut known = self.takers.write().unwrap_or_else(PoisonError::into_inner);
+        if known.1 != takers {
+            *known = (now, takers);
         }
-        drop(seated);
+        drop(known);
         *self.nodes.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(nodes);
     }
 
@@ -200,13 +200,13 @@ impl Membership {
     }
 
     /// When the next lease of another node ends, as far as is known here.
-    pub(crate) fn next_end(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn next_lease_end(&self, now: Timestamp) -> Option<Timestamp> {
         let this = self.token().node;
         self.nodes().iter().filter(|node| node.id != this && node.is_living(now)).map(|node| node.lease_until).min()
     }
 
-    /// The nodes among which jobs are distributed.
-    pub(crate) fn seats(&self, now: Timestamp) -> Vec<NodeShare> {
+    /// The nodes among which jobs are distributed, with their weights and loads.
+    pub(crate) fn node_shares(&self, now: Timestamp) -> Vec<NodeShare> {
         let seat = |node: &Node| {
             let NodeReport { weight, job_count, recent_fires, .. } = node.report;
             NodeShare { node: node.id, weight, job_count, recent_fires }
@@ -215,15 +215,15 @@ impl Membership {
     }
 
     /// How long the set of nodes that take jobs has been the same.
-    pub(crate) fn seated_for(&self, now: Timestamp) -> Duration {
-        now.since(self.seated.read().unwrap_or_else(PoisonError::into_inner).0)
+    pub(crate) fn takers_unchanged_for(&self, now: Timestamp) -> Duration {
+        now.since(self.takers.read().unwrap_or_else(PoisonError::into_inner).0)
     }
 
     /// Whether jobs or runs may be in transfer to this node.
     pub(crate) fn is_unsettled(&self, now: Timestamp) -> bool {
         let nodes = self.nodes();
         let leaves = |node: &Node| node.is_living(now) && !node.takes_jobs(now);
-        nodes.len() > 1 && (self.seated_for(now) < UNSETTLED || nodes.iter().any(leaves))
+        nodes.len() > 1 && (self.takers_unchanged_for(now) < UNSETTLED || nodes.iter().any(leaves))
     }
 
     /// This node's switch, as the last beat saw it.
@@ -259,16 +259,17 @@ fn micros(length: Duration) -> i64 {
 pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
     let recent: Vec<Node> =
         nodes.iter().filter(|node| node.lease_until + FENCED_FOR > now).take(FENCE_MAX).cloned().collect();
-    leases_over(&recent)
+    ended_leases(&recent)
 }
 
 /// The newest ended lease of each node, whether the node took another one or an adopter of its runs has fenced it.
-pub(crate) fn leases_over(nodes: &[Node]) -> Vec<LeaseToken> {
+pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     let is_second = |node: &&Node| node.epoch > 1;
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()
 }
 
-/// A node that is leaving, or switched off, inherits only if no other node can.
+/// The dead nodes whose runs `this` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
+/// if no other node can.
 fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
@@ -339,14 +340,14 @@ mod tests {
         let long_ago = boot_micros() - 60_000_000;
         let membership = Membership::new(token, 1, long_ago, lease, Boot::Host);
         let now = Timestamp::from_secs(50);
-        membership.saw_nodes(vec![node(1, 100), node(2, 10)], now);
+        membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         let over = [(NodeId::new(2), Timestamp::from_secs(10))];
         assert_eq!(membership.adoptable(now, lease), over);
         membership.renewed(boot_micros(), lease);
         assert_eq!(membership.adoptable(now, lease), []);
         let mut left = node(2, 10);
         left.report.is_leaving = true;
-        membership.saw_nodes(vec![node(1, 100), left], now);
+        membership.set_nodes(vec![node(1, 100), left], now);
         assert_eq!(membership.adoptable(now, lease), over);
     }
 
@@ -358,7 +359,7 @@ mod tests {
         let given = Arc::clone(&micros);
         let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
         let membership = Membership::new(token, 1, 60_000_000, lease, boot).cut_off_after(Duration::from_secs(1));
-        membership.saw_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
+        membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         let cut_off = |at: i64| {
             micros.store(at * 1_000_000, Ordering::Relaxed);
             membership.was_cut_off_within(Duration::from_secs(30))
@@ -369,9 +370,9 @@ mod tests {
         assert!(cut_off(65), "as long as no answer comes");
         membership.renewed(70_000_000, lease);
         assert!(cut_off(71), "no server has had the time to store whom it hears");
-        membership.saw_nodes(vec![node(1, 1_000)], Timestamp::EPOCH);
+        membership.set_nodes(vec![node(1, 1_000)], Timestamp::EPOCH);
         assert!(!cut_off(71), "no other node hears executors");
-        membership.saw_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
+        membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         for renewed in 36..50 {
             membership.renewed(renewed * 2_000_000, lease);
         }
@@ -385,18 +386,18 @@ mod tests {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
         let now = Timestamp::from_secs(50);
-        membership.adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
-        membership.saw_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
+        membership.note_adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
+        membership.set_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
         assert_eq!(membership.claimable_homes(now), [NodeId::new(0), NodeId::new(2)]);
         // Node 2 came back, and its lease ended again: the runs that it opened since were not taken over.
-        membership.saw_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
+        membership.set_nodes(vec![node(1, 100), node(2, 20), node(3, 10)], now);
         assert_eq!(membership.claimable_homes(now), [NodeId::new(0)]);
         let mut switched = node(1, 100);
         switched.switch = Switch::Stopped;
-        membership.saw_nodes(vec![switched, node(2, 10), node(3, 100)], now);
+        membership.set_nodes(vec![switched, node(2, 10), node(3, 100)], now);
         assert_eq!(membership.claimable_homes(now), []);
         assert_eq!(membership.switch(), Switch::Stopped);
-        assert_eq!(membership.seats(now).iter().map(|seat| seat.node).collect::<Vec<_>>(), [NodeId::new(3)]);
+        assert_eq!(membership.node_shares(now).iter().map(|seat| seat.node).collect::<Vec<_>>(), [NodeId::new(3)]);
         assert!(membership.is_unsettled(now) && membership.is_unsettled(now + Duration::from_secs(40)));
     }
 
@@ -405,10 +406,10 @@ mod tests {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
         let now = Timestamp::from_secs(50);
-        membership.saw_nodes(vec![node(1, 51), node(2, 50)], now);
-        assert_eq!(membership.next_end(now), None);
-        membership.saw_nodes(vec![node(1, 51), node(2, 50), node(3, 60), node(4, 53)], now);
-        assert_eq!(membership.next_end(now), Some(Timestamp::from_secs(53)));
+        membership.set_nodes(vec![node(1, 51), node(2, 50)], now);
+        assert_eq!(membership.next_lease_end(now), None);
+        membership.set_nodes(vec![node(1, 51), node(2, 50), node(3, 60), node(4, 53)], now);
+        assert_eq!(membership.next_lease_end(now), Some(Timestamp::from_secs(53)));
     }
 
     #[test]

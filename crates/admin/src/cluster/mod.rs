@@ -18,6 +18,6 @@ pub(crate) use database::DatabaseWatch;
 pub use database::{DatabaseTrouble, Regression};
 pub(crate) use departing::Departing;
 pub(crate) use maintenance::MaintenanceBoard;
-pub(crate) use membership::{EndedLease, Held, Membership, fences, leases_over};
-pub(crate) use moves::{MayGo, MoveLoop, unsent_by_job};
+pub(crate) use membership::{EndedLease, HeldLease, Membership, ended_leases, fences};
+pub(crate) use moves::{MovableRuns, MoveLoop, unsent_by_job};
 pub(crate) use switches::SwitchBoard;

@@ -15,7 +15,7 @@ use rondel_store::ledger::{JobAtHome, UnsentRun};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::cluster::Held;
+use crate::cluster::HeldLease;
 use crate::node::Shared;
 
 /// When in each second jobs move. By then most runs that were due at the whole second have ended, and the runs of the next second are not
@@ -23,11 +23,12 @@ use crate::node::Shared;
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its moment a round may begin another transaction.
 const ROUND_MAX: Duration = Duration::from_millis(100);
-/// Only runs that are due at least this far ahead go: the tick may read an earlier one while the transaction is in progress.
+/// Only runs that are due at least this far ahead are handed over: the tick may read an earlier run while the transaction is in progress.
 const LEAD: Duration = Duration::from_millis(650);
-/// Only runs that are due at least this long after their transaction begins go: an earlier one may have been marked …
+/// Only runs that are due at least this long after their transaction begins are handed over: an earlier run may have been marked.
 const MARKED_AHEAD: Duration = Duration::from_millis(250);
-/// … or sent. A run is sent at most `send_ahead` before its instant; this margin is added to that.
+/// Margin that is added to `send_ahead`, the longest time by which a run is sent before its instant: a run that is due within the sum of
+/// both may have been sent.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE: u32 = 2_000;
 /// How many jobs one round looks at, and how many one transaction moves.
@@ -44,7 +45,7 @@ pub(crate) struct MoveLoop {
     /// How many rounds to skip, and how many the next unsuccessful round adds.
     skip: u32,
     next_skip: u32,
-    /// The nodes among which the jobs were distributed when a round last left none misplaced, and the instant of that round.
+    /// The last round that left no job misplaced: the nodes among which it distributed the jobs, and its instant.
     settled: (Vec<NodeId>, Timestamp),
 }
 
@@ -58,7 +59,7 @@ struct Round {
 
 /// Why jobs leave this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Why {
+enum MoveReason {
     /// The claim strategy assigns some of them to other nodes.
     Shares,
     /// The node is to keep none.
@@ -67,10 +68,10 @@ enum Why {
 
 /// Which of a node's runs may go.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum MayGo<'a> {
+pub(crate) enum MovableRuns<'a> {
     /// Those that are due so late that no part of the node has read them yet.
     NotYetDue,
-    /// All but these, which executors have: nothing is sent any more.
+    /// All except these, which executors have; used once the node sends nothing any more.
     AllBut(&'a HashSet<RunId>),
 }
 
@@ -103,7 +104,7 @@ impl MoveLoop {
         let now = shared.clock.now();
         shared.departing.forget(now);
         let Some(held) = shared.membership.held() else { return Ok(0) };
-        let Some(why) = self.why(now) else {
+        let Some(reason) = self.move_reason(now) else {
             (self.skip, self.next_skip) = (0, 1);
             return Ok(0);
         };
@@ -111,9 +112,9 @@ impl MoveLoop {
             self.skip = left;
             return Ok(0);
         }
-        let round = move_away(shared, &held, why, MayGo::NotYetDue).await?;
+        let round = move_away(shared, &held, reason, MovableRuns::NotYetDue).await?;
         if round.left == 0 {
-            self.settled = (takers(&shared.membership.seats(now)), now);
+            self.settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle are not looked at each second.
         if round.left > 0 && round.moved == 0 {
@@ -128,16 +129,16 @@ impl MoveLoop {
     /// Why jobs are to move now, if any are. Jobs are redistributed only once the nodes have been the same for two leases, so that a node
     /// that restarts moves nothing. If the strategy counts recent fires, which change, jobs are redistributed from time to time even among
     /// the same nodes.
-    fn why(&self, now: Timestamp) -> Option<Why> {
+    fn move_reason(&self, now: Timestamp) -> Option<MoveReason> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {
-            return Some(Why::Leaves);
+            return Some(MoveReason::Leaves);
         }
-        let is_stable = membership.seated_for(now) >= self.shared.config.lease * 2;
+        let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
         let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.settled);
         let is_new =
-            takers(&membership.seats(now)) != *among || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
-        (strategy.rebalances() && is_stable && is_new).then_some(Why::Shares)
+            takers(&membership.node_shares(now)) != *among || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
+        (strategy.rebalances() && is_stable && is_new).then_some(MoveReason::Shares)
     }
 }
 
@@ -151,14 +152,14 @@ fn takers(seats: &[NodeShare]) -> Vec<NodeId> {
 }
 
 /// Hands over all jobs that may go now. Returns how many should go and did not.
-pub(crate) async fn leave(shared: &Shared, held: &Held, may_go: MayGo<'_>) -> Result<usize, StoreError> {
-    Ok(move_away(shared, held, Why::Leaves, may_go).await?.left)
+pub(crate) async fn leave(shared: &Shared, held: &HeldLease, movable: MovableRuns<'_>) -> Result<usize, StoreError> {
+    Ok(move_away(shared, held, MoveReason::Leaves, movable).await?.left)
 }
 
-/// Whether there is any node that could get this one's jobs.
+/// Whether another node could get this node's jobs.
 pub(crate) fn has_heir(shared: &Shared) -> bool {
     let this = shared.membership.token().node;
-    shared.membership.seats(shared.clock.now()).iter().any(|seat| seat.node != this)
+    shared.membership.node_shares(shared.clock.now()).iter().any(|seat| seat.node != this)
 }
 
 /// How long before its instant a run may have been marked or sent.
@@ -166,11 +167,16 @@ fn started_ahead(shared: &Shared) -> Duration {
     MARKED_AHEAD.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
-async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) -> Result<Round, StoreError> {
+async fn move_away(
+    shared: &Shared,
+    held: &HeldLease,
+    reason: MoveReason,
+    movable: MovableRuns<'_>,
+) -> Result<Round, StoreError> {
     let now = shared.clock.now();
     let (this, strategy) = (held.token.node, shared.config.claim_strategy);
-    let mut seats = shared.membership.seats(now);
-    if why == Why::Leaves {
+    let mut seats = shared.membership.node_shares(now);
+    if reason == MoveReason::Leaves {
         seats.retain(|seat| seat.node != this);
     }
     if seats.is_empty() {
@@ -181,9 +187,9 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     }
     let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
     let jobs: Vec<JobShare> = jobs_at(shared, this).await?.into_iter().map(share).collect();
-    let going: Vec<(JobId, NodeId)> = match why {
-        Why::Shares => strategy.misplaced(this, &jobs, &seats),
-        Why::Leaves => {
+    let going: Vec<(JobId, NodeId)> = match reason {
+        MoveReason::Shares => strategy.misplaced(this, &jobs, &seats),
+        MoveReason::Leaves => {
             let homes = strategy.deal_on_leave(&jobs, &seats);
             jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
         }
@@ -191,11 +197,11 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     if going.is_empty() {
         return Ok(Round::default());
     }
-    let mut unsent = unsent_by_job(shared, held, may_go, now).await?;
+    let mut unsent = unsent_by_job(shared, held, movable, now).await?;
     let mut moved = 0;
     for batch in going.chunks(BATCH_JOBS) {
-        moved += give(shared, held, batch, &mut unsent, may_go).await?;
-        if matches!(may_go, MayGo::NotYetDue) && shared.clock.now() > now + ROUND_MAX {
+        moved += hand_over_jobs(shared, held, batch, &mut unsent, movable).await?;
+        if matches!(movable, MovableRuns::NotYetDue) && shared.clock.now() > now + ROUND_MAX {
             // Runs that were not due yet may be by now: the other jobs go in the next round.
             break;
         }
@@ -206,13 +212,13 @@ async fn move_away(shared: &Shared, held: &Held, why: Why, may_go: MayGo<'_>) ->
     Ok(Round { moved, left: going.len() - moved })
 }
 
-/// One transaction. Returns how many jobs went.
-async fn give(
+/// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
+async fn hand_over_jobs(
     shared: &Shared,
-    held: &Held,
+    held: &HeldLease,
     batch: &[(JobId, NodeId)],
     unsent: &mut HashMap<JobId, Vec<UnsentRun>>,
-    may_go: MayGo<'_>,
+    movable: MovableRuns<'_>,
 ) -> Result<usize, StoreError> {
     let mut runs = Vec::new();
     let moves: Vec<HomeMove> = batch
@@ -225,9 +231,9 @@ async fn give(
         .collect();
     shared.departing.begin(runs.iter().copied());
     // Nothing starts these runs from here on. Runs that came due while a slow database was read may have started already.
-    let not_before = match may_go {
-        MayGo::NotYetDue => shared.clock.now() + started_ahead(shared),
-        MayGo::AllBut(_) => Timestamp::EPOCH,
+    let not_before = match movable {
+        MovableRuns::NotYetDue => shared.clock.now() + started_ahead(shared),
+        MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
     // If the answer was lost, it is not known which jobs went: runs that stayed are found as strays.
@@ -262,8 +268,8 @@ async fn jobs_at(shared: &Shared, home: NodeId) -> Result<Vec<JobAtHome>, StoreE
 
 pub(crate) async fn unsent_by_job(
     shared: &Shared,
-    held: &Held,
-    may_go: MayGo<'_>,
+    held: &HeldLease,
+    movable: MovableRuns<'_>,
     now: Timestamp,
 ) -> Result<HashMap<JobId, Vec<UnsentRun>>, StoreError> {
     let mut by_job: HashMap<JobId, Vec<UnsentRun>> = HashMap::new();
@@ -273,9 +279,9 @@ pub(crate) async fn unsent_by_job(
         count += page.len();
         let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) || count >= ROUND_RUNS;
         after = page.last().map_or(after, |run| run.run);
-        let goes = |run: &UnsentRun| match may_go {
-            MayGo::NotYetDue => run.due_at >= now + LEAD,
-            MayGo::AllBut(in_hand) => !in_hand.contains(&run.run),
+        let goes = |run: &UnsentRun| match movable {
+            MovableRuns::NotYetDue => run.due_at >= now + LEAD,
+            MovableRuns::AllBut(in_hand) => !in_hand.contains(&run.run),
         };
         for run in page.into_iter().filter(goes) {
             by_job.entry(run.job).or_default().push(run);

@@ -102,12 +102,12 @@ impl Strays {
     }
 
     /// Starts the next sweep of the running runs at the beginning.
-    pub(super) const fn sweep_anew(&mut self) {
+    pub(super) const fn restart_sweep(&mut self) {
         self.running.after = START;
     }
 
     /// Whether a sweep of the running runs is in progress.
-    pub(super) fn is_on_its_way(&self) -> bool {
+    pub(super) fn is_sweeping(&self) -> bool {
         !self.running.is_at_start()
     }
 

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::declared::{EffectiveDeclarations, SeenSet, Step, effective_declarations, parents_first, step};
+use rondel_core::declared::{
+    DeclarationStep, EffectiveDeclarations, SeenSet, declaration_step, effective_declarations, parents_first,
+};
 use rondel_core::shape::{self, Misfit};
 use rondel_core::{FieldError, JobSpec, Timestamp};
 use rondel_store::StoreError;
@@ -12,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::DeclarationProblem;
 use super::audit::{self, App, author};
-use super::board::called;
+use super::board::job_label;
 use crate::jobs::{self, JobError};
 use crate::node::Node;
 
@@ -74,7 +76,7 @@ fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<Declarati
             }
             None if set.mark.last_seen_at >= living_since => {
                 problems.push(problem(
-                    &called(index, spec),
+                    &job_label(index, spec),
                     "/name",
                     "the definition is no JSON object with a name".to_owned(),
                 ));
@@ -166,10 +168,10 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
         let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
     }
-    match step(&record.spec, before.map(|before| &before.spec), spec) {
-        Step::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
-        Step::Nothing | Step::Remember => remember(node, record, spec).await,
-        Step::Change(changed) => {
+    match declaration_step(&record.spec, before.map(|before| &before.spec), spec) {
+        DeclarationStep::Nothing if before.is_some_and(|before| before.undeclared_at.is_none()) => Ok(()),
+        DeclarationStep::Nothing | DeclarationStep::Remember => remember(node, record, spec).await,
+        DeclarationStep::Change(changed) => {
             let fields = changed_fields(&record.spec, &changed);
             let entry = audit::begin(node, app, "job.change", &spec.name).await?;
             let saved = jobs::change(node, record, *changed, Some(record.version), &author(app)).await;

@@ -31,7 +31,7 @@ pub(crate) struct DeclaredSet {
 }
 
 /// How problems refer to the definition at this index of a set: by its name, if it has one.
-pub(super) fn called(index: usize, spec: &serde_json::Value) -> String {
+pub(super) fn job_label(index: usize, spec: &serde_json::Value) -> String {
     let name = spec.get("name").and_then(serde_json::Value::as_str);
     name.map_or_else(|| format!("job {index}"), str::to_owned)
 }
@@ -54,7 +54,7 @@ impl DeclaredSet {
             serde_json::from_str(&job.spec_json).unwrap_or_else(|_| serde_json::Value::String(job.spec_json.clone()))
         };
         let specs: Vec<serde_json::Value> = taken.iter().map(read).collect();
-        let names = specs.iter().enumerate().map(|(index, spec)| called(index, spec)).collect();
+        let names = specs.iter().enumerate().map(|(index, spec)| job_label(index, spec)).collect();
         let specs = serde_json::Value::Array(specs).to_string();
         let hash = Sha256::digest(specs.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         Self { hash, specs, names, refusal }
@@ -75,7 +75,7 @@ impl DeclaredSet {
 
 /// An executor that is connected here, with its declarations.
 #[derive(Clone, Debug)]
-pub(crate) struct Declaring {
+pub(crate) struct DeclaringExecutor {
     pub(crate) session: SessionHandle,
     pub(crate) namespace: NamespaceId,
     pub(crate) app: AppId,
@@ -84,25 +84,25 @@ pub(crate) struct Declaring {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Board {
+pub(crate) struct DeclarationBoard {
     inner: Mutex<Inner>,
     pub(super) poke: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
-    executors: HashMap<ExecutorId, Declaring>,
+    executors: HashMap<ExecutorId, DeclaringExecutor>,
     problems: HashMap<AppId, Vec<DeclarationProblem>>,
 }
 
-impl Board {
+impl DeclarationBoard {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds an executor that came online.
-    pub(crate) fn join(&self, declaring: Declaring) {
-        self.inner().executors.insert(declaring.session.executor, declaring);
+    pub(crate) fn join(&self, executor: DeclaringExecutor) {
+        self.inner().executors.insert(executor.session.executor, executor);
         self.poke.notify_one();
     }
 
@@ -115,12 +115,12 @@ impl Board {
     }
 
     /// The connected executors, by app.
-    pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<Declaring>> {
-        let mut apps: BTreeMap<AppId, Vec<Declaring>> = BTreeMap::new();
-        let mut online: Vec<Declaring> = self.inner().executors.values().cloned().collect();
-        online.sort_by_key(|declaring| declaring.session.executor);
-        for declaring in online {
-            apps.entry(declaring.app).or_default().push(declaring);
+    pub(super) fn by_app(&self) -> BTreeMap<AppId, Vec<DeclaringExecutor>> {
+        let mut apps: BTreeMap<AppId, Vec<DeclaringExecutor>> = BTreeMap::new();
+        let mut online: Vec<DeclaringExecutor> = self.inner().executors.values().cloned().collect();
+        online.sort_by_key(|executor| executor.session.executor);
+        for executor in online {
+            apps.entry(executor.app).or_default().push(executor);
         }
         apps
     }

@@ -9,7 +9,7 @@ mod audit;
 mod board;
 mod run;
 
-pub(crate) use board::{Board, DeclaredSet, Declaring};
+pub(crate) use board::{DeclarationBoard, DeclaredSet, DeclaringExecutor};
 pub(crate) use run::DeclareLoop;
 
 /// A problem of a job that code declares.

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::apply::reconcile_app;
 use super::audit::App;
-use super::board::{self, Declaring};
+use super::board::{self, DeclaringExecutor};
 use crate::background::{Background, TickError};
 use crate::node::Node;
 
@@ -23,12 +23,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 pub(crate) struct DeclareLoop {
     node: Node,
     /// The state of each app when its declarations were last applied.
-    known: HashMap<AppId, Looks>,
+    known: HashMap<AppId, AppState>,
 }
 
 /// The state of an app's executors; while it stays the same, there is nothing to apply.
 #[derive(Debug, PartialEq, Eq)]
-struct Looks {
+struct AppState {
     living: Vec<String>,
     online: Vec<(ExecutorId, u64)>,
 }
@@ -42,7 +42,7 @@ impl Background for DeclareLoop {
     }
 
     fn first_wait(&self) -> Duration {
-        self.node.shared().first_look(PERIOD)
+        self.node.shared().first_look_delay(PERIOD)
     }
 
     async fn woken(&mut self) {
@@ -92,16 +92,16 @@ impl DeclareLoop {
     async fn look_at(
         &mut self,
         id: AppId,
-        online: &[Declaring],
+        online: &[DeclaringExecutor],
         marks: &[DeclaredMark],
         living_since: Timestamp,
     ) -> Result<bool, StoreError> {
         let Some(first) = online.first() else { return Ok(false) };
         let living = marks.iter().filter(|mark| mark.app == id).map(|mark| mark.hash.clone()).collect();
-        let looks =
-            Looks { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
+        let state =
+            AppState { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
         let has_problems = !self.node.declared().problems(id).is_empty();
-        if self.known.get(&id) == Some(&looks) && !has_problems {
+        if self.known.get(&id) == Some(&state) && !has_problems {
             return Ok(false);
         }
         let app = App { id, namespace: first.namespace, name: first.app_name.clone() };
@@ -114,8 +114,8 @@ impl DeclareLoop {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
             tracing::warn!(app = app.name, job, pointer, message, "cannot take a job as code declares it");
         }
-        let before = self.known.insert(id, looks);
-        let heard_it = |one: &Declaring| {
+        let before = self.known.insert(id, state);
+        let heard_it = |one: &DeclaringExecutor| {
             before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.

@@ -1,5 +1,5 @@
-//! What failure webhooks and the channels of alerts share: the HTTP client, the senders of a loop, signatures, and
-//! which answers get another try, and when.
+//! Code that failure webhooks and alert channels share: the HTTP client, the senders of a loop, signatures, and the decision whether and
+//! when a message is tried again.
 
 mod retry;
 mod senders;

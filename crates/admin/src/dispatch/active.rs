@@ -17,7 +17,7 @@ pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent. Until then: when its executor was chosen, which is also the instant of the mark of a run that is marked first.
+    /// When the run was sent. Until then, this is when its executor was chosen. A run that is marked first has its mark from that instant.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,
@@ -74,7 +74,7 @@ impl Active {
     }
 
     /// Records that the store did not note the run as running: it is to be noted again.
-    pub(crate) fn note_refused(&mut self) {
+    pub(crate) fn clear_noted(&mut self) {
         if self.phase == Phase::Noted {
             self.phase = Phase::Sent;
         }

@@ -19,7 +19,7 @@ use super::ready::Ready;
 /// How long before its instant a run is looked at to be sent; zero if it is not sent ahead.
 pub(super) fn lead(d: &Decision<'_>, ready: &Ready) -> Duration {
     let lead = d.facts.settings.send_ahead;
-    if !lead.is_zero() && is_certain(ready) && d.state.executors.take_ahead(ready.run.app) {
+    if !lead.is_zero() && is_certain(ready) && d.state.executors.any_takes_ahead(ready.run.app) {
         lead
     } else {
         Duration::ZERO
@@ -40,7 +40,7 @@ fn is_certain(ready: &Ready) -> bool {
 /// Whether the run may be sent ahead to whichever executor it is routed to: each of them starts runs on time and has spare slots. A quarter
 /// of the slots is not used ahead, so that runs that come before the instant find slots as well.
 pub(super) fn has_room(d: &Decision<'_>, ready: &Ready) -> bool {
-    d.state.executors.all_fit(ready, |online| may_be_ahead(d, online, ready) && online.has_spare_slots(d.now))
+    d.state.executors.all_fit_satisfy(ready, |online| may_be_ahead(d, online, ready) && online.has_spare_slots(d.now))
 }
 
 /// Whether the run may be on this executor's stream before its instant.

@@ -9,13 +9,13 @@ use rondel_proto::v1;
 use super::decision::Decision;
 use super::effect::Effect;
 use super::flow;
-use super::routing::{Chosen, choose, take};
+use super::routing::{RouteDecision, assign_chosen, choose};
 use super::runs::Waiting;
 
 /// Maximum number of jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
 
-/// Puts this turn's questions on the streams.
+/// Puts the questions since the last flush on the streams.
 pub(super) fn flush_questions(d: &mut Decision<'_>) {
     let now = d.now;
     for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
@@ -50,17 +50,17 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
     let (mut taken, mut waiting) = (Vec::new(), Vec::new());
     for mut probe in d.state.probes.take(job, &mut d.state.runs) {
         // An executor that got a run of the job just now is not free for the next one.
-        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
+        taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
         match choose(d, &probe, probe.answers.until <= now) {
-            Chosen::Executor(id, name, trace) => {
+            RouteDecision::Executor(id, name, trace) => {
                 if question(probe.ready.definition.job.route) == Some(Question::Free) {
                     taken.push(id);
                 }
-                take(d, probe.ready, id, name, trace);
+                assign_chosen(d, probe.ready, id, name, trace);
                 flow::work_off(d);
             }
-            Chosen::Wait(_) => waiting.push(probe),
-            Chosen::NoExecutor => {
+            RouteDecision::Wait(_) => waiting.push(probe),
+            RouteDecision::NoExecutor => {
                 d.state.probes.pause(job, now);
                 let since = probe.ready.tried_at.unwrap_or(now);
                 d.state.parked.push(Waiting { ready: probe.ready, since }, &mut d.state.runs);
@@ -68,7 +68,7 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
         }
     }
     for mut probe in waiting {
-        taken.iter().for_each(|executor| probe.answers.take_away(*executor));
-        d.state.probes.wait_on(probe, &mut d.state.runs);
+        taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
+        d.state.probes.put_back(probe, &mut d.state.runs);
     }
 }

@@ -23,8 +23,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) boot_micros_at_epoch: i64,
     /// How long this process has run, by the monotonic clock.
     pub(crate) uptime: Duration,
-    /// Whether rows may show executors as silent for longer than they were: within the last `lost_after` the database's clock may have
-    /// stepped ahead, or the database was unreachable, so that other nodes could not store whom they heard.
+    /// Whether rows may show executors as silent for longer than they were. This is so if, within the last `lost_after`, the database's
+    /// clock may have stepped ahead, or the database was unreachable, so that other nodes could not store which executors they heard.
     pub(crate) rows_may_be_old: bool,
     /// Like `rows_may_be_old`, but within the last `continue_max`: used for runs that keep their place in the order of their job while
     /// their executor is silent.
@@ -87,7 +87,7 @@ impl<'a> Decision<'a> {
     /// open when it took the lease, or holds the job's runs back.
     pub(super) fn knows_open_runs(&self) -> bool {
         let is_ready = self.facts.lease_holds && self.facts.switches.is_known();
-        is_ready && self.state.recovery.begun == Some(self.facts.token)
+        is_ready && self.state.recovery.begun_lease == Some(self.facts.token)
     }
 
     /// Whether runs may be sent and placed.

@@ -9,12 +9,12 @@ use rondel_store::LeaseToken;
 use rondel_store::ledger::AttemptEnd;
 
 use super::active::Phase;
-use super::event::{Answer, IncomingResult, SessionHandle};
+use super::event::{IncomingResult, Responder, SessionHandle};
 use super::results::reporter::Reporter;
 use super::step::Step;
 use crate::counters::Count;
 use crate::definitions::Compiled;
-use crate::metrics::Counted;
+use crate::metrics::CountedRun;
 use crate::registry::{OnlineExecutor, UnansweredTriggers};
 use crate::trace::DispatchSpan;
 
@@ -57,11 +57,11 @@ pub(crate) enum Effect {
     /// End the span of a dispatch: the executor has accepted the run, or refused it for this reason.
     EndSpan(DispatchSpan, Option<&'static str>),
     /// Confirm that a stream is dropped: nothing is sent on it any more.
-    AnswerLeft(Answer<()>),
+    AnswerStreamEnded(Responder<()>),
     /// Answer which runs executors have, or are about to get.
-    ListInHand(Answer<Vec<RunId>>, Vec<RunId>),
+    ListInHand(Responder<Vec<RunId>>, Vec<RunId>),
     /// Answer once the dispatcher is drained.
-    AnswerWhenDrained(Answer<()>),
+    AnswerWhenDrained(Responder<()>),
 }
 
 impl Effect {
@@ -81,7 +81,7 @@ impl Effect {
 #[derive(Debug)]
 pub(crate) struct Submission {
     pub(crate) finish: AttemptEnd,
-    pub(crate) counted: Counted,
+    pub(crate) counted: CountedRun,
     /// The stream of the executor that reported it; `None` if the server decided the end.
     pub(crate) reply_to: Option<SessionHandle>,
     /// The phase to restore if the lane is full; `None` if no executor has the run.

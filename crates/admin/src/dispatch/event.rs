@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::reason::Detail;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, Reason, Run, RunId, Timestamp};
 use rondel_proto::v1;
@@ -50,9 +50,9 @@ impl SessionHandle {
 }
 
 /// Receives the dispatcher's answer to one query.
-pub(crate) struct Answer<T>(Box<dyn FnOnce(T) + Send>);
+pub(crate) struct Responder<T>(Box<dyn FnOnce(T) + Send>);
 
-impl<T> Answer<T> {
+impl<T> Responder<T> {
     pub(crate) fn new(take: impl FnOnce(T) + Send + 'static) -> Self {
         Self(Box::new(take))
     }
@@ -62,7 +62,7 @@ impl<T> Answer<T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<T> {
+impl<T> fmt::Debug for Responder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Answer")
     }
@@ -114,7 +114,7 @@ pub(crate) struct IncomingResult {
 
 impl IncomingResult {
     /// Converts it to the end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock shows.
-    pub(crate) fn into_finish(self, run: &Run, policy: AfterPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
+    pub(crate) fn into_finish(self, run: &Run, policy: NextStepPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
         // From here on the result's lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
@@ -163,9 +163,9 @@ pub(crate) enum Event {
     /// An executor opened a stream.
     Joined(SessionHandle, OnlineExecutor, Report),
     /// A stream ended. Once this is answered, nothing is sent on it.
-    Left(ExecutorId, u64, Answer<()>),
+    StreamEnded(ExecutorId, u64, Responder<()>),
     /// An executor has shut down in order: it has no runs.
-    Gone(ExecutorId),
+    ExecutorShutDown(ExecutorId),
     /// The process of an executor on this host has died: none of its runs continues.
     Died(ExecutorId),
     /// A heartbeat: how many runs the executor has, from all nodes.
@@ -188,9 +188,9 @@ pub(crate) enum Event {
     /// Runs that succeeded and await their children: they keep their places at their gates.
     Awaiting(Vec<(JobId, RunId)>),
     /// Adopted runs that await their children: they get places at their gates.
-    Hold(Vec<Ready>),
+    AdoptedAwaiting(Vec<Ready>),
     /// Runs that awaited their children and have ended.
-    Over(Vec<(JobId, RunId)>),
+    AwaitingEnded(Vec<(JobId, RunId)>),
     /// The outcome of storing the shards of this broadcast.
     Expanded(Box<Run>, Shards),
     /// Runs that were to be marked before they are sent, and those of them that the store has marked.
@@ -201,13 +201,13 @@ pub(crate) enum Event {
     Restored(Vec<Ready>),
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
     /// jobs.
-    Begun(LeaseToken),
+    LeaseBegun(LeaseToken),
     /// The open runs of these jobs are about to be taken over; the events with these runs follow.
     Adopting(Vec<JobId>),
     /// The open runs of these jobs are known.
     AdoptedJobs(Vec<JobId>),
     /// All open runs are known: those from before this lease was taken, and those of jobs that have come to this node since.
-    Adopted(LeaseToken),
+    AllAdopted(LeaseToken),
     /// Runs that are to be cancelled, each with the user or part of the server that asked.
     Cancels(Vec<(RunId, String)>),
     /// Runs that are to end unless an executor has them, each with the reason: its job was paused or deleted.
@@ -227,21 +227,21 @@ pub(crate) enum Event {
     /// Runs that may be another node's now: the database did not answer.
     MaybeHandedOver(Vec<RunId>),
     /// The handover of these jobs has ended: they went to another node, or they stay.
-    Handed(BTreeSet<JobId>),
-    /// The answer to [`Step::Look`]: the runs that were asked about, and their rows.
-    Looked(Vec<RunId>, Vec<RunCheck>),
+    HandoverEnded(BTreeSet<JobId>),
+    /// The answer to [`Step::CheckRows`]: the runs that were asked about, and their rows.
+    RowsChecked(Vec<RunId>, Vec<RunCheck>),
     /// Marks were removed, or the database did not answer.
     Unmarked,
     /// The lease has ended: runs that are not sent belong to another lease.
     LeaseLost,
     /// Asks which runs executors have, or are about to get.
-    ListInHand(Answer<Vec<RunId>>),
+    ListInHand(Responder<Vec<RunId>>),
     /// These apps are stopped: their runs at executors are to end. Repeated with each beat.
     StopApps(Vec<AppId>),
     /// This node is stopped: executors are to connect to other nodes. Repeated with each beat.
     Dismiss,
     /// Send nothing more; answer when nothing is in flight.
-    Drain(Answer<()>, Duration),
+    Drain(Responder<()>, Duration),
     /// The instant of a run has come, or a wait has ended.
     Wake,
     /// A second has passed; these leases of other nodes have ended.

@@ -8,7 +8,7 @@ use rondel_core::labels;
 use rondel_core::name::ANY_HANDLER;
 use rondel_core::reason::{Obstacle, ObstacleKind};
 use rondel_core::route::{Answer, Candidate, HashPoints, Question, Refusal, question};
-use rondel_core::select::Unmet;
+use rondel_core::select::UnmetCondition;
 use rondel_core::{AppId, ExecutorId, Job, NodeId, Run, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
@@ -98,17 +98,17 @@ impl Online {
     }
 
     /// Records that it is shutting down.
-    pub(crate) const fn drains(&mut self) {
+    pub(crate) const fn set_draining(&mut self) {
         self.draining = true;
     }
 
     /// Why it takes no run of the job now.
     fn obstacle(&self, job: &Job, now: Timestamp) -> Option<Obstacle> {
-        let unmet = job.select.unmet(&self.given_name, &self.labels);
+        let unmet = job.select.unmet_condition(&self.given_name, &self.labels);
         let (kind, condition) = match (self.has_handler(job), unmet, self.refusal(now)) {
             (false, ..) => (ObstacleKind::Handler, None),
-            (true, Some(Unmet::Name), _) => (ObstacleKind::NotSelected, None),
-            (true, Some(Unmet::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
+            (true, Some(UnmetCondition::Name), _) => (ObstacleKind::NotSelected, None),
+            (true, Some(UnmetCondition::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
             (true, None, Some(Refusal::Draining)) if self.draining => (ObstacleKind::Draining, None),
             (true, None, Some(Refusal::Draining)) => (ObstacleKind::Drained, None),
             (true, None, Some(Refusal::Stopped)) => (ObstacleKind::Stopped, None),
@@ -149,7 +149,7 @@ impl Online {
 const SUFFIX: char = '~';
 
 /// Whether an executor with this obstacle is fit for the run but cannot take it now.
-pub(crate) const fn is_fit_for_it(kind: ObstacleKind) -> bool {
+pub(crate) const fn is_fit_despite(kind: ObstacleKind) -> bool {
     matches!(kind, ObstacleKind::Full | ObstacleKind::Busy | ObstacleKind::Silent)
 }
 
@@ -190,7 +190,7 @@ pub(crate) struct Executors {
 impl Executors {
     /// Sets the switch of each executor. A switch belongs to the name that executors give themselves: executors that share the name share
     /// the switch.
-    pub(crate) fn switch(&mut self, switches: &BTreeMap<(AppId, String), Switch>) {
+    pub(crate) fn set_switches(&mut self, switches: &BTreeMap<(AppId, String), Switch>) {
         for online in self.online.values_mut() {
             let key = (online.app, online.given_name.clone());
             online.switch = switches.get(&key).copied().unwrap_or(Switch::Active);
@@ -327,7 +327,7 @@ impl Executors {
     }
 
     /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
-    pub(crate) fn fenced(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
+    pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
         let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == number) else {
             return false;
         };
@@ -338,8 +338,8 @@ impl Executors {
         true
     }
 
-    /// Discards the answers of executors about the leases of these nodes: they are asked again.
-    pub(crate) fn ask_anew(&mut self, nodes: &BTreeSet<NodeId>) {
+    /// Discards the answers of executors about the leases of these nodes, so that the executors are asked again.
+    pub(crate) fn discard_fence_answers(&mut self, nodes: &BTreeSet<NodeId>) {
         for online in self.online.values_mut() {
             online.fenced.retain(|node, _| !nodes.contains(node));
         }
@@ -352,7 +352,7 @@ impl Executors {
     }
 
     /// Whether there are executors that a router may choose for the run, and `holds` is true of each of them.
-    pub(crate) fn all_fit(&self, ready: &Ready, holds: impl Fn(&Online) -> bool) -> bool {
+    pub(crate) fn all_fit_satisfy(&self, ready: &Ready, holds: impl Fn(&Online) -> bool) -> bool {
         let mut in_app = self.in_app(ready.run.app);
         in_app.all(|online| holds(online) || !online.is_fit(ready))
             && self.in_app(ready.run.app).any(|online| online.is_fit(ready))
@@ -373,12 +373,12 @@ impl Executors {
         {
             obstacles.push(Obstacle { executor: only.clone(), kind: ObstacleKind::Offline, condition: None });
         }
-        obstacles.sort_by_key(|obstacle| !is_fit_for_it(obstacle.kind));
+        obstacles.sort_by_key(|obstacle| !is_fit_despite(obstacle.kind));
         obstacles
     }
 
-    /// The fit executors that take new runs: the targets of a broadcast.
-    pub(crate) fn staying(&self, ready: &Ready) -> Vec<&Online> {
+    /// The fit executors that take new runs, whether or not they have room now. A broadcast goes to all of them.
+    pub(crate) fn eligible(&self, ready: &Ready) -> Vec<&Online> {
         self.in_app(ready.run.app).filter(|online| online.is_fit(ready) && online.takes_new()).collect()
     }
 
@@ -407,7 +407,7 @@ impl Executors {
     }
 
     /// Whether an executor of the app takes triggers ahead of their instants.
-    pub(crate) fn take_ahead(&self, app: AppId) -> bool {
+    pub(crate) fn any_takes_ahead(&self, app: AppId) -> bool {
         self.in_app(app).any(|online| !online.ahead_max.is_zero())
     }
 

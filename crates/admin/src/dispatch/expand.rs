@@ -41,7 +41,7 @@ pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
         queued_at: root.queued_at,
         ..Ready::new(run, Arc::clone(&root.definition))
     };
-    open.iter().for_each(|shard| d.state.gates.hold(&ready(shard.clone())));
+    open.iter().for_each(|shard| d.state.gates.open_place(&ready(shard.clone())));
     let own: BTreeSet<RunId> = asked.iter().map(|shard| shard.id).collect();
     let lease = |run: &Run| (run.node, run.node_epoch);
     let is_unsent = |shard: &Run| shard.status == RunStatus::Pending && lease(shard) == lease(&root.run);

@@ -118,7 +118,7 @@ fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) 
         assign::assign(d, ready, id, name);
     } else {
         let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-        turns::go_on(d, passed);
+        turns::queue_starts(d, passed);
         place::place_or_park(d, ready);
     }
 }
@@ -130,7 +130,7 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     if !ready.is_expired(now) {
         return Some(ready);
     }
-    let is_served = !d.state.executors.staying(&ready).is_empty();
+    let is_served = !d.state.executors.eligible(&ready).is_empty();
     if is_served && ready.is_catch_up() {
         return Some(Ready { queued_at: Some(now), ..ready });
     }
@@ -151,7 +151,7 @@ pub(super) fn wake_limits(d: &mut Decision<'_>) {
     for key in d.state.limits.limits_to_wake(now) {
         d.state.work.push_back(Work::Offer(key.clone()));
         work_off(d);
-        d.state.limits.wait_on(&key, now, &d.state.runs);
+        d.state.limits.schedule_wake(&key, now, &d.state.runs);
     }
 }
 
@@ -167,15 +167,15 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
         if let Some(ready) = place::place(d, ready) {
             d.state.parked.push(Waiting { ready, since }, &mut d.state.runs);
         }
-        d.state.limits.waits_since(run, since, &mut d.state.runs);
+        d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for its job's earlier runs; a catch-up fire enters the gate again instead. The reason
-/// is `overlap` if an executor is there.
+/// Ends a run whose queue timeout passed while it waited for earlier runs of its job. A catch-up fire enters the gate again instead. The
+/// reason is `overlap` if an executor is there.
 pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
-    let is_served = !d.state.executors.staying(&ready).is_empty();
+    let is_served = !d.state.executors.eligible(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
@@ -202,7 +202,7 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
         let run = ready.run.id;
         let refused = place::place(d, ready);
         work_off(d);
-        d.state.limits.waits_since(run, since, &mut d.state.runs);
+        d.state.limits.set_waiting_since(run, since, &mut d.state.runs);
         if let Some(ready) = refused {
             d.state.parked.refuse(Waiting { ready, since }, &mut offer, &mut d.state.runs);
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::pump::Limits;
 use rondel_core::spec::{Delivery, OnSilence, OverlapPolicy, PumpMode};
 use rondel_core::time::millis;
@@ -66,7 +66,7 @@ pub(crate) fn trigger(
         on_silence: on_silence(&definition.job).into(),
         overlap: overlap(&definition.job).into(),
         silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },
-        pump: definition.job.pump.as_ref().map(|pump| group(pump.limits, definition.job.after)),
+        pump: definition.job.pump.as_ref().map(|pump| group(pump.limits, definition.job.next_step_policy)),
         shard_name: shard.map_or_else(String::new, |shard| shard.name.clone()),
         shard_params: shard
             .filter(|shard| !shard.params.is_null())
@@ -77,7 +77,7 @@ pub(crate) fn trigger(
 }
 
 /// The settings of a group of a pump job.
-fn group(limits: Limits, rows: AfterPolicy) -> v1::Pump {
+fn group(limits: Limits, rows: NextStepPolicy) -> v1::Pump {
     v1::Pump {
         threads: limits.threads,
         fetch: limits.fetch,
@@ -237,7 +237,7 @@ mod tests {
         let own = Some(r#"{"day": "2026-03-08"}"#);
         assert_eq!(sent(0, own).2, json!({"day": "2026-03-08", "schema": "eu"}));
         assert_eq!(sent(1, own).2, json!({"day": "2026-03-08"}));
-        assert_eq!(sent(rondel_core::run::BROADCAST, None).0, "");
+        assert_eq!(sent(rondel_core::run::ROOT_SHARD, None).0, "");
     }
 
     #[test]
@@ -259,7 +259,7 @@ mod tests {
         let reported = |at_ms: i64, now| {
             let result =
                 v1::Result { attempt: 1, started_at_ms: at_ms, finished_at_ms: at_ms, ..v1::Result::default() };
-            let policy = ready.definition.job.after;
+            let policy = ready.definition.job.next_step_policy;
             let finish =
                 incoming(result, now).into_finish(&ready.run, policy, (rondel_core::ExecutorId::new(1), String::new()));
             (finish.started_at, finish.finished_at)

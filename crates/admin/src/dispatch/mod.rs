@@ -40,7 +40,7 @@ mod transition;
 pub(crate) mod waits;
 
 pub(crate) use event::{
-    Answer, CalledRun, Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, SessionHandle,
+    CalledRun, Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, Responder, SessionHandle,
 };
 pub use executors::given_name;
 pub(crate) use messages::{fence, incoming};

@@ -20,8 +20,8 @@ const MARK_HOLDS: Duration = Duration::from_secs(1);
 /// Maximum number of jobs whose newest term is remembered.
 const TERM_COUNT_MAX: usize = 100_000;
 
-/// Stores the marks and sends the triggers, one message per executor (and per 500). Without a lease nothing is marked or sent: the runs
-/// wait here until the lease holds again, or are dropped with it.
+/// Stores the marks and sends the triggers, with up to [`TRIGGER_BATCH`] triggers of an executor in one message. Without a lease nothing is
+/// marked or sent: the runs wait here until the lease holds again, or are dropped with it.
 pub(super) fn flush(d: &mut Decision<'_>) {
     if !d.may_send() {
         return;

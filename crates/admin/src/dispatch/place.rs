@@ -6,10 +6,10 @@ use super::queue::turns;
 use super::ready::Ready;
 use super::runs::{Stage, Waiting};
 use super::step::Step;
-use super::switches::{self, Switched};
-use super::waits::too_late;
+use super::switches::{self, SwitchDecision};
+use super::waits::finish_missed;
 use super::{ends, routing, shadow, waits};
-use crate::metrics::Counted;
+use crate::metrics::CountedRun;
 
 pub(super) fn place_or_park(d: &mut Decision<'_>, ready: Ready) {
     let now = d.now;
@@ -31,7 +31,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     }
     let ready = shadow::unless_shadow(d, ready)?;
     if ready.taken_up_at.is_some() && ready.is_missed(now) {
-        ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
+        ends::submit(d, finish_missed(&ready, now), CountedRun::of_ready(&ready));
         return None;
     }
     let is_under_way = ready.run.is_root() && ready.run.shard_total.is_some();
@@ -43,16 +43,16 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
         return Some(ready);
     }
     let ready = match switches::unless_switched_off(d, ready) {
-        Switched::On(ready) => ready,
-        Switched::Waits(ready) => return Some(ready),
-        Switched::Ended => return None,
+        SwitchDecision::On(ready) => ready,
+        SwitchDecision::Waits(ready) => return Some(ready),
+        SwitchDecision::Ended => return None,
     };
     if ready.run.is_root() {
         if ready.run.shard_total.is_none() {
             let ready = turns::unless_held_back(d, ready)?;
             return expand(d, ready);
         }
-        // It runs as its shards, and is never sent itself.
+        // Its shards run in its place; its own row is never sent.
         d.forget([ready.run.id]);
         return None;
     }
@@ -65,11 +65,11 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
 pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[Ready]) {
     for ready in gone {
         forget_unsent(d, ready);
-        let passed = d.state.gates.again(ready.run.id, &mut d.state.runs);
-        turns::go_on(d, passed);
+        let passed = d.state.gates.make_reserved(ready.run.id, &mut d.state.runs);
+        turns::queue_starts(d, passed);
     }
     if !gone.is_empty() {
-        d.step(Step::Look(gone.iter().map(|ready| ready.run.id).collect()));
+        d.step(Step::CheckRows(gone.iter().map(|ready| ready.run.id).collect()));
     }
 }
 
@@ -82,15 +82,15 @@ pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &Ready) {
 
 /// Ends a run whose queue timeout has passed: no executor was online for it, or none had a free slot.
 pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
-    let (reason, detail) = waits::unserved(d, &ready);
+    let (reason, detail) = waits::unserved_reason(d, &ready);
     ready.run.trace = Some(routing::trace_of_none(d, &ready));
     waits::skip(d, &ready, reason, detail);
 }
 
 /// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
-/// there.
+/// there, or if there is no room in memory for the shards.
 fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
-    let fit = d.state.executors.staying(&root);
+    let fit = d.state.executors.eligible(&root);
     // Without room in memory for its shards, the run waits as it would for an executor.
     if fit.is_empty() || !d.facts.in_memory.may_expand(&root.run) {
         return Some(root);

@@ -153,7 +153,7 @@ pub(crate) fn finish_unsent(
         job: run.job,
         attempt: run.attempt,
         outcome,
-        policy: definition.job.after,
+        policy: definition.job.next_step_policy,
         executor: None,
         started_at: None,
         finished_at: now,

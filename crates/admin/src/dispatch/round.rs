@@ -21,7 +21,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     show(d);
     switches::stop_executors(d);
     note_running(d);
-    unanswered::ask_unanswered(d);
+    unanswered::end_silent_streams(d);
     overdue::watch_deadlines(d);
     turns::ask_covered(d);
     expand::expand_again(d);

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use rondel_core::pump::{Load, Room, least_loaded};
-use rondel_core::route::trace::{self, Waited};
-use rondel_core::route::{Answer, Ask, Candidate, Choice, Question, Refusal, question};
+use rondel_core::route::trace::{self, WaitTimes};
+use rondel_core::route::{Answer, Candidate, Choice, Question, Refusal, RouteRequest, question};
 use rondel_core::{ExecutorId, Job, Route, Run, RunId, Timestamp};
 
 use super::assign;
@@ -18,7 +18,7 @@ use super::shadow;
 const RECENTLY_HEARD: Duration = Duration::from_secs(1);
 
 /// What a router chose for a run.
-pub(super) enum Chosen {
+pub(super) enum RouteDecision {
     /// This executor, its name, and the trace of the choice.
     Executor(ExecutorId, String, String),
     /// These executors are to be asked, or have not answered yet.
@@ -32,24 +32,24 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let now = d.now;
     ready.tried_at.get_or_insert(now);
     let job = ready.run.job;
-    if asks(&ready).is_some() && d.state.probes.is_paused(job, now) {
+    if question_for(&ready).is_some() && d.state.probes.is_paused(job, now) {
         return Some(ready);
     }
     let probe = Probe::new(ready, now);
     match choose(d, &probe, false) {
-        Chosen::Executor(id, name, trace) => {
-            take(d, probe.ready, id, name, trace);
+        RouteDecision::Executor(id, name, trace) => {
+            assign_chosen(d, probe.ready, id, name, trace);
             None
         }
-        Chosen::Wait(executors) => {
+        RouteDecision::Wait(executors) => {
             d.state.probes.ask(probe, executors.into_iter(), &mut d.state.runs);
             None
         }
-        Chosen::NoExecutor => Some(probe.ready),
+        RouteDecision::NoExecutor => Some(probe.ready),
     }
 }
 
-pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chosen {
+pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> RouteDecision {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
     let online = d.state.executors.fit(&probe.ready);
@@ -68,40 +68,40 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Chos
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }
     }
-    match d.state.memories.pick(job.route, &ask((run, job.hash_key.as_deref()), &candidates, is_over, now)) {
+    match d.state.memories.pick(job.route, &route_request((run, job.hash_key.as_deref()), &candidates, is_over, now)) {
         Choice::Take(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
-            Chosen::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
+            RouteDecision::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
         }
         Choice::Wait => {
             let open = online.iter().zip(&candidates);
             let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::None);
-            Chosen::Wait(silent.map(|(online, _)| online.session.executor).collect())
+            RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
         }
-        Choice::NoExecutor => Chosen::NoExecutor,
+        Choice::NoExecutor => RouteDecision::NoExecutor,
     }
 }
 
 /// The question that executors are asked before the run is routed; `None` if the caller named an executor.
-fn asks(ready: &Ready) -> Option<Question> {
+fn question_for(ready: &Ready) -> Option<Question> {
     question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
 }
 
 /// The executor that the caller of the run named, if it takes the run now: no router is asked. Of executors that share the name, the first
 /// that takes the run.
-fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> Chosen {
+fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecision {
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
-            Chosen::Executor(id, name, trace_of(ready, candidates, Some(index), now))
+            RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))
         }
-        None => Chosen::NoExecutor,
+        None => RouteDecision::NoExecutor,
     }
 }
 
 /// A group of a pump job goes to the executor that has the fewest groups of that job.
-fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> Chosen {
+fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> RouteDecision {
     let now = d.now;
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
@@ -114,13 +114,13 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
     match least_loaded(&loads, per_executor) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
-            Chosen::Executor(id, name, trace_of(ready, candidates, Some(index), now))
+            RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))
         }
-        None => Chosen::NoExecutor,
+        None => RouteDecision::NoExecutor,
     }
 }
 
-pub(super) fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
+pub(super) fn assign_chosen(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
     ready.run.trace = Some(trace);
     assign::assign(d, ready, executor, name);
 }
@@ -129,7 +129,7 @@ pub(super) fn take(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId,
 pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
     let now = d.now;
     let online = d.state.executors.fit(ready);
-    let answer = if asks(ready).is_some() { Answer::No } else { Answer::None };
+    let answer = if question_for(ready).is_some() { Answer::No } else { Answer::None };
     let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
     trace_of(ready, candidates, None, now)
 }
@@ -145,13 +145,13 @@ fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
     probe.answers.answer(online.session.executor)
 }
 
-fn ask<'a>(
+fn route_request<'a>(
     (run, hash_key): (&'a Run, Option<&'a str>),
     candidates: &'a [Candidate<'a>],
     is_over: bool,
     now: Timestamp,
-) -> Ask<'a> {
-    Ask {
+) -> RouteRequest<'a> {
+    RouteRequest {
         job: run.job,
         hash_key,
         shard: usize::try_from(run.shard_index).unwrap_or(0),
@@ -186,7 +186,7 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
         let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
-            Answer::None if asks(ready).is_some() && index < before_taken => Some(Refusal::Silent),
+            Answer::None if question_for(ready).is_some() && index < before_taken => Some(Refusal::Silent),
             Answer::None | Answer::Yes
                 if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
             {
@@ -199,7 +199,7 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
     let tried_at = ready.tried_at.unwrap_or(now);
     let behind = ready.late.map_or(Duration::ZERO, |late| late.by);
     let turn = tried_at.since(run.due_at).saturating_sub(behind);
-    let waited = Waited { server: ready.late, turn, executor: now.since(tried_at) };
+    let waited = WaitTimes { server: ready.late, turn, executor: now.since(tried_at) };
     let by = if run.only_executor.is_some() { trace::CHOSEN } else { route.as_str() };
     trace::text(by, &candidates, waited)
 }

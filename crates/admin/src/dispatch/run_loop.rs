@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::active::NOTE_AFTER;
 use super::decision::{Decision, Facts, Settings};
 use super::effect::{Effect, Measure, Submission};
-use super::event::{Answer, Event};
+use super::event::{Event, Responder};
 use super::messages::{trigger, triggers};
 use super::outbox;
 use super::results::foreign::ExpectedFrom;
@@ -40,7 +40,7 @@ pub(crate) struct DispatchLoop {
     began: Instant,
     next_round_at: Timestamp,
     /// Answered once the dispatcher is drained.
-    drained: Option<Answer<()>>,
+    drained: Option<Responder<()>>,
 }
 
 impl DispatchLoop {
@@ -113,16 +113,16 @@ impl DispatchLoop {
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),
-            Event::Looked(asked, checks) => {
+            Event::RowsChecked(asked, checks) => {
                 let rows: HashMap<RunId, RunCheck> = checks.into_iter().map(|check| (check.id, check)).collect();
                 for run in asked {
                     let row = rows.get(&run).cloned().into_iter().collect();
-                    self.handle(Event::Looked(vec![run], row), now);
+                    self.handle(Event::RowsChecked(vec![run], row), now);
                 }
             }
-            Event::Over(runs) => {
+            Event::AwaitingEnded(runs) => {
                 let known = self.shared.awaiting.forget(runs);
-                self.handle(Event::Over(known), now);
+                self.handle(Event::AwaitingEnded(known), now);
             }
             Event::Results(session, results) => {
                 if self.state.executors.get(session.executor).is_some() {
@@ -142,7 +142,7 @@ impl DispatchLoop {
         let facts = facts(&self.shared, &self.settings, self.began, now);
         let token = facts.token;
         let effects = transition::on(&mut self.state, event, facts);
-        self.shared.in_memory.note_moved(self.state.runs.take_moved());
+        self.shared.in_memory.note_in_hand(self.state.runs.take_hand_changes());
         effects.into_iter().for_each(|effect| self.perform(effect, token, now));
     }
 
@@ -179,7 +179,7 @@ impl DispatchLoop {
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.answered(why, now),
-            Effect::AnswerLeft(answer) => answer.give(()),
+            Effect::AnswerStreamEnded(answer) => answer.give(()),
             Effect::ListInHand(answer, runs) => answer.give(runs),
             Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
         }
@@ -230,7 +230,7 @@ impl DispatchLoop {
         let (mut batch, mut sent) = (Vec::with_capacity(sendable.len()), Vec::with_capacity(sendable.len()));
         for run in sendable {
             let Some(active) = self.state.runs.active_mut(run) else { continue };
-            let (parent, span) = self.tracer.send(&active.ready, &active.executor_name, now);
+            let (parent, span) = self.tracer.start_dispatch(&active.ready, &active.executor_name, now);
             active.span = span;
             tracing::debug!(
                 run_id = %run, job_id = %active.ready.run.job, job = active.ready.definition.job.name,
@@ -297,7 +297,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         rows_may_be_old_long: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),
         lease_holds: shared.membership.holds(),
-        lease_until: now + shared.membership.left(),
+        lease_until: now + shared.membership.remaining(),
         in_memory: &shared.in_memory,
         departing: &shared.departing,
         switches: &shared.switches,

@@ -1,9 +1,10 @@
-//! The open runs of this node. This table is the only owner of each attempt. An attempt either waits, in a stage, or is in hand: an
-//! executor has it, or may have it and the roll call finds out. The queues (gates, limits, parked, probes, roll call) are indexes by id and
-//! own nothing.
+//! The open runs of this node. This table is the only owner of each attempt. An attempt either waits in a stage, or is in hand: an
+//! executor has it, or may have it until the roll call finds out. The queues (gates, limits, parked, probes, roll call) are indexes by id
+//! and own nothing.
 //!
 //! While the end of an attempt is being stored, the next one may already wait here: of one run, at most one attempt waits and one is in
-//! hand. Of two attempts in hand the later one counts: the earlier one has ended, since the store has begun the later.
+//! hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the earlier
+//! one has ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -67,8 +68,8 @@ impl Timer {
         Self { at, ..self }
     }
 
-    /// Whether the run has waited here for longer than the database's clock allows: the clock must have stepped back since the run was
-    /// read. By that clock the run's instant may have been far ahead again, so that an edit may have settled the run.
+    /// Whether the run has waited here for longer than the database's clock allows. If so, the clock must have stepped back since the run
+    /// was read: by that clock the run's instant may have been far ahead again, and an edit may have settled the run.
     pub(crate) fn is_outdated(&self, due_at: Timestamp, now: Timestamp, uptime: Duration) -> bool {
         let overdue = if now > due_at { now.since(due_at) } else { Duration::ZERO };
         uptime.saturating_sub(self.armed_at) > overdue + READ_AHEAD_MAX
@@ -123,7 +124,7 @@ impl OpenRun {
         }
     }
 
-    /// The epoch and the attempt: of two versions of one run, the greater is the later.
+    /// The epoch and the attempt. Of two versions of one run, the version with the greater pair is the later one.
     const fn epoch_and_attempt(&self) -> (i64, i32) {
         epoch_and_attempt(&self.ready)
     }
@@ -182,8 +183,8 @@ pub(crate) struct OpenRuns {
     /// Those that executors have, by executor.
     by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
     active_count: usize,
-    /// Runs that came into hand, or left it, since the last call of [`take_moved`](Self::take_moved).
-    moved: Vec<RunId>,
+    /// Runs that came into hand, or left it, since the last call of [`take_hand_changes`](Self::take_hand_changes).
+    hand_changes: Vec<RunId>,
     /// Scheduled runs, by timer and then by planned instant.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
     held_back: Vec<RunId>,
@@ -338,7 +339,7 @@ impl OpenRuns {
         }
     }
 
-    /// Takes out all waiting runs, except broadcasts whose shards are being stored: the answer to that is still to come.
+    /// Takes out all waiting runs, except broadcasts whose shards are being stored: the store has not answered yet.
     pub(crate) fn drain_waiting(&mut self) -> Vec<OpenRun> {
         self.scheduled.clear();
         self.held_back.clear();
@@ -355,7 +356,7 @@ impl OpenRuns {
 
 /// Runs that executors have, or may have.
 impl OpenRuns {
-    /// Puts an attempt in hand that an executor gets or has. An earlier attempt in the roll call has ended.
+    /// Puts an attempt in hand that an executor has or is about to get. It replaces an earlier attempt in the roll call, which has ended.
     pub(crate) fn put_active(&mut self, active: Active) {
         if matches!(self.runs.get(&active.ready.run.id), Some(Entry::Deciding)) {
             self.runs.remove(&active.ready.run.id);
@@ -377,14 +378,14 @@ impl OpenRuns {
                 self.active_count += 1;
             }
             self.in_hand.insert(run, hand);
-            self.moved.push(run);
+            self.hand_changes.push(run);
         }
         is_later
     }
 
     fn take_hand(&mut self, run: RunId) -> Option<Hand> {
         let hand = self.in_hand.remove(&run)?;
-        self.moved.push(run);
+        self.hand_changes.push(run);
         if let Hand::Active(active) = &hand {
             self.active_count -= 1;
             if let Some(its) = self.by_executor.get_mut(&active.executor) {
@@ -466,8 +467,8 @@ impl OpenRuns {
     }
 
     /// Runs that came into hand, or left it, since the last call, each with whether an attempt is in hand now.
-    pub(crate) fn take_moved(&mut self) -> Vec<(RunId, bool)> {
-        let moved = std::mem::take(&mut self.moved);
+    pub(crate) fn take_hand_changes(&mut self) -> Vec<(RunId, bool)> {
+        let moved = std::mem::take(&mut self.hand_changes);
         moved.into_iter().map(|run| (run, self.in_hand.contains_key(&run))).collect()
     }
 
@@ -478,7 +479,7 @@ impl OpenRuns {
             Hand::Active(_) => None,
         };
         let called: Vec<Ready> = called.filter_map(|(_, hand)| ready(hand)).collect();
-        self.moved.extend(called.iter().map(|ready| ready.run.id));
+        self.hand_changes.extend(called.iter().map(|ready| ready.run.id));
         called
     }
 }

@@ -10,7 +10,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use super::decision::Decision;
 use super::queue::probes::Probe;
 use super::ready::Ready;
-use super::routing::{self, Chosen};
+use super::routing::{self, RouteDecision};
 use super::waits;
 
 /// Whether the run must not be sent.
@@ -49,7 +49,7 @@ const fn is_unexpanded_root(run: &Run) -> bool {
 
 /// The executors that would have got the shards.
 fn all_of(d: &Decision<'_>, ready: &Ready) -> Option<String> {
-    let executors = d.state.executors.staying(ready);
+    let executors = d.state.executors.eligible(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
 }
@@ -59,8 +59,8 @@ fn chosen(d: &mut Decision<'_>, ready: Ready) -> (Ready, Option<String>) {
     let tried_at = Some(ready.tried_at.unwrap_or(d.now));
     let mut probe = Probe::new(Ready { tried_at, ..ready }, d.now);
     let (executor, trace) = match routing::choose(d, &probe, true) {
-        Chosen::Executor(_, name, trace) => (Some(name), trace),
-        Chosen::Wait(_) | Chosen::NoExecutor => (None, routing::trace_of_none(d, &probe.ready)),
+        RouteDecision::Executor(_, name, trace) => (Some(name), trace),
+        RouteDecision::Wait(_) | RouteDecision::NoExecutor => (None, routing::trace_of_none(d, &probe.ready)),
     };
     probe.ready.run.trace = Some(trace);
     (probe.ready, executor)

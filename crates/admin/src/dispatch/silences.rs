@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::backoff::doubled;
+use rondel_core::backoff::backoff;
 use rondel_core::{ExecutorId, Timestamp};
 
 use crate::registry::UnansweredTriggers;
@@ -34,7 +34,7 @@ impl Silences {
         let before = self.0.get(&executor).map(|silence| silence.triggers);
         let before = before.unwrap_or(UnansweredTriggers { count: 0, since });
         let triggers = UnansweredTriggers { count: before.count.saturating_add(1), ..before };
-        let paused_until = now + doubled(PAUSE_MIN, PAUSE_MAX, triggers.count);
+        let paused_until = now + backoff(PAUSE_MIN, PAUSE_MAX, triggers.count);
         self.0.insert(executor, Silence { triggers, paused_until });
         triggers
     }

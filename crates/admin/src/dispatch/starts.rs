@@ -60,9 +60,9 @@ pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
     (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
 }
 
-/// What a run waits for that its executor has accepted and not begun, as far as this node knows, and where it waits. `None` until a start
-/// and its report have had time to come. While the executor is not connected here, the run may have begun.
-pub(crate) fn waits_to_begin(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
+/// The wait of a run that its executor has accepted and, as far as this node knows, not begun; and where the run waits. `None` until a
+/// start and its report have had time to come. While the executor is not connected here, the run may have begun.
+pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
     let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
     if !is_accepted || active.began_at.is_some() || now < active.sent_at + patience {
@@ -101,7 +101,7 @@ mod tests {
         let ready = ready(10, &definition(&json!({})));
         let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(10_000), Phase::Sent);
         change(&mut active);
-        let (detail, place) = waits_to_begin(&active, is_connected, AT(now))?;
+        let (detail, place) = begin_wait(&active, is_connected, AT(now))?;
         Some((detail.waits_for, matches!(place, WaitPlace::Executor(Some(_)))))
     }
 

@@ -43,14 +43,14 @@ pub(crate) struct State {
     pub(super) terms: HashMap<JobId, i64>,
     /// The waits of runs, as stored in their rows.
     pub(super) waits: Waits,
-    /// The server stops: nothing is sent any more.
+    /// Whether the server is shutting down: then nothing is sent any more.
     pub(super) is_draining: bool,
 }
 
 /// Runs with an executor that are about to be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Those that are sent with the next flush, by executor.
+    /// Runs that are sent with the next flush, by executor.
     pub(super) triggers: BTreeMap<ExecutorId, Vec<RunId>>,
     /// Runs that are marked with the next flush: at-most-once runs, and runs with a noted wait.
     pub(super) marks: Vec<RunAtExecutor>,
@@ -74,7 +74,7 @@ pub(crate) struct Pending {
 #[derive(Debug)]
 pub(crate) struct Recovery {
     /// The lease of this node under which runs may start, if the open runs of their jobs are known.
-    pub(super) begun: Option<LeaseToken>,
+    pub(super) begun_lease: Option<LeaseToken>,
     /// Whether open runs of ended leases are being taken over: until that ends, it is not known how much of the shared limits they hold.
     pub(super) is_adopting: bool,
     /// Jobs whose open runs are being taken over: their due runs wait.
@@ -82,7 +82,7 @@ pub(crate) struct Recovery {
     pub(super) rollcall: RollCall,
     /// The newest ended lease of each node that was announced to executors.
     pub(super) fences: BTreeMap<NodeId, i64>,
-    /// Fences that other servers wait for.
+    /// Fences whose answers other servers wait for.
     pub(super) relays: Relays,
     pub(super) next_look_at: Timestamp,
     pub(super) next_seek_at: Timestamp,
@@ -102,7 +102,7 @@ impl State {
             outbox: Outbox::default(),
             pending: Pending::default(),
             recovery: Recovery {
-                begun: None,
+                begun_lease: None,
                 is_adopting: false,
                 adopting: HashSet::new(),
                 rollcall: RollCall::default(),
@@ -124,7 +124,7 @@ impl State {
     /// When the next run is to be looked at or sent. Without the lease under which runs may start, no run counts, whatever its instant.
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
-        if lease.is_some() && self.recovery.begun == lease {
+        if lease.is_some() && self.recovery.begun_lease == lease {
             next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
             next = self.outbox.ahead.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }

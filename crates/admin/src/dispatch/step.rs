@@ -42,7 +42,7 @@ pub(crate) enum Step {
     /// Find out when other nodes last heard these executors.
     LastHeard(Vec<ExecutorId>),
     /// Read the rows of these runs.
-    Look(Vec<RunId>),
+    CheckRows(Vec<RunId>),
     /// Give the jobs of these runs to nodes that hear an executor which can run them.
     Seek(Vec<Ready>),
     /// Ask other servers for the answers of executors that are not connected here.

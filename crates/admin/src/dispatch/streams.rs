@@ -32,7 +32,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     let executor = OnlineExecutor { name, ..executor };
     let id = executor.id;
     if let Some(predecessor) = report.predecessor {
-        succeed(d, predecessor, &executor, &report);
+        inherit_runs(d, predecessor, &executor, &report);
     }
     reconcile(d, id, &report);
     note_begins(d, id, &report);
@@ -81,7 +81,7 @@ fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 
 /// A restarted executor proved its predecessor: the results in the journal follow, all other runs died with the predecessor. Only the
 /// executor itself vouches for that proof, so it holds only for runs of its own app.
-fn succeed(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
+fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
         if report.finished.contains(&(run, active.ready.run.attempt)) {
@@ -106,7 +106,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
     let now = d.now;
     d.state.executors.heard(executor, now);
     if !replies.is_empty() {
-        unanswered::answers(d, executor);
+        unanswered::record_answer(d, executor);
     }
     for (run, attempt, reply) in replies {
         // Counted before the run is looked up, because a node that lost its lease has dropped the run by now.
@@ -148,7 +148,7 @@ fn refused(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, why: v1::R
         v1::RefusedWhy::NoHandler => d.state.executors.forget_handler(executor, handler),
         v1::RefusedWhy::Draining => {
             if let Some(online) = d.state.executors.get_mut(executor) {
-                online.drains();
+                online.set_draining();
             }
         }
         v1::RefusedWhy::Full | v1::RefusedWhy::Unspecified => {

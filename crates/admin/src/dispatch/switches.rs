@@ -19,7 +19,7 @@ const APP_STOPPED: CancelRequest<'static> =
 const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the switch of its executor: stopped");
 
 /// The effect of an app's switch on a run that is to be placed.
-pub(super) enum Switched {
+pub(super) enum SwitchDecision {
     /// It may be placed.
     On(Ready),
     /// The app drains: the run waits, as it would for an executor.
@@ -28,14 +28,14 @@ pub(super) enum Switched {
     Ended,
 }
 
-pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> Switched {
+pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> SwitchDecision {
     match d.facts.switches.of_app(ready.run.app) {
-        Switch::Active => Switched::On(ready),
-        Switch::Draining => Switched::Waits(ready),
+        Switch::Active => SwitchDecision::On(ready),
+        Switch::Draining => SwitchDecision::Waits(ready),
         Switch::Stopped => {
             let detail = switch_wait(d, &ready).unwrap_or_default();
             waits::skip(d, &ready, Reason::Stopped, detail);
-            Switched::Ended
+            SwitchDecision::Ended
         }
     }
 }
@@ -66,7 +66,7 @@ pub(super) fn stop_apps(d: &mut Decision<'_>, apps: &[AppId]) {
 pub(super) fn apply_switches(d: &mut Decision<'_>) {
     if d.state.executors.switch_revision != d.facts.switches.revision() {
         d.state.executors.switch_revision = d.facts.switches.revision();
-        d.state.executors.switch(&d.facts.switches.executors());
+        d.state.executors.set_switches(&d.facts.switches.executors());
     }
 }
 

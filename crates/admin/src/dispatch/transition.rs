@@ -53,11 +53,11 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::StepRefused(step) => step_refused(d, step),
         Event::EndRefused(run, attempt, phase) => verdicts::end_refused(d, run, attempt, phase),
         Event::Joined(session, executor, report) => streams::joined(d, session, executor, report),
-        Event::Left(executor, number, answer) => {
+        Event::StreamEnded(executor, number, answer) => {
             streams::stream_ended(d, executor, number);
-            d.effects.push(Effect::AnswerLeft(answer));
+            d.effects.push(Effect::AnswerStreamEnded(answer));
         }
-        Event::Gone(executor) => look::gone(d, executor),
+        Event::ExecutorShutDown(executor) => look::executor_shut_down(d, executor),
         Event::Died(executor) => look::died(d, executor),
         Event::Beat(executor, active) => d.state.executors.beat(executor, active, d.now),
         Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
@@ -67,7 +67,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Probed(executor, number, free) => answers::answered(d, executor, number, &free),
         Event::Draining(executor) => {
             if let Some(online) = d.state.executors.get_mut(executor) {
-                online.drains();
+                online.set_draining();
             }
         }
         Event::Replies(executor, replies) => streams::replied(d, executor, replies),
@@ -83,19 +83,19 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
         Event::Dismiss => switches::dismiss(d),
         Event::LimitHomes(homes) => seek::homes_of_limits(d, homes),
-        Event::Handed(jobs) => seek::open_jobs(d, &jobs),
+        Event::HandoverEnded(jobs) => seek::open_jobs(d, &jobs),
         Event::HandedOver(runs) => seek::handed_over(d, runs),
         Event::MaybeHandedOver(runs) => seek::maybe_handed_over(d, runs),
-        Event::Looked(asked, checks) => look::looked(d, &asked, &checks),
+        Event::RowsChecked(asked, checks) => look::rows_checked(d, &asked, &checks),
         Event::Awaiting(_)
-        | Event::Hold(_)
-        | Event::Over(_)
+        | Event::AdoptedAwaiting(_)
+        | Event::AwaitingEnded(_)
         | Event::RollCall(..)
         | Event::Restored(_)
-        | Event::Begun(_)
+        | Event::LeaseBegun(_)
         | Event::Adopting(_)
         | Event::AdoptedJobs(_)
-        | Event::Adopted(_) => places_known(d, event),
+        | Event::AllAdopted(_) => places_known(d, event),
         Event::LeaseLost => drop_unsent(d),
         Event::ListInHand(answer) => {
             let runs = d.state.runs.actives().map(|active| active.ready.run.id).collect();
@@ -120,8 +120,8 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
             let held = runs.into_iter().filter(|(job, run)| state.gates.keep(*job, *run, &mut state.runs)).collect();
             d.effects.push(Effect::Await(held));
         }
-        Event::Hold(runs) => runs.iter().for_each(|ready| state.gates.hold(ready)),
-        Event::Over(runs) => {
+        Event::AdoptedAwaiting(runs) => runs.iter().for_each(|ready| state.gates.open_place(ready)),
+        Event::AwaitingEnded(runs) => {
             for (_, run) in runs {
                 turns::leave_gate(d, run);
                 flow::work_off(d);
@@ -129,7 +129,7 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
         }
         Event::RollCall(runs, sessions, over) => roll::call_roll(d, runs, &sessions, &over),
         Event::Restored(runs) => runs.iter().for_each(|ready| state.gates.restore(ready)),
-        Event::Begun(token) => (state.recovery.begun, state.recovery.is_adopting) = (Some(token), true),
+        Event::LeaseBegun(token) => (state.recovery.begun_lease, state.recovery.is_adopting) = (Some(token), true),
         Event::Adopting(jobs) => {
             state.recovery.is_adopting = true;
             state.recovery.adopting.extend(jobs);
@@ -140,8 +140,8 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
             }
             state.runs.stop_holding_back();
         }
-        Event::Adopted(token) => {
-            (state.recovery.begun, state.recovery.is_adopting) = (Some(token), false);
+        Event::AllAdopted(token) => {
+            (state.recovery.begun_lease, state.recovery.is_adopting) = (Some(token), false);
             state.recovery.adopting.clear();
             state.runs.stop_holding_back();
         }
@@ -166,19 +166,19 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
         Step::NoteRunning(noted) => {
             for noted in noted {
                 if let Some(active) = d.state.runs.active_mut(noted.run) {
-                    active.note_refused();
+                    active.clear_noted();
                 }
             }
         }
         Step::LastHeard(_) => d.state.pending.is_looking_for_lost = false,
         Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
         Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
-        Step::NoteWaits(notes) => waits::note_refused(d, &notes),
+        Step::NoteWaits(notes) => waits::wait_notes_refused(d, &notes),
         Step::NoteLeft(_)
         | Step::Cover(_)
         | Step::Stop(..)
         | Step::LimitHomes(_)
-        | Step::Look(_)
+        | Step::CheckRows(_)
         | Step::AskFences(_)
         | Step::AnswerFences(_)
         | Step::CancelStray(_)

@@ -14,15 +14,15 @@ use rondel_core::{Reason, Run, Timestamp};
 use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
 
 use super::decision::Decision;
-use super::executors::is_fit_for_it;
+use super::executors::is_fit_despite;
 use super::queue::limits::wait_detail;
 use super::queue::noted::Noted;
 use super::ready::{Ready, finish_unsent, waited_ms};
-use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, waits_for_answer};
-use super::starts::waits_to_begin;
+use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
+use super::starts::begin_wait;
 use super::step::Step;
 use super::{ends, switches};
-use crate::metrics::Counted;
+use crate::metrics::CountedRun;
 
 /// How long a run must have waited before its wait is stored.
 const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const LOOK_COUNT_MAX: usize = 1_000;
 const NOTE_COUNT_MAX: usize = 200;
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
-pub(crate) fn explained(finish: AttemptEnd, reason: Reason, detail: Detail) -> AttemptEnd {
+pub(crate) fn with_reason(finish: AttemptEnd, reason: Reason, detail: Detail) -> AttemptEnd {
     let message = Some(because(reason, &detail, Lang::En));
     AttemptEnd { message, detail: Some(Box::new(detail)), ..finish }
 }
@@ -51,7 +51,7 @@ const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
 
 /// The end of a run that is too late by its job's misfire policy. A run that a server had queued in time, as its noted wait shows, was not
 /// missed: it waited too long, and that wait is the reason.
-pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
+pub(crate) fn finish_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
     let is_wait = |what| what != WaitFor::RollCall;
     let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
     let (reason, detail) = match noted {
@@ -61,18 +61,18 @@ pub(crate) fn too_late(ready: &Ready, now: Timestamp) -> AttemptEnd {
         }
         None => (Reason::Misfire, Detail::default()),
     };
-    explained(finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
+    with_reason(finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
 }
 
 /// Skips a run that no executor has.
 pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: Detail) {
     let now = d.now;
     let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
-    ends::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
+    ends::submit(d, with_reason(finish, reason, detail), CountedRun::of_ready(ready));
 }
 
 /// The reason for the end of a run that found no executor within its queue timeout.
-pub(super) fn unserved(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
+pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
@@ -99,10 +99,10 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
             obstacles.push(Obstacle { executor, kind, condition: None });
         }
     }
-    let staying = d.state.executors.staying(ready);
-    let are_silent = !staying.is_empty() && staying.iter().all(|online| d.state.executors.is_silent(online));
-    let is_fit = obstacles.iter().any(|obstacle| is_fit_for_it(obstacle.kind))
-        || !staying.is_empty() && belongs_to(&ready.run).is_none();
+    let eligible = d.state.executors.eligible(ready);
+    let are_silent = !eligible.is_empty() && eligible.iter().all(|online| d.state.executors.is_silent(online));
+    let is_fit = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
+        || !eligible.is_empty() && belongs_to(&ready.run).is_none();
     let is_fit = is_fit && !are_silent;
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
@@ -121,7 +121,7 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
         }
         let (detail, place) = described(d, ready, wait);
         let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-        notes.push(NotedWait { run, attempt, detail: Box::new(before.waiting(*detail)), place });
+        notes.push(NotedWait { run, attempt, detail: Box::new(before.with_wait(*detail)), place });
     }
     will_be_noted(d, &notes);
     while !notes.is_empty() {
@@ -146,7 +146,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
         let (detail, place) = described(d, ready, wait);
         if noted.is_none_or(|noted| noted.detail != detail || noted.place != place) {
             let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
-            let stored = Box::new(before.waiting((*detail).clone()));
+            let stored = Box::new(before.with_wait((*detail).clone()));
             changed.push(NotedWait { run, attempt, detail: stored, place: place.clone() });
         }
         kept.insert(run, Noted { attempt, token, at: now, detail, place });
@@ -159,7 +159,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
 }
 
 /// Handles waits that were not stored, because the queue had no room or the database failed: the next look stores them.
-pub(super) fn note_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
+pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if d.state.waits.noted.get(&note.run).is_some_and(|noted| noted.attempt == note.attempt) {
             d.state.waits.noted.remove(&note.run);
@@ -194,11 +194,11 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
     let parked = d.state.parked.waiting(|open| is_old(open.since()), count, &d.state.runs);
     let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
-    let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, waits_for_answer(active, now)?)));
+    let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
     let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
     let accepted = d.state.runs.actives().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
-        Some((&active.ready, Wait::Begin(Box::new(waits_to_begin(active, is_connected, now)?))))
+        Some((&active.ready, Wait::Begin(Box::new(begin_wait(active, is_connected, now)?))))
     });
     let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
     let all = queued.chain(limited).chain(parked).chain(in_hand);

@@ -23,9 +23,9 @@ pub(super) struct Snapshot {
     /// Runs, each at most once.
     pub(super) runs: Vec<RunSnapshot>,
     /// Runs that were read by their ids; those that are not in `runs` were deleted.
-    pub(super) asked: Vec<RunId>,
+    pub(super) reread: Vec<RunId>,
     pub(super) jobs: Vec<SavedJob>,
-    pub(super) executors: BTreeMap<ExecutorId, Heard>,
+    pub(super) executors: BTreeMap<ExecutorId, HeardExecutor>,
     /// Name and status of each node.
     pub(super) nodes: BTreeMap<NodeId, (String, &'static str)>,
     /// Whether there were more rows than the limits allow.
@@ -34,7 +34,7 @@ pub(super) struct Snapshot {
 
 /// An executor that some node has a stream to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct HeardExecutor {
     pub(super) name: String,
     pub(super) namespace: NamespaceId,
     pub(super) app: AppId,
@@ -42,10 +42,10 @@ pub(super) struct Heard {
 
 /// A change, before names are added.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum News {
+pub(super) enum Change {
     Run(RunSnapshot),
     Job(SavedJob),
-    Executor(ExecutorId, Heard, bool),
+    Executor(ExecutorId, HeardExecutor, bool),
     Node(String, &'static str),
     Gap,
 }
@@ -76,7 +76,7 @@ pub(super) struct Board {
     pub(super) seen_at: Option<Timestamp>,
     runs: BTreeMap<RunId, KnownRun>,
     jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
-    executors: BTreeMap<ExecutorId, Heard>,
+    executors: BTreeMap<ExecutorId, HeardExecutor>,
     nodes: BTreeMap<NodeId, (String, &'static str)>,
 }
 
@@ -108,46 +108,46 @@ impl Board {
         ids.filter(|id| !self.executors.contains_key(id)).copied().collect::<BTreeSet<_>>().into_iter().collect()
     }
 
-    pub(super) fn executor(&self, id: ExecutorId) -> Option<&Heard> {
+    pub(super) fn executor(&self, id: ExecutorId) -> Option<&HeardExecutor> {
         self.executors.get(&id)
     }
 
     /// The changes since the last look. At the first look there are none.
-    pub(super) fn compare(&self, seen: &Snapshot) -> Vec<News> {
+    pub(super) fn compare(&self, seen: &Snapshot) -> Vec<Change> {
         if self.seen_at.is_none() {
             return Vec::new();
         }
-        let mut news = Vec::new();
+        let mut changes = Vec::new();
         let is_full = self.runs.len() >= RUN_COUNT_MAX;
         if seen.is_cut || is_full {
-            news.push(News::Gap);
+            changes.push(Change::Gap);
         }
         for (id, (name, status)) in &seen.nodes {
             if self.nodes.get(id).is_none_or(|(_, before)| before != status) {
-                news.push(News::Node(name.clone(), status));
+                changes.push(Change::Node(name.clone(), status));
             }
         }
         let gone = self.nodes.iter().filter(|(id, _)| !seen.nodes.contains_key(id));
-        news.extend(gone.map(|(_, (name, _))| News::Node(name.clone(), "gone")));
+        changes.extend(gone.map(|(_, (name, _))| Change::Node(name.clone(), "gone")));
         let went = self.executors.iter().filter(|(id, _)| !seen.executors.contains_key(id));
-        news.extend(went.map(|(id, heard)| News::Executor(*id, heard.clone(), false)));
+        changes.extend(went.map(|(id, heard)| Change::Executor(*id, heard.clone(), false)));
         let came = seen.executors.iter().filter(|(id, _)| !self.executors.contains_key(id));
-        news.extend(came.map(|(id, heard)| News::Executor(*id, heard.clone(), true)));
+        changes.extend(came.map(|(id, heard)| Change::Executor(*id, heard.clone(), true)));
         let is_new = |job: &&SavedJob| self.jobs.get(&job.id) != Some(&(job.at, job.version, job.is_deleted));
-        news.extend(seen.jobs.iter().filter(is_new).cloned().map(News::Job));
+        changes.extend(seen.jobs.iter().filter(is_new).cloned().map(Change::Job));
         let mut runs: Vec<&RunSnapshot> = seen.runs.iter().collect();
         runs.sort_by_key(|run| run.id);
         let is_new = |run: &&RunSnapshot| match self.runs.get(&run.id) {
             Some(known) => known.state != RowState::from(*run),
             None => !is_full,
         };
-        news.extend(runs.into_iter().filter(is_new).cloned().map(News::Run));
-        news
+        changes.extend(runs.into_iter().filter(is_new).cloned().map(Change::Run));
+        changes
     }
 
     /// Stores the new state.
     pub(super) fn apply(&mut self, seen: Snapshot, now: Timestamp) {
-        for id in &seen.asked {
+        for id in &seen.reread {
             self.runs.remove(id);
         }
         for run in &seen.runs {
@@ -197,10 +197,10 @@ mod tests {
     }
 
     /// Compares, then applies.
-    fn look(board: &mut Board, seen: Snapshot, now: Timestamp) -> Vec<News> {
-        let news = board.compare(&seen);
+    fn look(board: &mut Board, seen: Snapshot, now: Timestamp) -> Vec<Change> {
+        let changes = board.compare(&seen);
         board.apply(seen, now);
-        news
+        changes
     }
 
     #[test]
@@ -208,17 +208,17 @@ mod tests {
         let mut board = Board::default();
         let (old, fresh) = (run(at(0), RunStatus::Running), run(at(2), RunStatus::Pending));
         assert_eq!(look(&mut board, runs([old.clone()]), at(1)), [], "it was so before");
-        assert_eq!(look(&mut board, runs([fresh.clone()]), at(2)), [News::Run(fresh.clone())]);
+        assert_eq!(look(&mut board, runs([fresh.clone()]), at(2)), [Change::Run(fresh.clone())]);
         assert_eq!(look(&mut board, runs([fresh.clone()]), at(3)), []);
         let waits = RunSnapshot { status: RunStatus::Waiting, attempt: 2, ..fresh.clone() };
-        assert_eq!(look(&mut board, runs([waits.clone()]), at(4)), [News::Run(waits)]);
+        assert_eq!(look(&mut board, runs([waits.clone()]), at(4)), [Change::Run(waits)]);
         let over = RunSnapshot { status: RunStatus::Failed, attempt: 2, ..fresh };
-        assert_eq!(look(&mut board, runs([over.clone()]), at(5)), [News::Run(over.clone())]);
+        assert_eq!(look(&mut board, runs([over.clone()]), at(5)), [Change::Run(over.clone())]);
         // An old run is read again by its id only, and is forgotten once it has ended.
         assert_eq!(board.to_reread(at(6)), [old.id]);
         let ended = RunSnapshot { status: RunStatus::Succeeded, ..old.clone() };
-        let seen = Snapshot { asked: vec![ended.id], ..runs([ended.clone()]) };
-        assert_eq!(look(&mut board, seen, at(6)), [News::Run(ended)]);
+        let seen = Snapshot { reread: vec![ended.id], ..runs([ended.clone()]) };
+        assert_eq!(look(&mut board, seen, at(6)), [Change::Run(ended)]);
         assert!(board.to_reread(at(7)).is_empty() && !board.runs.contains_key(&old.id));
     }
 
@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(board.to_reread(at(9)), []);
         assert_eq!(board.to_reread(at(11)), [later.id]);
         // Read by its id and not found: it was deleted.
-        look(&mut board, Snapshot { asked: vec![later.id], ..Snapshot::default() }, at(11));
+        look(&mut board, Snapshot { reread: vec![later.id], ..Snapshot::default() }, at(11));
         assert_eq!(board.to_reread(at(700)), []);
     }
 
@@ -243,7 +243,7 @@ mod tests {
         look(&mut board, Snapshot::default(), at(1));
         let late = run(at(0), RunStatus::Succeeded);
         assert!(late.id > board.runs_after(at(2)), "two seconds late");
-        assert_eq!(look(&mut board, runs([late.clone()]), at(2)), [News::Run(late.clone())]);
+        assert_eq!(look(&mut board, runs([late.clone()]), at(2)), [Change::Run(late.clone())]);
         assert_eq!(look(&mut board, runs([late]), at(3)), []);
         for second in 4..20 {
             look(&mut board, Snapshot::default(), at(second));
@@ -257,16 +257,16 @@ mod tests {
         let node = |status| BTreeMap::from([(NodeId::new(1), ("a".to_owned(), status))]);
         let seen = |status| Snapshot { nodes: node(status), ..Snapshot::default() };
         assert_eq!(look(&mut board, seen("active"), at(0)), []);
-        let heard = Heard { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
+        let heard = HeardExecutor { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
         let (id, stranger) = (ExecutorId::new(9), ExecutorId::new(8));
         let with = Snapshot { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
         assert_eq!(board.unknown_executors([id, stranger, id].iter()), [stranger, id]);
-        assert_eq!(look(&mut board, with.clone(), at(1)), [News::Executor(id, heard.clone(), true)]);
+        assert_eq!(look(&mut board, with.clone(), at(1)), [Change::Executor(id, heard.clone(), true)]);
         assert!(board.unknown_executors([id].iter()).is_empty());
         assert_eq!(look(&mut board, with, at(2)), []);
-        let expected = [News::Node("a".to_owned(), "dead"), News::Executor(id, heard, false)];
+        let expected = [Change::Node("a".to_owned(), "dead"), Change::Executor(id, heard, false)];
         assert_eq!(look(&mut board, seen("dead"), at(3)), expected);
-        assert_eq!(look(&mut board, Snapshot::default(), at(4)), [News::Node("a".to_owned(), "gone")]);
+        assert_eq!(look(&mut board, Snapshot::default(), at(4)), [Change::Node("a".to_owned(), "gone")]);
 
         let saved = SavedJob {
             id: JobId::new(5),
@@ -278,10 +278,10 @@ mod tests {
             at: at(5),
         };
         let jobs = |job: &SavedJob| Snapshot { jobs: vec![job.clone()], ..Snapshot::default() };
-        assert_eq!(look(&mut board, jobs(&saved), at(5)), [News::Job(saved.clone())]);
+        assert_eq!(look(&mut board, jobs(&saved), at(5)), [Change::Job(saved.clone())]);
         assert_eq!(look(&mut board, jobs(&saved), at(6)), []);
         let gone = SavedJob { is_deleted: true, at: at(7), ..saved };
-        assert_eq!(look(&mut board, jobs(&gone), at(7)), [News::Job(gone)]);
+        assert_eq!(look(&mut board, jobs(&gone), at(7)), [Change::Job(gone)]);
         for second in 8..40 {
             look(&mut board, Snapshot::default(), at(second));
         }
@@ -300,10 +300,10 @@ mod tests {
             .collect();
         look(&mut board, runs(&*many), at(1));
         assert_eq!(board.runs.len(), RUN_COUNT_MAX);
-        assert_eq!(look(&mut board, runs(&many[..1]), at(2)), [News::Gap]);
+        assert_eq!(look(&mut board, runs(&many[..1]), at(2)), [Change::Gap]);
         look(&mut board, Snapshot::default(), at(20));
         assert_eq!(board.to_reread(at(30)).len(), REREAD_COUNT_MAX);
         let cut = Snapshot { is_cut: true, ..Snapshot::default() };
-        assert!(look(&mut board, cut, at(3)).contains(&News::Gap));
+        assert!(look(&mut board, cut, at(3)).contains(&Change::Gap));
     }
 }

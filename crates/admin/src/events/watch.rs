@@ -15,7 +15,7 @@ use rondel_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::board::{Board, Heard, News, Snapshot};
+use super::board::{Board, Change, HeardExecutor, Snapshot};
 use super::{Cursor, Event, What};
 use rondel_core::error_chain::chain;
 
@@ -23,8 +23,8 @@ use rondel_core::error_chain::chain;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How often the open runs of every lease are read, to find runs that the other queries do not return.
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
-/// After a longer time without a look, listeners get a gap instead of the changes made meanwhile.
-const CARRY_MAX: Duration = Duration::from_secs(60);
+/// Maximum time between two looks: after a longer time, listeners get a gap instead of the changes made meanwhile.
+const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 /// How many events are kept for listeners that are slow or come back.
 const KEPT_COUNT: usize = 10_000;
 /// How many events a listener gets at once.
@@ -36,7 +36,7 @@ const SWEEP_LIMIT: u32 = 2_000;
 /// An executor is online if it was heard this recently.
 const HEARD_FOR: Duration = Duration::from_secs(30);
 /// Maximum difference between the times at which two nodes see the same event.
-const NODES_APART: Duration = Duration::from_secs(15);
+const NODE_SKEW_MAX: Duration = Duration::from_secs(15);
 
 /// The recent events, for all listeners of a node.
 #[derive(Debug)]
@@ -120,11 +120,11 @@ impl Listener {
             state.look(store, now).await;
         }
         let Some(last) = self.last_delivered else {
-            // There is no position to start from before the store was read once.
+            // Before the store has been read once, there is no position to start from.
             if state.board.seen_at.is_none() {
                 return Next::Nothing;
             }
-            let (number, is_gap) = match self.cursor.map(|cursor| state.place(id, cursor)) {
+            let (number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
                 Some(Some(number)) => (number, false),
                 Some(None) => (state.last, true),
                 None => (state.last, false),
@@ -154,13 +154,13 @@ impl State {
     }
 
     /// The number of the last event that the cursor's owner received; `None` if it cannot be determined.
-    fn place(&self, watch: i64, cursor: Cursor) -> Option<u64> {
+    fn last_received(&self, watch: i64, cursor: Cursor) -> Option<u64> {
         let first = self.kept.front().map_or(self.last + 1, |event| event.number);
         if cursor.watch == watch {
             return (cursor.number <= self.last && cursor.number + 1 >= first).then_some(cursor.number);
         }
         // A cursor of another node: events that this node saw around that time may be sent twice.
-        let from = cursor.at - NODES_APART;
+        let from = cursor.at - NODE_SKEW_MAX;
         self.since.filter(|since| *since <= from)?;
         let later = self.kept.iter().find(|event| event.at >= from);
         Some(later.map_or(self.last, |event| event.number - 1))
@@ -175,20 +175,20 @@ impl State {
 
     /// Looks at the store. If it does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
-        let is_stale = self.board.seen_at.is_some_and(|seen_at| seen_at + CARRY_MAX < now);
+        let is_stale = self.board.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
         let fresh = Board::default();
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
         let board = if is_stale { &fresh } else { &self.board };
         let sweeps = is_due || board.seen_at.is_none();
         let read = async {
             let seen = read(store, board, now, sweeps).await?;
-            let news = board.compare(&seen);
-            let named = Named::read(store, &news, &self.apps).await?;
-            Ok::<_, StoreError>((seen, news, named))
+            let changes = board.compare(&seen);
+            let named = ChangeNames::read(store, &changes, &self.apps).await?;
+            Ok::<_, StoreError>((seen, changes, named))
         };
         let read = read.await;
         self.looked_at = Some(Instant::now());
-        let (seen, news, named) = match read {
+        let (seen, changes, named) = match read {
             Ok(read) => read,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_complained, true) {
@@ -209,18 +209,18 @@ impl State {
         }
         self.since = self.since.or(Some(now));
         self.board.apply(seen, now);
-        for one in news {
+        for one in changes {
             let what = match one {
-                News::Run(snapshot) => {
+                Change::Run(snapshot) => {
                     let job = named.jobs.get(&snapshot.job).cloned().unwrap_or_default();
                     What::Run { snapshot, job }
                 }
-                News::Job(job) => What::Job(job),
-                News::Executor(id, Heard { name, namespace, app }, is_online) => {
+                Change::Job(job) => What::Job(job),
+                Change::Executor(id, HeardExecutor { name, namespace, app }, is_online) => {
                     What::Executor { id, name, namespace, app, is_online }
                 }
-                News::Node(name, status) => What::Node { name, status },
-                News::Gap => What::Gap,
+                Change::Node(name, status) => What::Node { name, status },
+                Change::Gap => What::Gap,
             };
             let app = what.place().and_then(|(_, app)| self.apps.get(&app).cloned());
             self.keep(now, app, what);
@@ -248,9 +248,9 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
             runs.extend(by_id(store.runs_of_lease(node.token(), SWEEP_LIMIT).await?));
         }
     }
-    let asked = board.to_reread(now);
-    if !asked.is_empty() {
-        runs.extend(by_id(store.runs_now(&asked).await?));
+    let reread = board.to_reread(now);
+    if !reread.is_empty() {
+        runs.extend(by_id(store.runs_now(&reread).await?));
     }
     let fresh = store.runs_after(board.runs_after(now), RUN_LIMIT).await?;
     is_cut |= fresh.len() >= RUN_LIMIT as usize;
@@ -260,7 +260,7 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
     let sessions = store.sessions(now - HEARD_FOR).await?;
     let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
     let executors = heard(store, board, &sessions).await?;
-    Ok(Snapshot { runs: runs.into_values().collect(), asked, jobs, executors, nodes, is_cut })
+    Ok(Snapshot { runs: runs.into_values().collect(), reread, jobs, executors, nodes, is_cut })
 }
 
 fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
@@ -272,7 +272,7 @@ async fn heard(
     store: &dyn Store,
     board: &Board,
     sessions: &[Session],
-) -> Result<BTreeMap<rondel_core::ExecutorId, Heard>, StoreError> {
+) -> Result<BTreeMap<rondel_core::ExecutorId, HeardExecutor>, StoreError> {
     let open = || sessions.iter().filter(|session| session.is_open());
     let unknown_executors = board.unknown_executors(open().map(|session| &session.executor));
     let named =
@@ -282,7 +282,7 @@ async fn heard(
         let known = board.executor(session.executor).cloned();
         let heard = known.or_else(|| {
             let (namespace, name) = named.get(&session.executor)?.clone();
-            Some(Heard { name, namespace, app: session.app })
+            Some(HeardExecutor { name, namespace, app: session.app })
         });
         Some((session.executor, heard?))
     };
@@ -290,24 +290,24 @@ async fn heard(
 }
 
 /// The names that are sent with changes.
-struct Named {
+struct ChangeNames {
     jobs: HashMap<JobId, String>,
     apps: HashMap<AppId, String>,
 }
 
-impl Named {
-    async fn read(store: &dyn Store, news: &[News], known: &HashMap<AppId, String>) -> Result<Self, StoreError> {
+impl ChangeNames {
+    async fn read(store: &dyn Store, changes: &[Change], known: &HashMap<AppId, String>) -> Result<Self, StoreError> {
         let mut jobs: Vec<JobId> = Vec::new();
         let mut places: Vec<(NamespaceId, AppId)> = Vec::new();
-        for one in news {
+        for one in changes {
             match one {
-                News::Run(run) => {
+                Change::Run(run) => {
                     jobs.push(run.job);
                     places.push((run.namespace, run.app));
                 }
-                News::Job(job) => places.push((job.namespace, job.app)),
-                News::Executor(_, heard, _) => places.push((heard.namespace, heard.app)),
-                News::Node(..) | News::Gap => {}
+                Change::Job(job) => places.push((job.namespace, job.app)),
+                Change::Executor(_, heard, _) => places.push((heard.namespace, heard.app)),
+                Change::Node(..) | Change::Gap => {}
             }
         }
         jobs.sort_unstable();
@@ -415,7 +415,7 @@ mod tests {
         assert!(begun(&next(&mut events.listen(Some(long_ago)), &store, &clock).await).1);
         assert!(begun(&next(&mut events.listen(Some(Cursor { number: 1_000, ..behind })), &store, &clock).await).1);
         // No client listened for a long time.
-        clock.fetch_add(i64::try_from(CARRY_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
+        clock.fetch_add(i64::try_from(LOOK_GAP_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
         assert_eq!(names_of(next(&mut first, &store, &clock).await).0, ["gap"]);
         assert_eq!(next(&mut first, &store, &clock).await, Next::Nothing);
     }

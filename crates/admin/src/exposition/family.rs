@@ -11,7 +11,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::exemplar::Exemplar;
 use prometheus_client::registry::Registry;
 
-use crate::metrics::Observed;
+use crate::metrics::HistogramSnapshot;
 
 /// All samples of one name.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ enum Value {
     /// A counter of seconds.
     Seconds(f64),
     Gauge(f64),
-    Histogram(Observed),
+    Histogram(HistogramSnapshot),
 }
 
 #[derive(Debug)]
@@ -76,13 +76,13 @@ impl Family {
     pub(crate) fn histograms(
         name: &'static str,
         help: &'static str,
-        samples: impl IntoIterator<Item = (Vec<Label>, Observed)>,
+        samples: impl IntoIterator<Item = (Vec<Label>, HistogramSnapshot)>,
     ) -> Self {
         let samples = samples.into_iter().map(|(labels, observed)| (Labels(labels), Value::Histogram(observed)));
         Self { name, help, kind: MetricType::Histogram, samples: samples.collect() }
     }
 
-    pub(crate) fn histogram(name: &'static str, help: &'static str, observed: Observed) -> Self {
+    pub(crate) fn histogram(name: &'static str, help: &'static str, observed: HistogramSnapshot) -> Self {
         Self::histograms(name, help, [(Vec::new(), observed)])
     }
 }
@@ -126,7 +126,7 @@ impl Value {
             Self::Counter(count) => metric.encode_counter(count, None::None),
             Self::Seconds(seconds) => metric.encode_counter(seconds, None::None),
             Self::Gauge(value) => metric.encode_gauge(value),
-            Self::Histogram(Observed { buckets, sum_seconds, count }) => {
+            Self::Histogram(HistogramSnapshot { buckets, sum_seconds, count }) => {
                 metric.encode_histogram::<Labels>(*sum_seconds, *count, buckets, None)
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use rondel_core::fires::{CAUSE_STEP_COUNT_MAX, Context, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
+use rondel_core::fires::{AnswerContext, CAUSE_STEP_COUNT_MAX, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
 use rondel_core::homes::Switch;
 use rondel_core::reason::{Detail, LimitKind};
 use rondel_core::spec::ConcurrencySpec;
@@ -15,11 +15,11 @@ use crate::sight;
 
 /// An executor that misses this many heartbeats is silent.
 const SILENT_HEARTBEATS: u32 = 3;
-/// Running runs read per page to find those that hold a limit …
+/// Number of running runs read per page, to find those that hold a limit.
 const RUNNING_PAGE_LEN: u32 = 100;
-/// … and the number of pages: with more runs, some holders may be missing.
+/// Maximum number of such pages: if there are more running runs, some holders may be missing.
 const RUNNING_PAGES_MAX: usize = 50;
-/// Number of runs of the parent job that are searched for the one of the same fire.
+/// Maximum number of runs of the parent job that are read to find its run of the same fire.
 const PARENT_RUN_COUNT: u32 = 100;
 
 /// The state of an executor.
@@ -27,7 +27,7 @@ const PARENT_RUN_COUNT: u32 = 100;
 enum State {
     Taking,
     Draining,
-    /// Since when.
+    /// Silent since this instant.
     Silent(Timestamp),
 }
 
@@ -46,8 +46,8 @@ pub(super) struct ContextReader<'a>(pub(super) &'a Node);
 
 impl ContextReader<'_> {
     /// The context of a run, limited to what a caller with access to these apps may see.
-    pub(super) async fn of(&self, run: &Run, within: Option<&[AppId]>) -> Result<Context, StoreError> {
-        let mut context = Context::default();
+    pub(super) async fn of(&self, run: &Run, within: Option<&[AppId]>) -> Result<AnswerContext, StoreError> {
+        let mut context = AnswerContext::default();
         if run.status.is_terminal() {
             if run.reason == Some(Reason::Parent) {
                 context.causes = self.causes(run, within).await?;
@@ -81,14 +81,14 @@ impl ContextReader<'_> {
     /// Adds the executors of the app that accept no work now; for a run that an executor has, only that one.
     async fn add_executors(
         &self,
-        context: &mut Context,
+        context: &mut AnswerContext,
         app: AppId,
         only: Option<Option<ExecutorId>>,
     ) -> Result<(), StoreError> {
         let states = self.states(app).await?;
         context.has_taker = states.values().any(|(state, _)| *state == State::Taking);
         let lost_after = self.0.lost_after();
-        let mut untaking: Vec<ExecutorState> = Vec::new();
+        let mut not_taking: Vec<ExecutorState> = Vec::new();
         // If one executor of a name takes work, the others of that name are earlier incarnations: they are not listed.
         let taking: BTreeSet<&String> =
             states.values().filter(|(state, _)| *state == State::Taking).map(|(_, name)| name).collect();
@@ -101,11 +101,11 @@ impl ContextReader<'_> {
             };
             if is_wanted {
                 let switch = self.0.executor_switch(app, name);
-                untaking.push(ExecutorState { name: name.clone(), silent, switch });
+                not_taking.push(ExecutorState { name: name.clone(), silent, switch });
             }
         }
-        untaking.sort_by(|a, b| a.name.cmp(&b.name));
-        context.executors = untaking;
+        not_taking.sort_by(|a, b| a.name.cmp(&b.name));
+        context.executors = not_taking;
         Ok(())
     }
 
@@ -145,8 +145,13 @@ impl ContextReader<'_> {
         Ok(states)
     }
 
-    /// The run ahead, and the runs that hold the limit for which the run or the one ahead waits.
-    async fn add_holders(&self, context: &mut Context, run: &Run, within: Option<&[AppId]>) -> Result<(), StoreError> {
+    /// Adds the run ahead, and the runs that hold the limit for which this run waits, or else the limit for which the run ahead waits.
+    async fn add_holders(
+        &self,
+        context: &mut AnswerContext,
+        run: &Run,
+        within: Option<&[AppId]>,
+    ) -> Result<(), StoreError> {
         let none = Detail::default();
         let detail = run.detail.as_deref().unwrap_or(&none);
         let ahead = match detail.run {
@@ -189,7 +194,7 @@ impl ContextReader<'_> {
         Ok(holders)
     }
 
-    /// Those definitions of these runs that have the concurrency limit with this key.
+    /// The definitions of these runs that have the concurrency limit with this key.
     async fn counted(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
         let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;

@@ -105,7 +105,7 @@ fn cut(text: &str, len_max: usize) -> String {
 }
 
 /// Identifies an executor in log lines before its hello is checked.
-pub(super) fn who(hello: &v1::Hello, peer: &str) -> String {
+pub(super) fn executor_label(hello: &v1::Hello, peer: &str) -> String {
     let [namespace, app, name] = [&hello.namespace, &hello.app, &hello.name].map(|text| cut(text, SHOWN_LEN_MAX));
     format!("{namespace}/{app}/{name} at {peer}")
 }

@@ -12,7 +12,7 @@ use rondel_store::cluster::{ExecutorRecord, HostProcess};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
-use super::{Pass, bounds, message_bounds, proof};
+use super::{ExecutorAccess, bounds, message_bounds, proof};
 use crate::apps::{self, AppError};
 use crate::declared::DeclaredSet;
 use crate::dispatch::{Report, StartReports};
@@ -24,7 +24,7 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An executor that was admitted.
 #[derive(Debug)]
-pub(super) struct Greeted {
+pub(super) struct AdmittedExecutor {
     pub(super) online: OnlineExecutor,
     pub(super) record: ExecutorRecord,
     pub(super) report: Report,
@@ -48,10 +48,14 @@ pub(super) async fn receive(
     }
 }
 
-pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) -> Result<Greeted, Status> {
+pub(super) async fn check(
+    shared: &Shared,
+    mut hello: v1::Hello,
+    access: &ExecutorAccess,
+) -> Result<AdmittedExecutor, Status> {
     check_protocol(hello.protocol)?;
     bounds::check(&hello)?;
-    if pass.any_handler {
+    if access.any_handler {
         hello.handlers = vec![name::ANY_HANDLER.to_owned()];
     }
     if shared.membership.switch() == Switch::Stopped {
@@ -59,12 +63,12 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
             "this server is stopped by its switch; another one of the cluster takes executors",
         ));
     }
-    if !hello.declared.is_empty() && !pass.declares {
+    if !hello.declared.is_empty() && !access.declares {
         return Err(Status::permission_denied(
             "this token does not let executors declare jobs: make one with rondel token create --declares",
         ));
     }
-    if let Some(names) = &pass.names {
+    if let Some(names) = &access.names {
         check_certificate(names, &hello)?;
     }
     let denied = || {
@@ -78,14 +82,14 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
     };
     let namespace = shared.store.namespace(&hello.namespace).await.map_err(unavailable)?;
     let Some(namespace) = namespace else {
-        // A token that is bound to one place must not reveal others.
-        if !pass.rights.allow_executor(NamespaceId::new(0), None) {
+        // A token that is limited to a namespace must not reveal which other namespaces exist.
+        if !access.rights.allow_executor(NamespaceId::new(0), None) {
             return Err(denied());
         }
         return Err(Status::failed_precondition(format!("there is no namespace {:?}", hello.namespace)));
     };
     let known = shared.store.app(namespace.id, &hello.app).await.map_err(unavailable)?;
-    if !pass.rights.allow_executor(namespace.id, known.as_ref().map(|app| app.id)) {
+    if !access.rights.allow_executor(namespace.id, known.as_ref().map(|app| app.id)) {
         return Err(denied());
     }
     let app = match known {
@@ -111,7 +115,7 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
     let id = ExecutorId::new(hello.incarnation);
     check_incarnation(shared, id, &hello)?;
     let now = shared.clock.now();
-    shared.registry.rows.admit((app.id, pass.token, id), &hello, now, |id| shared.registry.is_online(id))?;
+    shared.registry.rows.admit((app.id, access.token, id), &hello, now, |id| shared.registry.is_online(id))?;
     let lineage = proof::lineage(shared, app.id, &hello).await.map_err(unavailable)?;
     let predecessor = lineage.first().copied();
     let declared_set = DeclaredSet::new(&hello.declared);
@@ -158,7 +162,7 @@ pub(super) async fn check(shared: &Shared, mut hello: v1::Hello, pass: &Pass) ->
     let starts = StartReports::of(&hello.held, now);
     let (held, finished) = (refs(hello.held), refs(hello.finished));
     let report = Report { held, finished, starts, predecessor, lineage: lineage.into() };
-    Ok(Greeted { online, record, report, declared_set, process })
+    Ok(AdmittedExecutor { online, record, report, declared_set, process })
 }
 
 /// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any executor of the app,

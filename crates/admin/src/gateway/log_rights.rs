@@ -16,14 +16,14 @@ const LATE_FOR: Duration = Duration::from_secs(3600);
 /// How long before a run's planned instant an executor may hold it.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
 /// How long it is cached that an attempt may log.
-const GOOD_FOR: Duration = Duration::from_secs(30);
+const ALLOWED_FOR: Duration = Duration::from_secs(30);
 /// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
 /// Maximum number of cached attempts, and of runs.
 const COUNT_MAX: usize = 50_000;
 
 /// An attempt and the executor that claims to hold it.
-pub(super) type Hand = (RunId, i32, ExecutorId);
+pub(super) type HeldAttempt = (RunId, i32, ExecutorId);
 
 /// The executor to which this node last sent each run. Bounded: the older half is dropped.
 #[derive(Debug, Default)]
@@ -45,7 +45,7 @@ impl SentRuns {
     }
 }
 
-/// The state of a run when lines of it arrive.
+/// The state of a run when lines of its log arrive.
 pub(super) struct RunFacts<'a> {
     pub(super) run: &'a Run,
     /// The earlier attempts; read only for lines of one of them.
@@ -56,7 +56,7 @@ pub(super) struct RunFacts<'a> {
 
 impl RunFacts<'_> {
     /// Whether lines of this attempt are accepted from this executor of the app.
-    pub(super) fn may_log(&self, app: AppId, (_, attempt, executor): Hand, now: Timestamp) -> bool {
+    pub(super) fn may_log(&self, app: AppId, (_, attempt, executor): HeldAttempt, now: Timestamp) -> bool {
         let is_late = |finished_at: Option<Timestamp>| finished_at.is_some_and(|at| at + LATE_FOR < now);
         let run = self.run;
         if run.app != app || attempt > run.attempt {
@@ -79,7 +79,7 @@ impl RunFacts<'_> {
 
 /// The decision about a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
+pub(super) enum ChunkDecision {
     Whole,
     /// The run's log is full: one line reports this in place of the chunk.
     LastWord,
@@ -89,37 +89,43 @@ pub(super) enum Taken {
 /// The attempts that may log, as found recently, and the number of bytes each run has logged through this node.
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
-    good: HashMap<Hand, Timestamp>,
+    allowed: HashMap<HeldAttempt, Timestamp>,
     bytes: HashMap<RunId, usize>,
 }
 
 impl LogRights {
     /// The attempts among these that are not cached as allowed to log.
-    pub(super) fn unknown<'a>(&self, hands: impl Iterator<Item = &'a Hand>, now: Timestamp) -> Vec<Hand> {
-        let is_known = |hand: &Hand| self.good.get(hand).is_some_and(|at| *at + GOOD_FOR > now);
-        let mut unknown: Vec<Hand> = hands.filter(|hand| !is_known(hand)).copied().collect();
+    pub(super) fn unknown<'a>(&self, hands: impl Iterator<Item = &'a HeldAttempt>, now: Timestamp) -> Vec<HeldAttempt> {
+        let is_known = |hand: &HeldAttempt| self.allowed.get(hand).is_some_and(|at| *at + ALLOWED_FOR > now);
+        let mut unknown: Vec<HeldAttempt> = hands.filter(|hand| !is_known(hand)).copied().collect();
         unknown.sort_unstable();
         unknown.dedup();
         unknown
     }
 
     /// Caches whether lines of this attempt are accepted, and returns it.
-    pub(super) fn learn(&mut self, app: AppId, hand: Hand, facts: Option<&RunFacts<'_>>, now: Timestamp) -> bool {
-        if self.good.len() >= COUNT_MAX {
-            self.good.retain(|_, at| *at + GOOD_FOR > now);
+    pub(super) fn learn(
+        &mut self,
+        app: AppId,
+        hand: HeldAttempt,
+        facts: Option<&RunFacts<'_>>,
+        now: Timestamp,
+    ) -> bool {
+        if self.allowed.len() >= COUNT_MAX {
+            self.allowed.retain(|_, at| *at + ALLOWED_FOR > now);
         }
-        if facts.is_some_and(|facts| facts.may_log(app, hand, now)) && self.good.len() < COUNT_MAX {
-            self.good.insert(hand, now);
+        if facts.is_some_and(|facts| facts.may_log(app, hand, now)) && self.allowed.len() < COUNT_MAX {
+            self.allowed.insert(hand, now);
             return true;
         }
-        self.good.remove(&hand);
+        self.allowed.remove(&hand);
         false
     }
 
     /// Whether a chunk of this many bytes is accepted.
-    pub(super) fn take(&mut self, hand: &Hand, bytes: usize) -> Taken {
-        if !self.good.contains_key(hand) {
-            return Taken::Nothing;
+    pub(super) fn decide(&mut self, hand: &HeldAttempt, bytes: usize) -> ChunkDecision {
+        if !self.allowed.contains_key(hand) {
+            return ChunkDecision::Nothing;
         }
         if self.bytes.len() >= COUNT_MAX && !self.bytes.contains_key(&hand.0) {
             self.bytes.clear();
@@ -128,9 +134,9 @@ impl LogRights {
         let before = *logged;
         *logged = before.saturating_add(bytes);
         match (before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
-            (_, false) => Taken::Whole,
-            (false, true) => Taken::LastWord,
-            (true, _) => Taken::Nothing,
+            (_, false) => ChunkDecision::Whole,
+            (false, true) => ChunkDecision::LastWord,
+            (true, _) => ChunkDecision::Nothing,
         }
     }
 }
@@ -201,14 +207,17 @@ mod tests {
         let hand = (RunId::new(1), 1, MINE);
         let run = run(1, RunStatus::Running, Some(MINE), None);
         let facts = RunFacts { run: &run, attempts: &[], sent: None };
-        assert_eq!(rights.take(&hand, 1), Taken::Nothing);
+        assert_eq!(rights.decide(&hand, 1), ChunkDecision::Nothing);
         rights.learn(APP, hand, Some(&facts), NOW);
         assert_eq!(rights.unknown([&hand].into_iter(), NOW), []);
-        assert_eq!(rights.unknown([&hand].into_iter(), NOW + GOOD_FOR), [hand]);
-        let taken: Vec<Taken> = (0..4).map(|_| rights.take(&hand, RUN_BYTES_MAX / 2)).collect();
-        assert_eq!(taken, [Taken::Whole, Taken::Whole, Taken::LastWord, Taken::Nothing]);
+        assert_eq!(rights.unknown([&hand].into_iter(), NOW + ALLOWED_FOR), [hand]);
+        let taken: Vec<ChunkDecision> = (0..4).map(|_| rights.decide(&hand, RUN_BYTES_MAX / 2)).collect();
+        assert_eq!(
+            taken,
+            [ChunkDecision::Whole, ChunkDecision::Whole, ChunkDecision::LastWord, ChunkDecision::Nothing]
+        );
         rights.learn(APP, hand, None, NOW);
-        assert_eq!(rights.take(&hand, 1), Taken::Nothing);
+        assert_eq!(rights.decide(&hand, 1), ChunkDecision::Nothing);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rondel_store::logs::{LogChunk, LogLine};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::log_rights::{Hand, LogRights, RUN_BYTES_MAX, RunFacts, Taken};
+use super::log_rights::{ChunkDecision, HeldAttempt, LogRights, RUN_BYTES_MAX, RunFacts};
 use crate::dispatch::SessionHandle;
 use crate::metrics::{add, size};
 use crate::node::Shared;
@@ -24,9 +24,9 @@ use rondel_core::error_chain::chain;
 const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
 /// Size of one batch, in the same unit.
 const BATCH: usize = 4 * 1024;
-/// Overhead of a line in addition to its text …
+/// Overhead of a line in addition to its text, in bytes.
 const LINE_OVERHEAD: usize = 64;
-/// … and of a chunk in addition to its lines.
+/// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
 /// For how many runs of one batch the earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
@@ -44,13 +44,13 @@ pub(crate) struct LogItem {
 
 /// Counts the log messages of one stream that are not durable yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pending(Arc<(AtomicUsize, Notify)>);
+pub(crate) struct PendingLogs(Arc<(AtomicUsize, Notify)>);
 
 /// A counted log message; it counts until this guard is dropped.
 #[derive(Debug)]
-pub(crate) struct PendingGuard(Pending);
+pub(crate) struct PendingGuard(PendingLogs);
 
-impl Pending {
+impl PendingLogs {
     pub(super) fn begin(&self) -> PendingGuard {
         self.0.0.fetch_add(1, Ordering::AcqRel);
         PendingGuard(self.clone())
@@ -142,10 +142,10 @@ impl LogLoop {
                 // Rejected chunks are acknowledged as well, so that the executor stops sending them.
                 acks.push((item.session.clone(), log_ack(&chunk)));
                 let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
-                match self.rights.take(&hand(&item.session, &chunk), lines + CHUNK_OVERHEAD) {
-                    Taken::Whole => chunks.push(chunk),
-                    Taken::LastWord => chunks.push(full(&chunk)),
-                    Taken::Nothing => {
+                match self.rights.decide(&held_attempt(&item.session, &chunk), lines + CHUNK_OVERHEAD) {
+                    ChunkDecision::Whole => chunks.push(chunk),
+                    ChunkDecision::LastWord => chunks.push(full(&chunk)),
+                    ChunkDecision::Nothing => {
                         let count = u64::try_from(chunk.lines.len()).unwrap_or(u64::MAX);
                         add(&self.shared.metrics.log_lines_dropped, count);
                     }
@@ -169,9 +169,10 @@ impl LogLoop {
     /// Reads from the rows which executors hold the runs of these lines.
     async fn learn_rights(&mut self, batch: &[LogItem]) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        let items =
-            batch.iter().flat_map(|item| item.chunks.iter().map(|chunk| (hand(&item.session, chunk), item.app)));
-        let apps: HashMap<Hand, AppId> = items.collect();
+        let items = batch
+            .iter()
+            .flat_map(|item| item.chunks.iter().map(|chunk| (held_attempt(&item.session, chunk), item.app)));
+        let apps: HashMap<HeldAttempt, AppId> = items.collect();
         let unknown = self.rights.unknown(apps.keys(), now);
         let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
@@ -203,7 +204,7 @@ impl LogLoop {
     }
 }
 
-fn hand(session: &SessionHandle, chunk: &LogChunk) -> Hand {
+fn held_attempt(session: &SessionHandle, chunk: &LogChunk) -> HeldAttempt {
     (chunk.run, chunk.attempt, session.executor)
 }
 

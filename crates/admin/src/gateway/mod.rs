@@ -135,7 +135,7 @@ impl GatewayService {
 
 /// The rights with which an executor connects.
 #[derive(Clone, Debug)]
-pub(crate) struct Pass {
+pub(crate) struct ExecutorAccess {
     rights: Rights,
     /// Whether the executor may declare jobs.
     declares: bool,
@@ -144,11 +144,11 @@ pub(crate) struct Pass {
     /// The credential of the stream, checked again while it is open; `None` if no check is needed.
     authorization: Option<String>,
     token: Option<TokenId>,
-    /// Whether its executors announce no handlers and take any.
+    /// Whether executors with this access announce no handlers and accept runs of any handler.
     any_handler: bool,
 }
 
-impl Pass {
+impl ExecutorAccess {
     /// Admits any executor: the caller has verified its identity.
     pub(crate) fn everywhere() -> Self {
         Self {
@@ -167,8 +167,8 @@ impl Pass {
     }
 }
 
-impl Pass {
-    /// The executors that a token and, if required, a certificate admit.
+impl ExecutorAccess {
+    /// The access that a token and, if required, a certificate give.
     fn new(
         principal: &tokens::Principal,
         certificates: Certificates,
@@ -190,7 +190,7 @@ impl GatewayService {
         &self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Send + Unpin + 'static,
         (peer, place): (&str, Option<StreamPlace>),
-        pass: &Pass,
+        access: &ExecutorAccess,
     ) -> Result<(mpsc::Receiver<v1::ServerMessage>, oneshot::Receiver<Status>), Status> {
         let inner = &self.inner;
         // Streams are numbered on arrival: the later one of an executor's streams wins, even if its session is stored first.
@@ -199,10 +199,11 @@ impl GatewayService {
             Code::InvalidArgument => inner.refuse(peer, status),
             _ => status,
         })?;
-        let who = bounds::who(&hello, peer);
-        let greeted = hello::check(&inner.shared, hello, pass).await.map_err(|status| inner.refuse(&who, status))?;
+        let label = bounds::executor_label(&hello, peer);
+        let admitted =
+            hello::check(&inner.shared, hello, access).await.map_err(|status| inner.refuse(&label, status))?;
         let (sender, outgoing) = mpsc::channel(OUTGOING_CAPACITY);
-        let session = session::Session::open(inner, greeted, sender, (number, pass)).await?;
+        let session = session::Session::open(inner, admitted, sender, (number, access)).await?;
         let (refuse, refused) = oneshot::channel();
         let hard = inner.lifecycle.hard.clone();
         inner.lifecycle.spawn("session", Until::Done, async move {
@@ -215,7 +216,7 @@ impl GatewayService {
 
 impl Inner {
     /// Counts a stream of an executor, or rejects it.
-    fn place(&self, principal: &tokens::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
+    fn admit_stream(&self, principal: &tokens::Principal, peer: Option<Peer>) -> Result<StreamPlace, Status> {
         let (token, address) = (&principal.token, peer.map(|Peer(address)| address));
         self.open_streams.admit(token.id, address, &self.shared.config).map_err(|refused| {
             let client = match address {
@@ -275,15 +276,15 @@ impl Gateway for GatewayService {
             return Err(inner.refuse(&peer, Status::permission_denied(words)));
         }
         inner.hello_rates.admit(principal.token.id, now)?;
-        let place = inner.place(&principal, request.extensions().get::<Peer>().copied())?;
+        let place = inner.admit_stream(&principal, request.extensions().get::<Peer>().copied())?;
         let found = request.extensions().get::<PeerNames>();
-        let pass = Pass::new(&principal, inner.shared.config.executor_certificates, found);
-        let pass = pass.map_err(|status| inner.refuse(&peer, status))?;
+        let access = ExecutorAccess::new(&principal, inner.shared.config.executor_certificates, found);
+        let access = access.map_err(|status| inner.refuse(&peer, status))?;
         if let Some(OnAuthenticated(report)) = request.extensions().get::<OnAuthenticated>() {
             report(principal.token.id);
         }
-        let pass = Pass { authorization: header.map(str::to_owned), ..pass };
-        let (outgoing, refused) = self.open(request.into_inner(), (&peer, Some(place)), &pass).await?;
+        let access = ExecutorAccess { authorization: header.map(str::to_owned), ..access };
+        let (outgoing, refused) = self.open(request.into_inner(), (&peer, Some(place)), &access).await?;
         let refused = stream::once(refused).filter_map(async |refused| refused.ok().map(Err));
         Ok(Response::new(Box::pin(ReceiverStream::new(outgoing).map(Ok).chain(refused))))
     }

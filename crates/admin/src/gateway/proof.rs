@@ -53,10 +53,10 @@ async fn predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<O
     }
     let id = ExecutorId::new(hello.predecessor);
     let known = shared.store.executor_proof(id).await?;
-    let is_proven = match verdict(app, known.as_ref(), &hello.predecessor_secret) {
-        Verdict::Proven => true,
-        Verdict::UnlessLiving => !is_living(shared, id).await?,
-        Verdict::Unproven => false,
+    let is_proven = match check_proof(app, known.as_ref(), &hello.predecessor_secret) {
+        ProofResult::Proven => true,
+        ProofResult::UnlessLiving => !is_living(shared, id).await?,
+        ProofResult::Unproven => false,
     };
     if !is_proven {
         tracing::warn!(
@@ -70,21 +70,21 @@ async fn predecessor(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<O
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum ProofResult {
     Proven,
     /// The predecessor has no secret: an executor of an older SDK can be succeeded once it is gone.
     UnlessLiving,
     Unproven,
 }
 
-fn verdict(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> Verdict {
+fn check_proof(app: AppId, known: Option<&ExecutorProof>, shown: &[u8]) -> ProofResult {
     match known {
         Some(known) if known.app == app => match &known.secret_hash {
-            None => Verdict::UnlessLiving,
-            Some(wanted) if hash(shown).as_ref() == Some(wanted) => Verdict::Proven,
-            Some(_) => Verdict::Unproven,
+            None => ProofResult::UnlessLiving,
+            Some(wanted) if hash(shown).as_ref() == Some(wanted) => ProofResult::Proven,
+            Some(_) => ProofResult::Unproven,
         },
-        _ => Verdict::Unproven,
+        _ => ProofResult::Unproven,
     }
 }
 
@@ -109,16 +109,16 @@ mod tests {
         let known = |app, secret: &[u8]| ExecutorProof { app, secret_hash: hash(secret), predecessor: None };
         let (with, without) = (known(app, b"secret"), known(app, b""));
         for (known, shown, wanted) in [
-            (Some(&with), &b"secret"[..], Verdict::Proven),
-            (Some(&with), b"Secret", Verdict::Unproven),
-            (Some(&with), b"", Verdict::Unproven),
-            (Some(&without), b"", Verdict::UnlessLiving),
-            (Some(&without), b"secret", Verdict::UnlessLiving),
-            (Some(&known(AppId::new(2), b"secret")), b"secret", Verdict::Unproven),
-            (Some(&known(AppId::new(2), b"")), b"", Verdict::Unproven),
-            (None, b"secret", Verdict::Unproven),
+            (Some(&with), &b"secret"[..], ProofResult::Proven),
+            (Some(&with), b"Secret", ProofResult::Unproven),
+            (Some(&with), b"", ProofResult::Unproven),
+            (Some(&without), b"", ProofResult::UnlessLiving),
+            (Some(&without), b"secret", ProofResult::UnlessLiving),
+            (Some(&known(AppId::new(2), b"secret")), b"secret", ProofResult::Unproven),
+            (Some(&known(AppId::new(2), b"")), b"", ProofResult::Unproven),
+            (None, b"secret", ProofResult::Unproven),
         ] {
-            assert_eq!(verdict(app, known, shown), wanted, "{known:?} {shown:?}");
+            assert_eq!(check_proof(app, known, shown), wanted, "{known:?} {shown:?}");
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use rondel_core::error_chain::chain;
-use rondel_core::script::named;
+use rondel_core::script::script_ref;
 use rondel_core::{AppId, Run, RunId};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message;
@@ -62,7 +62,7 @@ impl ScriptReader {
         };
         let params: Option<Value> = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
         let handler = &definition.spec.handler;
-        let Some(wanted) = named(handler, params.as_ref().unwrap_or(&definition.spec.params)) else {
+        let Some(wanted) = script_ref(handler, params.as_ref().unwrap_or(&definition.spec.params)) else {
             return Ok(Err("the run names no script".to_owned()));
         };
         let Some(script) = store.script(definition.namespace, &wanted.name).await? else {

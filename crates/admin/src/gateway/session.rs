@@ -19,17 +19,17 @@ use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-use super::hello::Greeted;
+use super::hello::AdmittedExecutor;
 use super::logs::log_ack;
 use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
-use super::{Inner, LogItem, Pass, log_line};
+use super::{ExecutorAccess, Inner, LogItem, log_line};
 use crate::cluster::fences;
-use crate::declared::Declaring;
+use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
-    Answer, Event, FenceAnswer, IncomingResult, Reply, SessionHandle, Start, StartReports, fence, incoming, instant,
+    Event, FenceAnswer, IncomingResult, Reply, Responder, SessionHandle, Start, StartReports, fence, incoming, instant,
 };
 use crate::host_process;
 use crate::identity::tokens;
@@ -60,10 +60,10 @@ pub(super) struct Session {
     /// The stream's share in the row of its executor's session.
     row: RowShare,
     /// Log batches of this stream that are not durable yet.
-    pending_logs: super::logs::Pending,
+    pending_logs: super::logs::PendingLogs,
     /// Requests for scripts that are not answered yet.
     script_places: Arc<Semaphore>,
-    /// Whether its last log message exceeded the limit.
+    /// Whether there was no room for its last log message.
     is_over_share: AtomicBool,
 }
 
@@ -73,43 +73,44 @@ impl Session {
     /// its welcome, even the fence of this node's own lease.
     pub(super) async fn open(
         inner: &Arc<Inner>,
-        greeted: Greeted,
+        admitted: AdmittedExecutor,
         sender: mpsc::Sender<v1::ServerMessage>,
-        (number, pass): (u64, &Pass),
+        (number, access): (u64, &ExecutorAccess),
     ) -> Result<Self, Status> {
         let shared = &inner.shared;
         let token = shared.membership.token();
-        let row = inner.session_rows.share(greeted.online.id);
-        let opened_at = shared.store.open_session(token, &greeted.record, greeted.process).await.map_err(|error| {
-            tracing::warn!(error = %chain(&error), "cannot note an executor's session");
-            Status::unavailable("the server cannot reach its database now")
-        })?;
+        let row = inner.session_rows.share(admitted.online.id);
+        let opened_at =
+            shared.store.open_session(token, &admitted.record, admitted.process).await.map_err(|error| {
+                tracing::warn!(error = %chain(&error), "cannot note an executor's session");
+                Status::unavailable("the server cannot reach its database now")
+            })?;
         let Some(opened_at) = opened_at else {
             return Err(Status::already_exists("another executor has this incarnation: its app or its secret differs"));
         };
         row.opened(opened_at);
-        let nodes = leases(shared).await?;
+        let nodes = read_nodes(shared).await?;
         let stream = OutgoingStream::new(sender);
-        let handle = SessionHandle { executor: greeted.online.id, number, stream: Arc::new(stream.clone()) };
+        let handle = SessionHandle { executor: admitted.online.id, number, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
-            executor = greeted.online.name,
-            app = greeted.online.app_name,
-            executor_id = %greeted.online.id,
-            slots = greeted.online.slots,
+            executor = admitted.online.name,
+            app = admitted.online.app_name,
+            executor_id = %admitted.online.id,
+            slots = admitted.online.slots,
             "an executor came online"
         );
-        let (namespace, app) = (greeted.online.namespace, greeted.online.app);
-        shared.registry.insert(greeted.online.clone());
+        let (namespace, app) = (admitted.online.namespace, admitted.online.app);
+        shared.registry.insert(admitted.online.clone());
         shared.pumps.join(handle.clone());
-        shared.declared.join(Declaring {
+        shared.declared.join(DeclaringExecutor {
             session: handle.clone(),
-            namespace: greeted.online.namespace,
+            namespace: admitted.online.namespace,
             app,
-            app_name: greeted.online.app_name.clone(),
-            declared_set: Arc::new(greeted.declared_set),
+            app_name: admitted.online.app_name.clone(),
+            declared_set: Arc::new(admitted.declared_set),
         });
-        drop(inner.events.send(Event::Joined(handle.clone(), greeted.online, greeted.report)).await);
+        drop(inner.events.send(Event::Joined(handle.clone(), admitted.online, admitted.report)).await);
         Ok(Self {
             shared: Arc::clone(shared),
             inner: Arc::clone(inner),
@@ -117,10 +118,10 @@ impl Session {
             stream,
             namespace,
             app,
-            authorization: pass.authorization.clone(),
-            process: greeted.process,
+            authorization: access.authorization.clone(),
+            process: admitted.process,
             row,
-            pending_logs: super::logs::Pending::default(),
+            pending_logs: super::logs::PendingLogs::default(),
             script_places: Arc::new(Semaphore::new(super::scripts::WAITING_COUNT_MAX)),
             is_over_share: AtomicBool::new(false),
         })
@@ -164,7 +165,7 @@ impl Session {
                     }
                     if let Some(body) = message.body {
                         said_goodbye |= matches!(body, Body::Goodbye(_));
-                        self.take(body).await;
+                        self.handle_message(body).await;
                     }
                     if is_idle && self.shared.membership.switch() == rondel_core::homes::Switch::Stopped {
                         tracing::info!(executor_id = %self.handle.executor, "this node is stopped; sending an executor away");
@@ -211,10 +212,10 @@ impl Session {
         shared.pumps.leave(id, handle.number);
         let (done, is_dropped) = oneshot::channel();
         // The receiver waits below.
-        let answer = Answer::new(|()| {
+        let answer = Responder::new(|()| {
             done.send(()).ok();
         });
-        drop(inner.events.send(Event::Left(id, handle.number, answer)).await);
+        drop(inner.events.send(Event::StreamEnded(id, handle.number, answer)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
@@ -226,7 +227,7 @@ impl Session {
         // Dropping the last sender ends the stream on the executor's side too.
         drop((handle, stream));
         if said_goodbye {
-            drop(inner.events.send(Event::Gone(id)).await);
+            drop(inner.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process
             && let Some(true) = stop.run_until_cancelled(host_process::is_gone_soon(process)).await
         {
@@ -235,7 +236,7 @@ impl Session {
         }
     }
 
-    async fn take(&self, body: Body) {
+    async fn handle_message(&self, body: Body) {
         let now = self.shared.clock.now();
         let id = self.handle.executor;
         match body {
@@ -270,7 +271,7 @@ impl Session {
             }
             Body::FenceReply(reply) => {
                 self.shared.registry.heard(id, now, None);
-                self.notify(Event::FenceAnswered(id, self.handle.number, answer(reply, now))).await;
+                self.notify(Event::FenceAnswered(id, self.handle.number, fence_answer(reply, now))).await;
             }
             Body::PumpReports(reports) => {
                 self.shared.registry.heard(id, now, None);
@@ -317,7 +318,7 @@ impl Session {
         }
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
         let item = LogItem { chunks, kib, app: self.app, session, pending };
-        // Heartbeats and results behind these logs wait for room once, not once per message of a flood.
+        // In a flood of logs, the heartbeats and results behind them wait for room once only, not once per log message.
         let patience = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_PATIENCE };
         let is_taken = item.enqueue(&self.inner.logs, patience, &self.shared).await;
         self.is_over_share.store(!is_taken, Relaxed);
@@ -356,7 +357,7 @@ impl Session {
 
 /// The nodes with their leases, read after the session was stored: the list of the last beat lacks leases that another node has fenced
 /// since.
-async fn leases(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
+async fn read_nodes(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
     if mutant::on(Mutant::StaleWelcome) {
         return Ok(shared.membership.nodes());
     }
@@ -400,7 +401,7 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
     Some((RunId::new(reply.run_id), reply.attempt, what))
 }
 
-fn answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
+fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let lease = LeaseToken { node: NodeId::new(reply.node_id), epoch: reply.node_epoch };
     let starts = StartReports::of(&reply.held, now);

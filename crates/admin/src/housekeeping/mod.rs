@@ -38,7 +38,7 @@ const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How long an ended token is still shown.
 const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// After its start, a server asks the executors that it knows for their earlier runs, so it deletes no executors before this time has
-/// passed. Deleted nodes own nothing and need not wait for it.
+/// passed. Nodes may be deleted earlier, because they own nothing by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// A housekeeping task. Each has a loop of its own, so that a slow or failing one does not delay the others.
@@ -128,7 +128,7 @@ impl<T: TaskType> Background for HousekeepingLoop<T> {
     }
 
     fn first_wait(&self) -> Duration {
-        self.shared.first_look(self.keep_period.min(STATS_PERIOD))
+        self.shared.first_look_delay(self.keep_period.min(STATS_PERIOD))
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
@@ -160,7 +160,7 @@ impl<T: TaskType> HousekeepingLoop<T> {
         let retention = self.shared.config.retention;
         match T::TASK {
             Task::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
-            Task::OldStats => stats::forget_old(&self.shared).await,
+            Task::OldStats => stats::forget_old(&self.shared, stop).await,
             Task::Purge => self.purge(stop).await,
             Task::Traces => {
                 let traces = in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;

@@ -8,7 +8,7 @@ use rondel_store::rollups::PointKind;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::pause;
+use super::{in_batches, pause};
 use crate::node::Shared;
 
 /// Rows read per transaction.
@@ -33,15 +33,16 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
 }
 
 /// Removes counts that are too old. Returns the number removed.
-pub(super) async fn forget_old(shared: &Shared) -> Result<u64, StoreError> {
-    let now = shared.clock.now();
-    let mut count = shared.store.forget_stats(now - KEPT, BATCH).await?;
+pub(super) async fn forget_old(shared: &Shared, stop: &CancellationToken) -> Result<u64, StoreError> {
+    let (store, now) = (&shared.store, shared.clock.now());
+    let mut count = in_batches(stop, || store.forget_stats(now - KEPT, BATCH)).await?;
     for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
         for step in kind.steps() {
-            count += shared.store.forget_points(kind, *step, now - kept(kind, *step), BATCH).await?;
+            let before = now - kept(kind, *step);
+            count += in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
         }
     }
-    count += shared.store.forget_failure_stats(now - KEPT, BATCH).await?;
+    count += in_batches(stop, || store.forget_failure_stats(now - KEPT, BATCH)).await?;
     Ok(count)
 }
 

@@ -43,18 +43,18 @@ pub enum LookupError {
 pub(crate) struct Lookups {
     all: Arc<Semaphore>,
     by_address: Mutex<BTreeMap<Option<IpAddr>, Weak<Semaphore>>>,
-    unknown: Mutex<Unknown>,
+    unknown: Mutex<UnknownTokens>,
 }
 
 /// Hashes of tokens that do not exist; `order` has the oldest first.
 #[derive(Debug, Default)]
-struct Unknown {
+struct UnknownTokens {
     until: HashMap<String, Instant>,
     order: VecDeque<String>,
 }
 
 /// The permits of one look-up, held while the database is queried.
-type Turn = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+type LookupPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Default for Lookups {
     fn default() -> Self {
@@ -75,7 +75,7 @@ impl Lookups {
         if self.is_unknown(&hash) {
             return Ok(None);
         }
-        let _turn = self.turn(client).await?;
+        let _turn = self.acquire(client).await?;
         let Some(record) = store.token(&hash).await? else {
             self.note_unknown(hash);
             return Ok(None);
@@ -90,20 +90,20 @@ impl Lookups {
         (cookie, client): (&str, Option<IpAddr>),
         now: Timestamp,
     ) -> Result<Option<SignedIn>, LookupError> {
-        let _turn = self.turn(client).await?;
+        let _turn = self.acquire(client).await?;
         Ok(sign_in::by_cookie(store, cookie, now).await?)
     }
 
     /// Waits for the permit of the address first, so that one address has few requests waiting for the shared permits.
-    async fn turn(&self, client: Option<IpAddr>) -> Result<Turn, LookupError> {
+    async fn acquire(&self, client: Option<IpAddr>) -> Result<LookupPermits, LookupError> {
         let end = Instant::now() + TURN_TIMEOUT;
-        let own = timeout_at(end, self.places_of(client.map(network_of)).acquire_owned()).await;
+        let own = timeout_at(end, self.permits_of(client.map(network_of)).acquire_owned()).await;
         let own = own.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
         let all = timeout_at(end, Arc::clone(&self.all).acquire_owned()).await;
         Ok((own, all.ok().and_then(Result::ok).ok_or(LookupError::Busy)?))
     }
 
-    fn places_of(&self, network: Option<IpAddr>) -> Arc<Semaphore> {
+    fn permits_of(&self, network: Option<IpAddr>) -> Arc<Semaphore> {
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = by_address.get(&network).and_then(Weak::upgrade) {
             return known;
@@ -124,7 +124,7 @@ impl Lookups {
     fn note_unknown(&self, hash: String) {
         let until = Instant::now() + UNKNOWN_PERIOD;
         let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
-        let Unknown { until: known, order } = &mut *unknown;
+        let UnknownTokens { until: known, order } = &mut *unknown;
         if known.insert(hash.clone(), until).is_none() {
             order.push_back(hash);
         }
@@ -151,25 +151,25 @@ mod tests {
         let lookups = Lookups::default();
         let mut held = Vec::new();
         for _ in 0..AT_ONCE_PER_ADDRESS {
-            held.push(lookups.turn(address(1)).await.unwrap());
+            held.push(lookups.acquire(address(1)).await.unwrap());
         }
-        assert!(matches!(lookups.turn(address(1)).await, Err(LookupError::Busy)));
+        assert!(matches!(lookups.acquire(address(1)).await, Err(LookupError::Busy)));
         for other in 2..5 {
             for _ in 0..AT_ONCE_PER_ADDRESS {
-                held.push(lookups.turn(address(other)).await.unwrap());
+                held.push(lookups.acquire(address(other)).await.unwrap());
             }
         }
         assert_eq!(held.len(), AT_ONCE_MAX);
-        assert!(matches!(lookups.turn(address(9)).await, Err(LookupError::Busy)), "all turns are taken");
+        assert!(matches!(lookups.acquire(address(9)).await, Err(LookupError::Busy)), "all turns are taken");
         held.pop();
-        assert!(lookups.turn(address(9)).await.is_ok());
+        assert!(lookups.acquire(address(9)).await.is_ok());
     }
 
     #[tokio::test(start_paused = true)]
     async fn addresses_and_unknown_tokens_are_kept_in_bounded_number_and_time() {
         let lookups = Lookups::default();
         for number in 0..5_000_u32 {
-            drop(lookups.turn(Some(Ipv4Addr::from(number).into())).await.unwrap());
+            drop(lookups.acquire(Some(Ipv4Addr::from(number).into())).await.unwrap());
         }
         assert!(lookups.by_address.lock().unwrap().len() <= ADDRESS_COUNT_MAX);
         for number in 0..2 * UNKNOWN_COUNT_MAX {

@@ -23,7 +23,7 @@ const EXECUTOR_GRACE: Duration = Duration::from_secs(10);
 
 /// A definition as it will be saved.
 #[derive(Debug)]
-pub(super) struct Checked {
+pub(super) struct CheckedDefinition {
     pub(super) spec: JobSpec,
     pub(super) job: Job,
     pub(super) calendar: Option<FoundCalendar>,
@@ -31,10 +31,10 @@ pub(super) struct Checked {
     pub(super) checked_at: Timestamp,
 }
 
-impl Checked {
+impl CheckedDefinition {
     /// The definition as saved at `now`. A past `at` that is to run at once is moved to this instant, not to the instant of the check,
     /// because saving a long list can take longer than a fire may be late.
-    pub(super) fn at(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
+    pub(super) fn with_save_time(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
         spec.run_past_at(just_after(now), before);
         if spec == self.spec {
@@ -89,7 +89,7 @@ pub(super) async fn check(
     spec: JobSpec,
     now: Timestamp,
     before: Option<&JobSpec>,
-) -> Result<Checked, JobError> {
+) -> Result<CheckedDefinition, JobError> {
     let found = match &spec.calendar {
         Some(used) => calendar(node, namespace, &used.name).await?,
         None => None,
@@ -119,7 +119,7 @@ pub(super) fn check_with(
     now: Timestamp,
     before: Option<&JobSpec>,
     (found, channels, scripts): (Option<FoundCalendar>, &BTreeSet<String>, &FoundScripts),
-) -> Result<Checked, JobError> {
+) -> Result<CheckedDefinition, JobError> {
     spec.run_past_at(just_after(now), before);
     let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
@@ -134,18 +134,18 @@ pub(super) fn check_with(
         errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
     }
     errors.extend(scripts::complaint(&spec, before, scripts));
-    errors.extend(past(&spec, now, before));
-    errors.extend(hand_over(&spec, before, node.shared().config.silence));
+    errors.extend(past_instant_errors(&spec, now, before));
+    errors.extend(hand_over_error(&spec, before, node.shared().config.silence));
     errors.extend(params::params_complaints(node, namespace, &spec, before));
     errors.extend(overrides::overrides_complaints(node, namespace, &spec, before));
     match compiled {
-        Ok(job) if errors.is_empty() => Ok(Checked { spec, job, calendar: found, checked_at: now }),
+        Ok(job) if errors.is_empty() => Ok(CheckedDefinition { spec, job, calendar: found, checked_at: now }),
         _ => Err(JobError::Invalid(errors)),
     }
 }
 
 /// Compiles a job's newest definition; without its calendar if that cannot be read, so that the definition can still be corrected.
-pub(super) async fn compiled(node: &Node, record: &JobRecord) -> Result<Job, JobError> {
+pub(super) async fn compile_newest(node: &Node, record: &JobRecord) -> Result<Job, JobError> {
     let key = (record.id, record.version);
     let found = node.definitions_once(vec![key]).await?;
     match found.get(&key) {
@@ -178,7 +178,7 @@ pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldErro
 /// The error for a `hand_over` that is too short. A group that hears no server stops after `silence`, and has ended after the executor's
 /// grace: if an item went to another group earlier, two groups would execute its rows. A value that `before` already has is accepted, so
 /// that the job can still be paused.
-fn hand_over(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
+fn hand_over_error(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
     let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
     let (given, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);
     let is_wrong = given <= stops_within && before.and_then(of) != Some(given);
@@ -195,7 +195,7 @@ fn hand_over(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Opt
 }
 
 /// Errors for instants that are in the past when they are set. Instants that `before` already has are accepted.
-fn past(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
+fn past_instant_errors(spec: &JobSpec, now: Timestamp, before: Option<&JobSpec>) -> impl Iterator<Item = FieldError> {
     let once = before.map(JobSpec::once_instants).unwrap_or_default();
     let ends = before.map(JobSpec::end_instants).unwrap_or_default();
     let is_new = move |known: &[(String, Timestamp)], at| at <= now && !known.iter().any(|(_, before)| *before == at);
@@ -222,7 +222,7 @@ mod tests {
     fn what_is_over_is_refused_unless_it_was_said_before() {
         let now = "2026-11-20T12:00:00Z".parse().unwrap();
         let refused = |schedule, before: Option<&JobSpec>| -> Vec<String> {
-            past(&spec(&schedule), now, before).map(|error| error.pointer).collect()
+            past_instant_errors(&spec(&schedule), now, before).map(|error| error.pointer).collect()
         };
         let old = json!([{"at": "2026-11-20T11:59:59Z"}, {"every": "5s", "end_at": "2026-11-20T11:00:00Z"}]);
         assert_eq!(refused(old.clone(), None), ["/schedule/0/at", "/schedule/1/end_at"]);
@@ -249,7 +249,8 @@ mod tests {
         };
         let refused = |wanted: &str, before: Option<&str>, silence| {
             let before = before.map(pump);
-            hand_over(&pump(wanted), before.as_ref(), Duration::from_millis(silence)).map(|error| error.to_string())
+            hand_over_error(&pump(wanted), before.as_ref(), Duration::from_millis(silence))
+                .map(|error| error.to_string())
         };
         let message = "/pump/hand_over: 25s is not longer than 25s: so long a group that hears no server may still execute rows \
                        (15s of silence, 10s to end)";
@@ -257,7 +258,7 @@ mod tests {
         assert!(refused("25s", Some("45s"), 15_000).is_some());
         assert!(refused("25s", Some("25s"), 15_000).is_none(), "it was saved under a shorter silence");
         assert!(refused("26s", None, 15_000).is_none() && refused("11s", None, 200).is_none());
-        assert!(hand_over(&spec(&json!(null)), None, Duration::from_secs(15)).is_none());
+        assert!(hand_over_error(&spec(&json!(null)), None, Duration::from_secs(15)).is_none());
     }
 
     #[test]
@@ -280,7 +281,7 @@ mod tests {
             let mut spec = spec(&schedule);
             spec.run_past_at(just_after(now), None);
             let job = spec.compile().unwrap();
-            Checked { spec, job, calendar: None, checked_at: now }.at(later, None)
+            CheckedDefinition { spec, job, calendar: None, checked_at: now }.with_save_time(later, None)
         };
         let past = checked(json!({"at": "2026-11-20T11:00:00Z", "if_past": "run"}));
         assert_eq!(past.job.timetable.next_after(later, later).map(|fire| fire.at), Some(just_after(later)));

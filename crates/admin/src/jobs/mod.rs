@@ -29,7 +29,7 @@ pub use self::queued::QueuedRuns;
 pub use self::requests::request_run;
 pub use self::shards::{ShardsError, is_unsuccessful, request_failed_shards};
 use crate::apps::{self, AppError};
-use crate::jobs::checks::Checked;
+use crate::jobs::checks::CheckedDefinition;
 use crate::node::Node;
 
 pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, plan, try_out};
@@ -107,7 +107,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     }
     let app = app_of(node, namespace, &checked.spec, checked.checked_at).await?;
     let now = node.now();
-    let new = new_job(node, (namespace, app), checked.at(now, None), author, now);
+    let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
     let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
     match node.store().create_job(new).await? {
         Created::Saved(record) => {
@@ -125,12 +125,12 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
 fn new_job(
     node: &Node,
     (namespace, app): (NamespaceId, AppId),
-    checked: Checked,
+    checked: CheckedDefinition,
     author: &str,
     now: Timestamp,
 ) -> NewJob {
     let (calendar, checked_at) = (checked.pin(), checked.checked_at);
-    let Checked { spec, job, .. } = checked;
+    let CheckedDefinition { spec, job, .. } = checked;
     let anchor = now.ceil_second();
     let once = job.timetable.once_within(checked_at, now).filter(|_| job.enabled);
     NewJob {
@@ -194,7 +194,7 @@ pub(crate) async fn follow_calendar(
     author: &str,
 ) -> Result<(), JobError> {
     let found = calendar.as_ref().map(|(_, calendar)| Arc::clone(calendar));
-    let checked = Checked {
+    let checked = CheckedDefinition {
         spec: record.spec.clone(),
         job: record.spec.compile_with(found).map_err(JobError::Invalid)?,
         calendar,
@@ -209,14 +209,14 @@ pub(crate) async fn follow_calendar(
 async fn save(
     node: &Node,
     record: &JobRecord,
-    checked: Checked,
+    checked: CheckedDefinition,
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<JobRecord, JobError> {
     let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
-    let before = checks::compiled(node, record).await?;
+    let before = checks::compile_newest(node, record).await?;
     let now = node.now();
-    let checked = checked.at(now, Some(&record.spec));
+    let checked = checked.with_save_time(now, Some(&record.spec));
     let change = JobChange {
         id: record.id,
         expected_version,
@@ -229,7 +229,7 @@ async fn save(
         spare: RunId::new(node.new_id()),
         now,
         checked_at: checked.checked_at,
-        reached: node.shared().reached(),
+        reached: node.shared().latest_time(),
     };
     match node.store().change_job(change).await? {
         Changed::Saved(record, reopened) => {
@@ -258,7 +258,7 @@ async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError>
         return Ok(record);
     }
     match follow_calendar(node, &record, found, &format!("calendar {}", used.name)).await {
-        // Another caller changed the job, and catches up itself.
+        // Another caller changed the job meanwhile, and that call moves the job to the newest version of the calendar.
         Ok(()) | Err(JobError::Conflict { .. }) => {}
         Err(error) => return Err(error),
     }
@@ -309,8 +309,8 @@ pub async fn delete(
     (queued, author): (Option<Queued>, &str),
 ) -> Result<Option<QueuedRuns>, JobError> {
     let (now, spare) = (node.now(), RunId::new(node.new_id()));
-    let before = checks::compiled(node, record).await.ok();
-    let reached = node.shared().reached();
+    let before = checks::compile_newest(node, record).await.ok();
+    let reached = node.shared().latest_time();
     let (id, before) = (record.id, before.as_ref());
     let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers };
     match node.store().delete_job(deletion).await? {

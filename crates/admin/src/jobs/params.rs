@@ -111,7 +111,7 @@ pub(super) fn params_complaints(
         Some(before) => judged_by(before) != judged_by(spec),
         None => true,
     };
-    // A job without a schedule may get its parameters when it is triggered, unless no caller may give any.
+    // A job without a schedule may get its parameters when it is triggered, if callers may give parameters.
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
     // Parameters that are too long were refused with the rest of the definition.
@@ -141,7 +141,7 @@ pub(super) fn params_complaints(
 
 fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
-        && let Some(missing) = agent_handlers::missing(&spec.handler, params)
+        && let Some(missing) = agent_handlers::missing_param(&spec.handler, params)
     {
         return vec![missing];
     }

@@ -28,7 +28,7 @@ pub struct QueuedRuns {
 }
 
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, but no longer than the configured
-/// bound: an owner that is down, or its successor, does it later.
+/// bound. If an owner is down, it or its successor ends the runs later.
 pub(super) async fn settle(
     node: &Node,
     record: &JobRecord,

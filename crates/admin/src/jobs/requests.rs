@@ -13,7 +13,7 @@ use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
 
 /// A run due later than this waits in the store until the scan of the job's home takes it; an earlier one enters the ring at once.
-const WAITS_FROM: Duration = Duration::from_secs(2);
+const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
 
 /// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
 ///
@@ -65,7 +65,7 @@ fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Ru
     let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     let run = Run {
         cause: id,
-        status: if fire_at > now + WAITS_FROM { RunStatus::Waiting } else { RunStatus::Pending },
+        status: if fire_at > now + RING_AHEAD_MAX { RunStatus::Waiting } else { RunStatus::Pending },
         params: request.params.map(RunParams::into_text),
         parent: request.parent,
         only_executor: request.executor,

@@ -1,6 +1,6 @@
 //! Runs the failed shards of a fire again: as a new fire that is cut into these shards from the start.
 
-use rondel_core::run::{BROADCAST, RunOf};
+use rondel_core::run::{ROOT_SHARD, RunOf};
 use rondel_core::{Reason, Route, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
@@ -120,7 +120,7 @@ fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunReq
     };
     let count = i32::try_from(failed.len()).unwrap_or(i32::MAX);
     let whole = Run {
-        shard_index: BROADCAST,
+        shard_index: ROOT_SHARD,
         shard_total: Some(count),
         open_shards: Some(count),
         status: RunStatus::Running,

@@ -25,7 +25,7 @@ pub(crate) struct Histogram {
 
 /// A snapshot of a histogram.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Observed {
+pub(crate) struct HistogramSnapshot {
     /// Upper ends in seconds, with the number in each bucket alone (not cumulative); the last end is infinite.
     pub(crate) buckets: Vec<(f64, u64)>,
     pub(crate) sum_seconds: f64,
@@ -55,13 +55,13 @@ impl Histogram {
         self.counts.iter().map(|one| one.load(Ordering::Relaxed)).collect()
     }
 
-    pub(crate) fn read(&self) -> Observed {
+    pub(crate) fn read(&self) -> HistogramSnapshot {
         let ends = self.ends_ms.iter().map(|end| Duration::from_millis(*end).as_secs_f64());
         let ends = ends.chain(std::iter::once(f64::INFINITY));
         let buckets: Vec<(f64, u64)> = ends.zip(self.counts.iter().map(|one| one.load(Ordering::Relaxed))).collect();
         let count = buckets.iter().map(|(_, count)| count).sum();
         let sum_seconds = Duration::from_micros(self.sum_us.load(Ordering::Relaxed)).as_secs_f64();
-        Observed { buckets, sum_seconds, count }
+        HistogramSnapshot { buckets, sum_seconds, count }
     }
 }
 

@@ -133,7 +133,7 @@ impl Limits {
         }
     }
 
-    /// The number of cases for a line to be written now; `None` while lines about the limit are suppressed.
+    /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
     fn line(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);

@@ -21,7 +21,7 @@ use rondel_store::ledger::{AttemptEnd, Finished};
 use crate::definitions::Compiled;
 use crate::dispatch::Ready;
 
-pub(crate) use histogram::{Histogram, Observed};
+pub(crate) use histogram::{Histogram, HistogramSnapshot};
 pub(crate) use jobs::{JobSeries, JobState, Jobs};
 pub use labelled::label_name;
 pub(crate) use labelled::{LabelledCounts, LabelledRuns};
@@ -117,7 +117,7 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
 
 /// Data about an ended attempt that the metrics need in addition to its [`AttemptEnd`].
 #[derive(Clone, Debug)]
-pub(crate) struct Counted {
+pub(crate) struct CountedRun {
     definition: Arc<Compiled>,
     /// Whether the run stands for a whole fire, no part of which was ever sent.
     is_unsent_fire: bool,
@@ -127,8 +127,8 @@ pub(crate) struct Counted {
     is_whole_fire: bool,
 }
 
-impl Counted {
-    /// For a run that was never sent, as far as this node knows.
+impl CountedRun {
+    /// The data for a run that was never sent, as far as this node knows.
     pub(crate) fn of(run: &Run, definition: &Arc<Compiled>) -> Self {
         let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run));
         let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
@@ -194,7 +194,7 @@ impl Metrics {
     }
 
     /// Counts the end of an attempt, if it was stored.
-    pub(crate) fn ended(&self, finish: &AttemptEnd, counted: &Counted, finished: &Finished) {
+    pub(crate) fn ended(&self, finish: &AttemptEnd, counted: &CountedRun, finished: &Finished) {
         let Finished::Stored(after, _) = finished else { return };
         let counts = &counted.definition.counts;
         match after {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::pump::{Change, Group, GroupMode, Item, Load, Owner, Pump, Room, executor_to_unload};
+use rondel_core::pump::{Group, GroupMode, Item, ItemChange, Load, Owner, Pump, Room, executor_to_unload};
 use rondel_core::{ExecutorId, JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 
 use super::board::Report;
-use super::orders::{Content, Ordered, message, next_number};
+use super::orders::{OrderContent, SentOrder, message, next_number};
 use super::{Look, progress};
 use crate::dispatch::given_name;
 use crate::node::Shared;
@@ -20,21 +20,21 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 
 /// A group as it was seen last.
 #[derive(Debug)]
-struct Seen {
+struct GroupState {
     root: Option<RunId>,
     executor: ExecutorId,
     mode: GroupMode,
     seen_at: Timestamp,
     /// Whether it is to leave its executor for another one.
     leaves: bool,
-    ordered: Option<Ordered>,
+    ordered: Option<SentOrder>,
     /// The last order that it has taken.
     taken: (i64, i64),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Groups {
-    by_job: BTreeMap<JobId, BTreeMap<Owner, Seen>>,
+    by_job: BTreeMap<JobId, BTreeMap<Owner, GroupState>>,
     /// The number of the last order.
     number: i64,
 }
@@ -46,11 +46,11 @@ impl Groups {
     }
 
     /// The changes of items in the reports. A report counts only if its executor had the group when the group was last seen.
-    pub(super) fn reported(
+    pub(super) fn reported_changes(
         &mut self,
         job: JobId,
         reports: &BTreeMap<(ExecutorId, Owner), Report>,
-    ) -> Vec<(String, Change)> {
+    ) -> Vec<(String, ItemChange)> {
         let Some(groups) = self.by_job.get_mut(&job) else { return Vec::new() };
         let mut changes = Vec::new();
         for ((executor, owner), report) in reports {
@@ -63,7 +63,7 @@ impl Groups {
 
     /// The reports of groups that were never seen. They are kept for one more look, because an executor that connects may report before its
     /// groups are read.
-    pub(super) fn unknown(
+    pub(super) fn unknown_reports(
         &self,
         job: JobId,
         reports: BTreeMap<(ExecutorId, Owner), Report>,
@@ -89,7 +89,7 @@ impl Groups {
     }
 
     /// Reads where the groups of open root runs are, and decides which of them leaves its executor.
-    pub(super) async fn see(
+    pub(super) async fn read_groups(
         &mut self,
         shared: &Shared,
         look: &Look<'_>,
@@ -106,7 +106,7 @@ impl Groups {
         for run in runs.iter().filter(|run| run.status == RunStatus::Running && run.started_at.is_some()) {
             let Some(executor) = run.executor_id else { continue };
             let owner = Owner { run: run.id, attempt: run.attempt };
-            let seen = groups.entry(owner).or_insert_with(|| Seen {
+            let seen = groups.entry(owner).or_insert_with(|| GroupState {
                 root: run.parent,
                 executor,
                 mode: GroupMode::Takes,
@@ -134,8 +134,8 @@ impl Groups {
     /// Whether exactly `count` groups of a job work, none of them is about to leave, and each has taken its last order.
     pub(super) fn are_settled(&self, job: JobId, count: usize, now: Timestamp) -> bool {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
-        let seen: Vec<&Seen> = groups.filter(|seen| seen.seen_at == now).collect();
-        let is_settled = |seen: &&Seen| {
+        let seen: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
+        let is_settled = |seen: &&GroupState| {
             let is_taken = seen.ordered.as_ref().is_some_and(|order| order.is_taken(seen.taken));
             is_taken && !seen.leaves && seen.mode == GroupMode::Takes
         };
@@ -148,14 +148,14 @@ impl Groups {
         let Some(groups) = self.by_job.get_mut(&look.record.job) else { return };
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
-            let content = Content::of(*owner, items, seen.leaves);
+            let content = OrderContent::of(*owner, items, seen.leaves);
             if seen.ordered.as_ref().is_some_and(|sent| sent.stands_for(&content, seen.taken, now)) {
                 continue;
             }
             self.number = next_number(look.record.term, self.number, seen.taken, now);
             let number = (look.record.term, self.number);
             orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
-            seen.ordered = Some(Ordered::new(content, number, now));
+            seen.ordered = Some(SentOrder::new(content, number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {
@@ -168,11 +168,11 @@ impl Groups {
 
 /// Makes groups leave executors that no longer take any, and one group at a time leave an executor that has at least two more than
 /// another one.
-fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
+fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
     let now = look.now;
     let online = online(shared, look);
-    let count = |groups: &BTreeMap<Owner, Seen>, id, leaves| {
-        let is_there = |seen: &&Seen| seen.seen_at == now && seen.executor == id && seen.leaves == leaves;
+    let count = |groups: &BTreeMap<Owner, GroupState>, id, leaves| {
+        let is_there = |seen: &&GroupState| seen.seen_at == now && seen.executor == id && seen.leaves == leaves;
         u32::try_from(groups.values().filter(is_there).count()).unwrap_or(u32::MAX)
     };
     let mut loads: Vec<Load> =
@@ -183,13 +183,13 @@ fn choose_leaving(groups: &mut BTreeMap<Owner, Seen>, shared: &Shared, look: &Lo
             (seen.leaves, seen.mode) = (true, GroupMode::Leaves);
         }
     }
-    // Whether a group is already leaving: then only executors that take no groups lose further ones.
+    // Whether a group is already leaving. If so, only executors that take no groups lose further groups.
     let mut is_moving = groups.values().any(|seen| seen.seen_at == now && seen.leaves);
     while let Some(from) = executor_to_unload(&loads, pump.per_executor) {
         if is_moving && loads[from].room != Room::Off {
             return;
         }
-        let stays = |(_, seen): &(&Owner, &mut Seen)| {
+        let stays = |(_, seen): &(&Owner, &mut GroupState)| {
             seen.seen_at == now && seen.executor == online[from].0.id && seen.mode == GroupMode::Takes
         };
         let Some((owner, seen)) = groups.iter_mut().filter(stays).max_by_key(|(owner, _)| **owner) else { return };

@@ -2,7 +2,7 @@
 //!
 //! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
 //! whose home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors. It
-//! remembers nothing that it could not read again: if an order is lost, or a server dies, the next look makes up for it. A job with nothing
+//! can read again everything that it remembers: if an order is lost, or a server dies, the next look makes up for it. A job with nothing
 //! in progress [rests](rest) until something is noticed.
 
 mod board;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::pump::{Change, Item, Owner, Pump, Root, RootStep, Totals, Wanted, deal, next_step};
+use rondel_core::pump::{DealSettings, Item, ItemChange, Owner, Pump, Root, RootStep, Totals, deal, next_step};
 use rondel_core::{ExecutorId, Job, JobId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -145,7 +145,7 @@ impl PumpLoop {
         let Some(pump) = &look.job().pump else { return false };
         // Dryness need not be checked: either the pump was dry when its rest began, or the report that it is dry ends the rest.
         let step = |root| look.next_step(pump, root, false);
-        let Some(totals) = self.rests.go_on(noticed, look.now, step) else { return false };
+        let Some(totals) = self.rests.continue_rest(noticed, look.now, step) else { return false };
         self.totals.insert(look.record.job, totals);
         true
     }
@@ -167,7 +167,7 @@ impl PumpLoop {
                 return Err(error);
             }
         };
-        let unknown = self.groups.unknown(job, reports);
+        let unknown = self.groups.unknown_reports(job, reports);
         shared.pumps.put_back(BTreeMap::from([(job, unknown)]));
         let roots = shared.store.pump_roots(job, ROOT_COUNT).await?;
         let Some(pump) = look.job().pump.clone() else {
@@ -175,8 +175,9 @@ impl PumpLoop {
         };
         count += self.step_roots(look, &pump, &roots, &items).await?;
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
-        self.groups.see(&shared, look, &pump, &open).await?;
-        let wanted = Wanted { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
+        self.groups.read_groups(&shared, look, &pump, &open).await?;
+        let wanted =
+            DealSettings { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
         let changes = weakened(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
@@ -210,7 +211,7 @@ impl PumpLoop {
     ) -> Result<(BTreeMap<String, Item>, u64), StoreError> {
         let items = self.node.store().pump_items(look.record.job).await?;
         let mut items: BTreeMap<String, Item> = items.into_iter().map(|item| (item.name.clone(), item)).collect();
-        let reported = self.groups.reported(look.record.job, reports);
+        let reported = self.groups.reported_changes(look.record.job, reports);
         let count = self.change(look, &mut items, reported).await?;
         Ok((items, count))
     }
@@ -220,7 +221,7 @@ impl PumpLoop {
         &self,
         look: &Look<'_>,
         items: &mut BTreeMap<String, Item>,
-        changes: Vec<(String, Change)>,
+        changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
         let mut after = items.clone();
         // A change without effect is not written: reports repeat.
@@ -244,20 +245,20 @@ impl PumpLoop {
 }
 
 /// Returns the changes as they are, unless a mutant takes out one of their safeguards.
-fn weakened(changes: Vec<(String, Change)>, items: &BTreeMap<String, Item>) -> Vec<(String, Change)> {
-    let weaken = |(name, change): (String, Change)| match change {
-        Change::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
-        Change::Ask { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
+fn weakened(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
+    let weaken = |(name, change): (String, ItemChange)| match change {
+        ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
+        ItemChange::Ask { .. } if mutant::on(Mutant::DealtBeforeReleased) => {
             let owner = items.get(&name).and_then(|item| item.owner)?;
-            Some((name, Change::Free { owner }))
+            Some((name, ItemChange::Free { owner }))
         }
         change => Some((name, change)),
     };
     changes.into_iter().filter_map(weaken).collect()
 }
 
-/// Whether each item of the definition is owned by a group of this root run that has found no rows for it. An item may still be dry, and
-/// have its owner, from the root run before.
+/// Whether each item of the definition is owned by a group of this root run, and this group has found no rows for it. An item may still be
+/// dry, and have its owner, from the root run before.
 fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_below: impl Fn(Owner) -> bool) -> bool {
     let has_owner = |item: &Item| item.owner.is_some_and(&is_below) || mutant::on(Mutant::DryWithoutOwner);
     let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;

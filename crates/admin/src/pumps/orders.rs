@@ -14,14 +14,14 @@ const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// The content of an order: another order with the same content need not be sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct OrderContent {
     /// Items with their epochs, and whether the group is to release them.
     items: Vec<(String, i64, bool)>,
     /// Whether the group leaves its executor.
     leaves: bool,
 }
 
-impl Content {
+impl OrderContent {
     pub(super) fn of(owner: Owner, items: &BTreeMap<String, Item>, leaves: bool) -> Self {
         let owned = items.values().filter(|item| item.owner == Some(owner));
         let items = owned.map(|item| (item.name.clone(), item.epoch, item.asked_at.is_some() || leaves)).collect();
@@ -55,14 +55,14 @@ impl Content {
 
 /// The last order to a group: its content, its number, and when it was sent.
 #[derive(Debug)]
-pub(super) struct Ordered {
-    content: Content,
+pub(super) struct SentOrder {
+    content: OrderContent,
     number: (i64, i64),
     sent_at: Timestamp,
 }
 
-impl Ordered {
-    pub(super) const fn new(content: Content, number: (i64, i64), sent_at: Timestamp) -> Self {
+impl SentOrder {
+    pub(super) const fn new(content: OrderContent, number: (i64, i64), sent_at: Timestamp) -> Self {
         Self { content, number, sent_at }
     }
 
@@ -71,9 +71,9 @@ impl Ordered {
         taken == self.number
     }
 
-    /// Whether this content need not be sent (again): it equals the content sent last, and the group has taken that order, or may be about
-    /// to. A higher number that the group has taken is from an earlier order, when the clock was ahead: the group has not taken this one.
-    pub(super) fn stands_for(&self, content: &Content, taken: (i64, i64), now: Timestamp) -> bool {
+    /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be
+    /// about to take it. If the group has taken a higher number, that was an earlier order, when the clock was ahead, and not this one.
+    pub(super) fn stands_for(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
     }
@@ -96,14 +96,14 @@ pub(super) fn message(token: LeaseToken, orders: Vec<v1::PumpOrder>) -> v1::serv
 mod tests {
     use super::*;
 
-    fn content(epoch: i64) -> Content {
-        Content { items: vec![("a".to_owned(), epoch, false)], leaves: false }
+    fn content(epoch: i64) -> OrderContent {
+        OrderContent { items: vec![("a".to_owned(), epoch, false)], leaves: false }
     }
 
     #[test]
     fn an_order_is_sent_again_until_the_group_has_taken_it() {
         let at = Timestamp::from_secs;
-        let sent = Ordered::new(content(1), (3, 500), at(100));
+        let sent = SentOrder::new(content(1), (3, 500), at(100));
         for (now, epoch, taken, stands) in [
             (101, 1, (0, 0), true),
             (102, 1, (0, 0), false),

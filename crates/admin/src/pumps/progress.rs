@@ -1,11 +1,11 @@
 //! Converts reports of executors to changes of items.
 
 use rondel_core::Timestamp;
-use rondel_core::pump::{Change, Counts, Owner, Progress};
+use rondel_core::pump::{Counts, ItemChange, Owner, Progress};
 use rondel_proto::v1;
 
 /// The change by a report of one item. Counts that exceed the range of `i64` become its maximum.
-pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, Change) {
+pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, ItemChange) {
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let progress = Progress {
         owner,
@@ -23,5 +23,5 @@ pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, Change) 
         checkpoint: (!item.checkpoint.is_empty()).then(|| item.checkpoint.clone()),
         released: item.released,
     };
-    (item.name.clone(), Change::Report(progress))
+    (item.name.clone(), ItemChange::Report(progress))
 }

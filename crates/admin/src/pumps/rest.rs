@@ -1,9 +1,13 @@
 //! Rests of jobs with nothing in progress. The rows of such a job are read again when something is noticed that may concern it, and
 //! otherwise after a while: an idle pump costs nearly nothing.
 //!
-//! The following is noticed: a report of a group, which each group sends when it begins; the end of an attempt; another definition, home or
-//! lease; executors that come, go, fill up or are switched; and the instant at which the root run begins or ends. Other changes of rows, by
-//! another server or by hand in the database, are found when the rest is over.
+//! The following is noticed:
+//! - a report of a group, which each group sends when it begins, and the end of an attempt;
+//! - another definition, home or lease;
+//! - executors that come, go, fill up or are switched;
+//! - the instant at which the root run begins or ends.
+//!
+//! Other changes of rows, by another server or by hand in the database, are found when the rest is over.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -55,7 +59,7 @@ impl Rests {
     }
 
     /// The totals of the items of a job that continues to rest; `None` if its rest is over, so that a look must handle it.
-    pub(super) fn go_on(
+    pub(super) fn continue_rest(
         &mut self,
         noticed: &Noticed,
         now: Timestamp,
@@ -127,10 +131,10 @@ mod tests {
             ("an executor connected anew", with(|other| other.executors[0].3 = Some(2)), 105, stay, false),
         ] {
             let mut rests = rests();
-            let totals = rests.go_on(&noticed, at(now), |_| step);
+            let totals = rests.continue_rest(&noticed, at(now), |_| step);
             assert_eq!(totals.map(|totals| totals.dealt), interrupted_window_start.then_some(4), "{what}");
             assert_eq!(
-                rests.go_on(&noticed, at(now), |_| stay).is_some(),
+                rests.continue_rest(&noticed, at(now), |_| stay).is_some(),
                 interrupted_window_start,
                 "{what}: it is over once"
             );
@@ -141,8 +145,8 @@ mod tests {
     fn a_job_that_is_gone_rests_no_more() {
         let mut rests = rests();
         rests.keep(&BTreeSet::from([JOB]));
-        assert!(rests.go_on(&noticed(), at(101), |_| RootStep::Stay).is_some());
+        assert!(rests.continue_rest(&noticed(), at(101), |_| RootStep::Stay).is_some());
         rests.keep(&BTreeSet::new());
-        assert!(rests.go_on(&noticed(), at(101), |_| RootStep::Stay).is_none());
+        assert!(rests.continue_rest(&noticed(), at(101), |_| RootStep::Stay).is_none());
     }
 }

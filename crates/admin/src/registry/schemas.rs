@@ -186,7 +186,7 @@ pub(crate) struct SchemaPool(Mutex<HashMap<AppId, Pool>>);
 type Pool = HashMap<String, Weak<ParamsSchema>>;
 
 impl SchemaPool {
-    /// The schemas of an executor, from pairs of handler and schema text. A text that is too long or no schema is left out, and logged.
+    /// The schemas of an executor, from pairs of handler and schema text. A text that is too long, or is no schema, is ignored and logged.
     pub(crate) fn of_executor(
         &self,
         app: AppId,

@@ -128,7 +128,7 @@ impl Background for ReportLoop {
     }
 
     fn first_wait(&self) -> Duration {
-        self.node.shared().first_look(PERIOD_MAX)
+        self.node.shared().first_look_delay(PERIOD_MAX)
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {

@@ -78,7 +78,7 @@ impl LookContext<'_> {
                     findings.looks.push(ExpectCheck { at: None, ..*look });
                     continue;
                 };
-                let is_day = facts::days_of(self.node, self.namespace, &rule).await?;
+                let is_day = facts::day_filter(self.node, self.namespace, &rule).await?;
                 let newest = newest.get(&job.id).copied().max(job.succeeded_at);
                 let known = Successes { newest, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
@@ -116,7 +116,7 @@ impl LookContext<'_> {
     async fn look_at_open_runs(&self, kind: ExpectKind, seen: &mut SeenRules) -> Result<(), StoreError> {
         let bound = |job: &WatchedJob| -> Option<Duration> { job.expect.as_ref()?.bound(kind) };
         let found = match kind {
-            ExpectKind::Late => states::late(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
+            ExpectKind::Late => states::late_jobs(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
             _ => states::running_longer(self.node, self.namespace, (Duration::ZERO, bound), self.now).await?,
         };
         for (job, observation) in found {
@@ -135,7 +135,7 @@ impl LookContext<'_> {
         };
         let old: Vec<IncidentRecord> = due.iter().filter(is_old).cloned().collect();
         let kind = Expectations::kind_of(&rule.spec);
-        // If the job's definition has another expectation by now, that one has another rule: this incident ends.
+        // If the job's definition has another expectation by now, this expectation has another rule, and the incident ends.
         let still_expects = |record: &IncidentRecord| {
             let job = self.facts.job(JobId::new(record.incident.subject.id));
             let expected = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
@@ -145,7 +145,7 @@ impl LookContext<'_> {
         seen.extend(gone.iter().map(|record| unwatched(&record.incident)));
         match kind {
             Some(kind) if !kind.is_about_open_runs() => {
-                seen.extend(self.facts.of_instants(&rule, &living, self.now).await?);
+                seen.extend(self.facts.recheck_instants(&rule, &living, self.now).await?);
             }
             // An incident ends when open runs no longer show its condition.
             _ => seen.extend(living.iter().map(|record| clear(&record.incident))),
@@ -197,7 +197,7 @@ pub(super) async fn move_on(
         let Some(expect) = &job.expect else { continue };
         let known = Successes { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
         for row in rows.iter().filter(|row| row.job == job.id) {
-            // The calendar is ignored here: a look on a day that it excludes finds the next one.
+            // The calendar is ignored here. If the instant falls on a day that the calendar excludes, the look finds the next instant.
             let next = expect.next_look(row.kind, known, now, |_| true);
             if let Some(next) = next.filter(|next| is_worth(row, *next, now)) {
                 looks.push(ExpectCheck { at: Some(next), ..*row });

@@ -16,9 +16,9 @@ use crate::node::Node;
 
 /// Number of runs read in addition to the longest streak, so that a later success that has ended the streak is found.
 const BEYOND_STREAK: u32 = 50;
-/// Maximum number of sample runs in a message for one job …
+/// Maximum number of sample runs for one job in a message.
 const SAMPLES_EACH: usize = 3;
-/// … and in one look.
+/// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
 /// How far ahead runs are read: future fires have no row yet, but a run may have been requested for a later instant.
 const AHEAD: Duration = Duration::from_secs(24 * 3600);
@@ -26,14 +26,14 @@ const AHEAD: Duration = Duration::from_secs(24 * 3600);
 const PASSED_MAX: u32 = 1_000;
 
 /// Data about the jobs with events, and about jobs with incidents that are due for a check.
-pub(super) struct Facts<'a> {
+pub(super) struct JobFacts<'a> {
     node: &'a Node,
     jobs: BTreeMap<JobId, WatchedJob>,
     ended: HashMap<JobId, Vec<EndedRun>>,
     samples: HashMap<RunId, RunSample>,
 }
 
-impl<'a> Facts<'a> {
+impl<'a> JobFacts<'a> {
     pub(super) async fn read(
         node: &'a Node,
         (events, due): (&[AlertEvent], impl Iterator<Item = &IncidentRecord>),
@@ -80,7 +80,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The observations of a rule about events: of the jobs with events, and of its incidents that are due for a check.
-    pub(super) fn of_events(
+    pub(super) fn observe_events(
         &self,
         rule: &RuleRecord,
         events: &[AlertEvent],
@@ -109,15 +109,15 @@ impl<'a> Facts<'a> {
             };
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
             let newest = with_older(self.ended.get(&id).unwrap_or(&none), &events);
-            let sighting = of_runs(&rule.spec.condition, &newest, &runs);
+            let sighting = judge_runs(&rule.spec.condition, &newest, &runs);
             let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
             seen.push(Observation { subject: subject(job), sighting, samples: samples.cloned().collect() });
         }
         seen
     }
 
-    /// Whether the open incidents of a rule about instants still hold.
-    pub(super) async fn of_instants(
+    /// Checks whether the open incidents of a rule about instants still hold.
+    pub(super) async fn recheck_instants(
         &self,
         rule: &RuleRecord,
         due: &[IncidentRecord],
@@ -162,7 +162,7 @@ fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
 }
 
 /// Whether the newest runs of a job fulfil the condition; `events` are the runs that the rule has not seen yet.
-pub(super) fn of_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> Sighting {
+pub(super) fn judge_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> Sighting {
     match condition {
         Condition::FailuresInRow { count } => judge::failures_in_row(*count, newest, events),
         Condition::Skipped { .. } => judge::skipped(newest, events),
@@ -233,31 +233,31 @@ pub(super) async fn page(
 }
 
 /// Result for a page of jobs.
-pub(super) struct Swept {
+pub(super) struct SweepResult {
     pub(super) seen: Vec<Observation>,
     pub(super) check: RuleCheck,
     pub(super) is_more: bool,
 }
 
 /// Evaluates the next page of jobs of a due rule about instants.
-pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<Swept, StoreError> {
-    let is_day = days_of(node, rule.namespace, &rule.spec).await?;
+pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
+    let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
     let mut sweep = match &rule.sweep {
         Some(sweep) => sweep.clone(),
         None => RuleProgress {
-            at: passed(&rule.spec, rule.check_at.unwrap_or(now), now, &is_day),
+            at: last_deadline(&rule.spec, rule.check_at.unwrap_or(now), now, &is_day),
             after: String::new(),
             next: None,
         },
     };
     let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
-    let (seen, next) = of_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
+    let (seen, next) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
     sweep.next = earlier(sweep.next, next);
     let check = match last {
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), sweep: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next, &is_day), sweep: None },
     };
-    Ok(Swept { seen, is_more: check.sweep.is_some(), check })
+    Ok(SweepResult { seen, is_more: check.sweep.is_some(), check })
 }
 
 /// When a rule about instants is next due.
@@ -291,7 +291,7 @@ pub(super) async fn first_check(
     match (spec.condition.kind(), &spec.condition) {
         (ConditionKind::Events, _) => Ok(None),
         (_, Condition::NotSucceededBy { .. }) => {
-            let is_day = days_of(node, namespace, spec).await?;
+            let is_day = day_filter(node, namespace, spec).await?;
             Ok(next_check(spec, now, None, &is_day))
         }
         _ => Ok(Some(now)),
@@ -299,7 +299,12 @@ pub(super) async fn first_check(
 }
 
 /// The last deadline that has passed.
-fn passed(spec: &RuleSpec, from: Timestamp, now: Timestamp, is_day: &impl Fn(chrono::NaiveDate) -> bool) -> Timestamp {
+fn last_deadline(
+    spec: &RuleSpec,
+    from: Timestamp,
+    now: Timestamp,
+    is_day: &impl Fn(chrono::NaiveDate) -> bool,
+) -> Timestamp {
     let Condition::NotSucceededBy { time, zone, weekdays, .. } = &spec.condition else { return now };
     let Ok(deadline) = Deadline::parse(time, zone, weekdays) else { return now };
     let mut at = from;
@@ -312,7 +317,7 @@ fn passed(spec: &RuleSpec, from: Timestamp, now: Timestamp, is_day: &impl Fn(chr
     at
 }
 
-pub(super) async fn days_of(
+pub(super) async fn day_filter(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,
@@ -329,7 +334,7 @@ pub(super) async fn days_of(
 }
 
 /// The observations of a page of jobs, and the first instant at which one of these jobs must be checked again.
-pub(super) async fn of_page(
+pub(super) async fn observe_page(
     node: &Node,
     spec: &RuleSpec,
     jobs: &[WatchedJob],
@@ -415,23 +420,23 @@ mod tests {
     fn sighting(newest: &[EndedRun], events: &[AlertEvent]) -> Sighting {
         let events: Vec<&AlertEvent> = events.iter().collect();
         let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-        of_runs(&Condition::Failed {}, &with_older(newest, &events), &runs)
+        judge_runs(&Condition::Failed {}, &with_older(newest, &events), &runs)
     }
 
     #[test]
     fn each_failure_of_a_flood_counts() {
         let newest: Vec<EndedRun> = (401..=550).rev().map(|id| ended(id, RunStatus::Failed)).collect();
         let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-        assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), news: 500 });
+        assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), new_count: 500 });
         // None of these events is among the newest runs.
-        assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), news: 300 });
+        assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), new_count: 300 });
     }
 
     #[test]
     fn a_flood_that_a_success_has_ended_is_over() {
         let newest: Vec<EndedRun> = (501..=650).rev().map(|id| ended(id, RunStatus::Succeeded)).collect();
         let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-        assert_eq!(sighting(&newest, &events), Sighting::HasEnded { since: at(1), news: 500 });
+        assert_eq!(sighting(&newest, &events), Sighting::HasEnded { since: at(1), new_count: 500 });
     }
 
     #[test]

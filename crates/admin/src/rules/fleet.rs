@@ -50,7 +50,7 @@ pub(super) async fn no_executor(
     }
     let seen = absent.iter().map(|app| Observation {
         subject: app_subject(app),
-        sighting: Sighting::Holds { since: now, news: 0 },
+        sighting: Sighting::Holds { since: now, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(Some(seen.collect()))
@@ -88,7 +88,7 @@ pub(super) async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observa
     let lost = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
     let seen = lost.map(|one| Observation {
         subject: node_subject(one),
-        sighting: Sighting::Holds { since: one.lease_until, news: 0 },
+        sighting: Sighting::Holds { since: one.lease_until, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(seen.collect())
@@ -121,7 +121,7 @@ pub(super) async fn disk_low(
         let is_open = is_open(one.id.get());
         host.disks.iter().any(|disk| judge::is_disk_low(bound, (disk.free_bytes, disk.size_bytes), is_open))
     };
-    of_hosts(node, is_low, now).await
+    observe_hosts(node, is_low, now).await
 }
 
 /// The servers whose TLS certificate expires soon, or has expired.
@@ -131,11 +131,11 @@ pub(super) async fn certificate_expiring(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let ends = |_: &cluster::Node, host: &HostReport| host.certificate_ends_at.is_some_and(|end| end <= now + within);
-    of_hosts(node, ends, now).await
+    observe_hosts(node, ends, now).await
 }
 
 /// The living servers whose report about their host fulfils the condition.
-async fn of_hosts(
+async fn observe_hosts(
     node: &Node,
     has_it: impl Fn(&cluster::Node, &HostReport) -> bool + Send,
     now: Timestamp,
@@ -146,7 +146,7 @@ async fn of_hosts(
         .filter(|one| one.report.loops.iter().filter_map(|report| report.host.as_ref()).any(|host| has_it(one, host)));
     let seen = found.map(|one| Observation {
         subject: node_subject(one),
-        sighting: Sighting::Holds { since: now, news: 0 },
+        sighting: Sighting::Holds { since: now, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(seen.collect())
@@ -163,7 +163,7 @@ pub(super) async fn token_expiring(
     let ending = ending.filter(|token| token.expires_at.is_some_and(|end| end <= now + within));
     let seen = ending.map(|token| Observation {
         subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name, app: None },
-        sighting: Sighting::Holds { since: now, news: 0 },
+        sighting: Sighting::Holds { since: now, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(seen.collect())

@@ -11,7 +11,7 @@ use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleCheck, RuleRecord};
 use rondel_store::channels::NewMessage;
 
-use super::facts::{self, Facts};
+use super::facts::{self, JobFacts};
 use super::states;
 use crate::node::Node;
 
@@ -24,7 +24,7 @@ const OPEN_COUNT: u32 = 2_000;
 
 /// Result of a look.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Looked {
+pub(super) enum LookResult {
     /// Its decisions are stored.
     Done {
         /// How many incidents changed.
@@ -50,7 +50,7 @@ pub(super) struct Findings {
 /// Data that all rules of a namespace share.
 pub(super) struct LookContext<'a> {
     pub(super) node: &'a Node,
-    pub(super) facts: Facts<'a>,
+    pub(super) facts: JobFacts<'a>,
     pub(super) namespace: NamespaceId,
     name: String,
     channels: HashMap<String, ChannelId>,
@@ -61,10 +61,10 @@ pub(super) struct LookContext<'a> {
 }
 
 /// Evaluates everything that is due in a namespace, and stores the decisions.
-pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<Looked, StoreError> {
+pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<LookResult, StoreError> {
     let store = node.store();
     let Some(version) = store.alert_version(namespace).await? else {
-        return Ok(Looked::Done { count: 0, is_more: false });
+        return Ok(LookResult::Done { count: 0, is_more: false });
     };
     let rules = store.alert_rules(namespace).await?;
     let space = LookContext::read(node, namespace).await?;
@@ -87,9 +87,9 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
         open_look: findings.open_look,
     };
     if !store.write_alerts(&write).await? {
-        return Ok(Looked::Lost);
+        return Ok(LookResult::Lost);
     }
-    Ok(Looked::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), is_more })
+    Ok(LookResult::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), is_more })
 }
 
 pub(super) fn is_full(count: usize, limit: u32) -> bool {
@@ -109,7 +109,7 @@ impl<'a> LookContext<'a> {
         let channels = store.channels(namespace).await?;
         Ok(Self {
             node,
-            facts: Facts::read(node, (&events, due.values().flatten())).await?,
+            facts: JobFacts::read(node, (&events, due.values().flatten())).await?,
             namespace,
             name: name.unwrap_or_default(),
             channels: channels.into_iter().map(|channel| (channel.name, channel.id)).collect(),
@@ -131,7 +131,7 @@ impl<'a> LookContext<'a> {
             check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, sweep: None });
         } else {
             match rule.spec.condition.kind() {
-                ConditionKind::Events => seen = self.facts.of_events(rule, &self.events, due),
+                ConditionKind::Events => seen = self.facts.observe_events(rule, &self.events, due),
                 ConditionKind::Instant if is_checked => {
                     let swept = facts::sweep(self.node, rule, self.now).await?;
                     (seen, check) = (swept.seen, Some(swept.check));
@@ -153,11 +153,11 @@ impl<'a> LookContext<'a> {
             }
             if rule.spec.condition.kind() == ConditionKind::Instant {
                 let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
-                let rest = self.facts.of_instants(rule, due, self.now).await?;
+                let rest = self.facts.recheck_instants(rule, due, self.now).await?;
                 seen.extend(rest.into_iter().filter(|one| !known.contains(&one.subject.id)));
             }
         }
-        // Open incidents that are no longer observed end.
+        // An open incident ends when it is no longer observed.
         let subjects: BTreeSet<(SubjectKind, i64)> =
             seen.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
         let gone = all_open.iter().filter(|one| !subjects.contains(&(one.subject.kind, one.subject.id)));
@@ -192,7 +192,7 @@ impl<'a> LookContext<'a> {
         }
         let named = rule.spec.channel_names().filter(|name| !self.channels.contains_key(*name));
         let missing: Vec<String> = named.map(str::to_owned).collect();
-        let view = RuleView { spec: &rule.spec, namespace: &self.name, missing: &missing };
+        let view = RuleView { spec: &rule.spec, namespace: &self.name, missing_channels: &missing };
         let mut next_id = || IncidentId::new(self.node.new_id());
         let decision = decide(view, open, &seen, &self.silences, (self.now, &mut next_id));
         let changed = decision.incidents.into_iter().filter(|incident| before.get(&incident.id) != Some(incident));

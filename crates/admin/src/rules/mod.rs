@@ -41,7 +41,7 @@ const FORGET_BATCH: u32 = 500;
 const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick, so that a flood there does not delay the others.
 const LOOK_COUNT_MAX: u32 = 20;
-/// Maximum number of lost looks ([`look::Looked::Lost`]) per namespace and tick.
+/// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
 const LOST_MAX: u32 = 3;
 /// The name of the pass, for [`rondel_store::Upkeep::begin_pass`].
 const PASS: &str = "alert_rules";
@@ -75,14 +75,14 @@ impl RuleLoop {
                 break;
             }
             match look::evaluate_due(&self.node, namespace).await? {
-                look::Looked::Done { count, is_more } => {
+                look::LookResult::Done { count, is_more } => {
                     changed += count;
                     if !is_more {
                         break;
                     }
                 }
-                look::Looked::Lost if lost < LOST_MAX => lost += 1,
-                look::Looked::Lost => break,
+                look::LookResult::Lost if lost < LOST_MAX => lost += 1,
+                look::LookResult::Lost => break,
             }
         }
         Ok(changed)
@@ -116,7 +116,7 @@ impl Background for RuleLoop {
     }
 
     fn first_wait(&self) -> Duration {
-        self.node.shared().first_look(self.period_length())
+        self.node.shared().first_look_delay(self.period_length())
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {

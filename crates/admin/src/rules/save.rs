@@ -252,8 +252,8 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     let now = node.now();
     let (seen, looked_at) = match spec.condition.kind() {
         ConditionKind::Polled => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
-        ConditionKind::Instant => of_jobs(node, namespace.0, spec, now).await?,
-        ConditionKind::Events => (of_troubled(node, namespace.0, spec, now).await?, None),
+        ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
+        ConditionKind::Events => (observe_troubled(node, namespace.0, spec, now).await?, None),
     };
     let holds = |one: &&Observation| matches!(one.sighting, Sighting::Holds { .. });
     let subjects: Vec<Subject> = seen.iter().filter(holds).map(|one| one.subject.clone()).collect();
@@ -263,7 +263,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
             Ok(deadline) => Some(MeantDeadline {
                 zone: zone.clone(),
                 counts_from: deadline.counts_from(now),
-                next: deadline.next_after(now, facts::days_of(node, namespace.0, spec).await?),
+                next: deadline.next_after(now, facts::day_filter(node, namespace.0, spec).await?),
             }),
             Err(_) => None,
         },
@@ -279,7 +279,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     })
 }
 
-async fn of_jobs(
+async fn observe_scope(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,
@@ -288,7 +288,7 @@ async fn of_jobs(
     let (mut seen, mut after) = (Vec::new(), String::new());
     for _ in 0..DRY_PAGES {
         let (jobs, last) = facts::page(node, namespace, &spec.scope, &after).await?;
-        seen.extend(facts::of_page(node, spec, &jobs, (now, now)).await?.0);
+        seen.extend(facts::observe_page(node, spec, &jobs, (now, now)).await?.0);
         match last {
             Some(last) => after = last,
             None => return Ok((seen, None)),
@@ -299,7 +299,7 @@ async fn of_jobs(
 }
 
 /// The observations for jobs that currently fail or are skipped.
-async fn of_troubled(
+async fn observe_troubled(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,
@@ -316,7 +316,7 @@ async fn of_troubled(
     let mut seen = Vec::new();
     for job in store.watched_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
         let newest = facts::newest_ends(node, job.id, now).await?;
-        let sighting = facts::of_runs(&spec.condition, &newest, &[]);
+        let sighting = facts::judge_runs(&spec.condition, &newest, &[]);
         seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
     }
     Ok(seen)

@@ -20,8 +20,10 @@ use crate::node::Node;
 const OPEN_COUNT: u32 = 5_000;
 /// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;
-/// Maximum number of points of an owner that are summed.
+/// Maximum number of points that one query reads.
 const POINT_COUNT: u32 = 20_000;
+/// Number of jobs whose points are read at once, so that a point per hour of each job fits into [`POINT_COUNT`].
+const USUAL_OWNER_COUNT: usize = 100;
 /// The usual duration of a job's runs is taken from this period.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The longest window summed from points per minute, which are kept for a day.
@@ -56,7 +58,7 @@ pub(super) async fn observe(
     let seen = match &spec.condition {
         Condition::Late { by } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*by);
-            without_jobs(late(node, namespace, (*by, bound), now).await?)
+            without_jobs(late_jobs(node, namespace, (*by, bound), now).await?)
         }
         Condition::RunningLonger { than: Some(than), .. } => {
             let bound = |job: &WatchedJob| is_in_scope(&spec.scope, job).then_some(*than);
@@ -66,16 +68,16 @@ pub(super) async fn observe(
             without_jobs(running_unusually(node, (namespace, &spec.scope), *times_p95, now).await?)
         }
         Condition::FailureRate { percent, window, min_runs } => {
-            let counted = counted(node, (namespace, name, &spec.scope), *window, now).await?;
+            let counted = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
             let sighting = |verdicts: &Verdicts| {
                 let counts = (verdicts.trouble(), verdicts.trouble() + verdicts.succeeded);
                 judge::failure_rate(*percent, *min_runs, counts, now)
             };
-            of_counts(counted, sighting)
+            observe_counts(counted, sighting)
         }
         Condition::LedgerGrowth { runs, window } => {
-            let counted = counted(node, (namespace, name, &spec.scope), *window, now).await?;
-            of_counts(counted, |verdicts| judge::ledger_growth(*runs, verdicts.total(), now))
+            let counted = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
+            observe_counts(counted, |verdicts| judge::ledger_growth(*runs, verdicts.total(), now))
         }
         Condition::NoExecutor { handler } => {
             return fleet::no_executor(node, (namespace, &spec.scope), handler.as_deref(), now).await;
@@ -104,8 +106,8 @@ fn without_jobs(found: Vec<(WatchedJob, Observation)>) -> Vec<Observation> {
     found.into_iter().map(|(_, observation)| observation).collect()
 }
 
-/// One observation per job, since its earliest instant; the first jobs get a sample run.
-async fn observed(
+/// One observation per job, which holds since the earliest of the job's instants; the first jobs get a sample run.
+async fn observe_jobs(
     node: &Node,
     found: Vec<(Timestamp, OpenJob)>,
     jobs: &BTreeMap<JobId, WatchedJob>,
@@ -121,7 +123,7 @@ async fn observed(
     for (at, open) in found {
         let Some(job) = jobs.get(&open.job) else { continue };
         let (_, seen) = of_job.entry(job.id).or_insert_with(|| {
-            let sighting = Sighting::Holds { since: at, news: 0 };
+            let sighting = Sighting::Holds { since: at, new_count: 0 };
             (job.clone(), Observation { subject: subject(job), sighting, samples: Vec::new() })
         });
         if let Sighting::Holds { since, .. } = &mut seen.sighting {
@@ -133,7 +135,7 @@ async fn observed(
 }
 
 /// The jobs with a run that has not started in time, with a bound per job; no bound is shorter than `shortest`.
-pub(super) async fn late(
+pub(super) async fn late_jobs(
     node: &Node,
     namespace: NamespaceId,
     (shortest, bound): (Duration, impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync),
@@ -151,7 +153,7 @@ pub(super) async fn late(
         let late_at = open.fire_at + bound(jobs.get(&open.job)?)?;
         (late_at <= now).then_some((late_at, open))
     });
-    observed(node, found.collect(), &jobs).await
+    observe_jobs(node, found.collect(), &jobs).await
 }
 
 /// The jobs with a run that has been running for longer than the job's bound; no bound is shorter than `shortest`.
@@ -163,7 +165,7 @@ pub(super) async fn running_longer(
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     let open = running(node, namespace, now - shortest).await?;
     let jobs = jobs_of(node, &open).await?;
-    observed(node, over_bound(open, &jobs, bound, now), &jobs).await
+    observe_jobs(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
 /// Like [`running_longer`], but the bound is a multiple of the usual duration.
@@ -177,9 +179,9 @@ async fn running_unusually(
     let open = running(node, namespace, now).await?;
     let mut jobs = jobs_of(node, &open).await?;
     jobs.retain(|_, job| is_in_scope(scope, job));
-    let usual = usual(node, jobs.keys(), now).await?;
+    let usual = usual_durations(node, jobs.keys(), now).await?;
     let bound = |job: &WatchedJob| judge::longest(None, times_p95, usual.get(&job.id).copied());
-    observed(node, over_bound(open, &jobs, bound, now), &jobs).await
+    observe_jobs(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
 async fn running(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
@@ -202,7 +204,7 @@ fn over_bound(
 }
 
 /// The 95th percentile of the duration of these jobs' runs, for jobs with enough counted runs.
-async fn usual(
+async fn usual_durations(
     node: &Node,
     jobs: impl Iterator<Item = &JobId> + Send,
     now: Timestamp,
@@ -210,25 +212,20 @@ async fn usual(
     let owners: Vec<i64> = jobs.map(|job| job.get()).collect();
     let step = Step::Hour;
     let (from, to) = (now - USUAL_WITHIN, now + step.length());
-    let query = PointQuery {
-        kind: PointKind::Job,
-        owners: &owners,
-        step,
-        from,
-        to,
-        limit: POINT_COUNT,
-        detail: PointDetail::Whole,
-    };
     let mut sketches: HashMap<JobId, Sketch> = HashMap::new();
-    for point in node.store().points(&query).await? {
-        sketches.entry(JobId::new(point.owner)).or_default().merge(&point.durations);
+    for owners in owners.chunks(USUAL_OWNER_COUNT) {
+        let query =
+            PointQuery { kind: PointKind::Job, owners, step, from, to, limit: POINT_COUNT, detail: PointDetail::Whole };
+        for point in node.store().points(&query).await? {
+            sketches.entry(JobId::new(point.owner)).or_default().merge(&point.durations);
+        }
     }
     sketches.retain(|_, sketch| sketch.count() >= judge::USUAL_MIN_RUNS);
     Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
 }
 
 /// The verdicts of the runs of a job, an app or all jobs that were planned within a window; `None` if there is no such job or app.
-async fn counted(
+async fn sum_verdicts(
     node: &Node,
     (namespace, name, scope): (NamespaceId, &str, &Scope),
     window: Duration,
@@ -269,7 +266,7 @@ async fn counted(
     Ok(Some((subject, sum)))
 }
 
-fn of_counts(counted: Option<(Subject, Verdicts)>, sighting: impl Fn(&Verdicts) -> Sighting) -> Vec<Observation> {
+fn observe_counts(counted: Option<(Subject, Verdicts)>, sighting: impl Fn(&Verdicts) -> Sighting) -> Vec<Observation> {
     let seen = counted.map(|(subject, verdicts)| {
         let sighting = sighting(&verdicts);
         Observation { subject, sighting, samples: Vec::new() }

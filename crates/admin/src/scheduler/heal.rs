@@ -34,7 +34,7 @@ pub(crate) struct Healed {
     pub(crate) stuck: u64,
     /// Jobs whose home was no node.
     pub(crate) homeless: u64,
-    /// Calendars that differed from what they are composed of.
+    /// Calendars whose stored expansion differed from the calendars that they name.
     pub(crate) calendars: u64,
     /// Jobs that were planned by an earlier version of their calendar.
     pub(crate) behind: u64,
@@ -53,7 +53,7 @@ impl Background for HealLoop {
     }
 
     fn first_wait(&self) -> Duration {
-        self.node.shared().first_look(PERIOD)
+        self.node.shared().first_look_delay(PERIOD)
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {

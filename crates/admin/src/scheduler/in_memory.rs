@@ -28,12 +28,12 @@ struct Contents {
     runs: HashMap<RunId, OpenRun>,
     shares: Shares,
     /// Jobs of which first attempts are left in the store.
-    left: BTreeMap<JobId, Left>,
+    left: BTreeMap<JobId, LeftRuns>,
 }
 
 /// The runs of a job that are left in the store.
 #[derive(Clone, Copy, Debug)]
-struct Left {
+struct LeftRuns {
     /// The place just before the first of them in their order.
     place: UnsentPlace,
     /// Since when there are such runs.
@@ -46,10 +46,10 @@ struct Left {
 /// Limits of one look at the jobs with runs left in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookBounds {
-    /// How many jobs it looks at.
-    pub(crate) looks: usize,
+    /// How many jobs it examines.
+    pub(crate) examined_max: usize,
     /// How many jobs it returns.
-    pub(crate) jobs: usize,
+    pub(crate) returned_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,9 +94,9 @@ fn may_be_left(run: &Run) -> bool {
 
 /// Open runs of this node that await their children. No executor has them; all that they have here is a place at their job's gate.
 #[derive(Debug, Default)]
-pub(crate) struct Awaiting(Mutex<BTreeMap<RunId, JobId>>);
+pub(crate) struct AwaitingRuns(Mutex<BTreeMap<RunId, JobId>>);
 
-impl Awaiting {
+impl AwaitingRuns {
     pub(crate) fn admit(&self, runs: impl IntoIterator<Item = (JobId, RunId)>) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         known.extend(runs.into_iter().map(|(job, run)| (run, job)));
@@ -108,7 +108,7 @@ impl Awaiting {
         runs.into_iter().filter(|run| known.insert(run.id, run.job).is_none()).collect()
     }
 
-    /// Those of `runs` that are not known to await their children.
+    /// The runs among `runs` that are not known to await their children.
     pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         runs.retain(|run| !known.contains_key(run));
@@ -169,7 +169,7 @@ impl InMemory {
             if may_be_left(run) && (is_behind || !known.shares.has_room(Owner::of(run), self.max)) {
                 let place = UnsentPlace::before(run);
                 let (owner, ends_at) = (Owner::of(run), Timestamp::EPOCH);
-                let left = known.left.entry(run.job).or_insert(Left { place, since: now, owner, ends_at });
+                let left = known.left.entry(run.job).or_insert(LeftRuns { place, since: now, owner, ends_at });
                 if place < left.place {
                     (left.place, left.ends_at) = (place, ends_at);
                 }
@@ -181,8 +181,8 @@ impl InMemory {
         runs.into_iter().filter(|run| is_admitted(run)).collect()
     }
 
-    /// Records runs that an executor got, or no longer has; each with whether it is in hand now.
-    pub(crate) fn note_moved(&self, moved: Vec<(RunId, bool)>) {
+    /// Records for each of these runs whether an executor has it now.
+    pub(crate) fn note_in_hand(&self, moved: Vec<(RunId, bool)>) {
         if moved.is_empty() {
             return;
         }
@@ -196,23 +196,23 @@ impl InMemory {
         }
     }
 
-    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Looks at the jobs after `behind`, wrapping
-    /// around; also returns the last job that it looked at.
+    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Starts with the job that follows `after`,
+    /// and wraps around; also returns the last job that it examined.
     pub(crate) fn jobs_with_rows_left(
         &self,
-        behind: Option<JobId>,
+        after: Option<JobId>,
         bounds: LookBounds,
         now: Timestamp,
     ) -> (Vec<JobId>, Option<JobId>) {
         let known = self.lock();
-        let rest = known.left.range((behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = behind.map(|behind| known.left.range(..=behind)).into_iter().flatten();
-        let (mut jobs, mut last) = (Vec::new(), behind);
-        for (job, left) in rest.chain(before).take(bounds.looks.max(1)) {
+        let rest = known.left.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let before = after.map(|after| known.left.range(..=after)).into_iter().flatten();
+        let (mut jobs, mut last) = (Vec::new(), after);
+        for (job, left) in rest.chain(before).take(bounds.examined_max.max(1)) {
             last = Some(*job);
             if left.ends_at <= now || known.shares.has_room(left.owner, self.max) {
                 jobs.push(*job);
-                if jobs.len() >= bounds.jobs {
+                if jobs.len() >= bounds.returned_max {
                     break;
                 }
             }
@@ -221,7 +221,7 @@ impl InMemory {
     }
 
     /// The place before the first run of a job that is left in the store.
-    pub(crate) fn left_of(&self, job: JobId) -> Option<UnsentPlace> {
+    pub(crate) fn unsent_place_of(&self, job: JobId) -> Option<UnsentPlace> {
         self.lock().left.get(&job).map(|left| left.place)
     }
 
@@ -260,8 +260,8 @@ impl InMemory {
             }
         }
         match (blocked, last.filter(|_| !is_last)) {
-            (Some(place), _) => drop(known.left.insert(job, Left { place, ends_at: first_end, ..left })),
-            (None, Some(place)) => drop(known.left.insert(job, Left { place, ends_at: Timestamp::EPOCH, ..left })),
+            (Some(place), _) => drop(known.left.insert(job, LeftRuns { place, ends_at: first_end, ..left })),
+            (None, Some(place)) => drop(known.left.insert(job, LeftRuns { place, ends_at: Timestamp::EPOCH, ..left })),
             (None, None) => drop(known.left.remove(&job)),
         }
         (taken, blocked.is_none())
@@ -309,7 +309,7 @@ impl InMemory {
         known.runs.get(&run.id).is_some_and(|known| known.attempt == run.attempt)
     }
 
-    /// Those of these runs that are not in memory.
+    /// The runs among these that are not in memory.
     pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
         let known = self.lock();
         runs.into_iter().filter(|run| !known.runs.contains_key(run)).collect()
@@ -345,8 +345,8 @@ impl InMemory {
         known.runs.get(&run).is_some_and(|known| known.attempt > attempt)
     }
 
-    /// Updates the attempts of runs that turned out to be at a later one.
-    pub(crate) fn renew<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
+    /// Updates the attempts of runs in memory, because these rows show a later attempt.
+    pub(crate) fn update_attempts<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
         let mut known = self.lock();
         for run in runs {
             known.runs.entry(run.id).and_modify(|known| known.attempt = run.attempt);
@@ -401,9 +401,9 @@ mod tests {
 
         known.forget([first.id]);
         assert_eq!(known.admit(vec![first.clone()]).len(), 1);
-        known.renew([&second]);
+        known.update_attempts([&second]);
         assert!(!known.forget_through(first.id, 1));
-        known.renew([&run_due_at(Timestamp::from_secs(2))]);
+        known.update_attempts([&run_due_at(Timestamp::from_secs(2))]);
         assert_eq!(known.len(), 1);
     }
 
@@ -433,9 +433,9 @@ mod tests {
         known.forget([runs[0].id]);
         assert!(known.admit_as_of(runs[5..].to_vec(), 0, at(5)).is_empty(), "it would overtake what is left");
         let job = runs[0].job;
-        let bounds = LookBounds { looks: 9, jobs: 9 };
+        let bounds = LookBounds { examined_max: 9, returned_max: 9 };
         let left = |now| known.jobs_with_rows_left(None, bounds, at(now)).0;
-        assert_eq!((left(0), known.left_of(job)), (vec![job], Some(UnsentPlace::before(&runs[2]))));
+        assert_eq!((left(0), known.unsent_place_of(job)), (vec![job], Some(UnsentPlace::before(&runs[2]))));
         let page = |from: usize| runs[from..].to_vec();
         let (taken, is_all) = known.take_up(job, page(2), (at(5), never), true);
         assert_eq!((seconds(&taken), is_all), (vec![3], false));
@@ -448,7 +448,7 @@ mod tests {
         known.forget(runs[..5].iter().map(|run| run.id));
         let (taken, is_all) = known.take_up(job, runs[3..4].to_vec(), (at(5), never), false);
         assert_eq!((seconds(&taken), is_all), (vec![4], true));
-        assert_eq!(known.left_of(job), Some(UnsentPlace::of(&runs[3])), "a page follows");
+        assert_eq!(known.unsent_place_of(job), Some(UnsentPlace::of(&runs[3])), "a page follows");
         let (taken, _) = known.take_up(job, page(5), (at(5), never), true);
         assert_eq!((seconds(&taken), known.left_count()), (vec![6], 0));
         let begun = Run { attempt: 2, ..run_due_at(Timestamp::from_secs(9)) };

@@ -28,7 +28,7 @@ struct Mark {
 
 impl LowWater {
     /// Where the next reading begins.
-    pub(crate) fn from(&self, now: Instant) -> Timestamp {
+    pub(crate) fn reading_start(&self, now: Instant) -> Timestamp {
         self.mark.as_ref().filter(|mark| now < mark.until).map_or(Timestamp::EPOCH, |mark| mark.from)
     }
 
@@ -51,14 +51,14 @@ mod tests {
     async fn the_whole_range_is_read_again_after_a_while() {
         let second = Duration::from_secs(1);
         let mut low_water = LowWater::default();
-        assert_eq!(low_water.from(Instant::now()), Timestamp::EPOCH);
+        assert_eq!(low_water.reading_start(Instant::now()), Timestamp::EPOCH);
         low_water.raise(Timestamp::from_secs(100), Instant::now(), 5 * second);
         tokio::time::advance(4 * second).await;
-        assert_eq!(low_water.from(Instant::now()), Timestamp::from_secs(100));
+        assert_eq!(low_water.reading_start(Instant::now()), Timestamp::from_secs(100));
         tokio::time::advance(second).await;
-        assert_eq!(low_water.from(Instant::now()), Timestamp::EPOCH);
+        assert_eq!(low_water.reading_start(Instant::now()), Timestamp::EPOCH);
         low_water.raise(Timestamp::from_secs(200), Instant::now(), 5 * second);
         low_water.forget();
-        assert_eq!(low_water.from(Instant::now()), Timestamp::EPOCH);
+        assert_eq!(low_water.reading_start(Instant::now()), Timestamp::EPOCH);
     }
 }

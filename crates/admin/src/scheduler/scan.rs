@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::cluster::Held;
+use crate::cluster::HeldLease;
 use crate::counters::Count;
 use crate::definitions::{Compiled, Key};
 use crate::metrics::FireOutcome;
@@ -46,36 +46,36 @@ pub(crate) struct ScanLoop {
     /// The instant as of which this scan judges what is late, by the boot-time clock.
     judged_as_of: i64,
     next_dense_look_at: Timestamp,
-    /// Where the reading of the backlog starts, for these homes.
+    /// The mark at which the reading of the backlog starts; it is valid for `backlog_homes` only.
     low_water: LowWater,
     backlog_homes: Vec<NodeId>,
-    /// Due jobs read from the backlog, including those that another node may claim, and whether all of it was read.
+    /// The number of due jobs read from the backlog, including those that another node may claim, and whether the whole backlog was read.
     due_count: usize,
-    is_whole: bool,
+    is_backlog_whole: bool,
     take_up: TakeUp,
 }
 
 /// The outcome of claiming a range.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct ClaimOutcome {
     /// Jobs whose fires were claimed.
     won: usize,
-    /// Whether nothing of the range is left that this node can claim.
-    is_all: bool,
+    /// Whether the range has no more fires that this node can claim.
+    is_exhausted: bool,
 }
 
-impl Taken {
-    const NOTHING: Self = Self { won: 0, is_all: true };
+impl ClaimOutcome {
+    const NOTHING: Self = Self { won: 0, is_exhausted: true };
 
     const fn and(self, other: Self) -> Self {
-        Self { won: self.won + other.won, is_all: self.is_all && other.is_all }
+        Self { won: self.won + other.won, is_exhausted: self.is_exhausted && other.is_exhausted }
     }
 }
 
 /// The jobs that a scan claims.
 #[derive(Clone, Copy)]
 enum ClaimScope<'a> {
-    /// Those of this node.
+    /// The jobs of this node.
     Own,
     /// The jobs of these homes, whose leases have ended, as far as the strategy assigns them to this node.
     Orphaned(&'a [NodeId]),
@@ -95,7 +95,7 @@ impl Background for ScanLoop {
         tokio::select! {
             biased;
             () = self.shared.scan_poke.notified() => {}
-            () = self.early(is_unsettled), if is_unsettled || has_left => {}
+            () = self.wait_less_than_period(is_unsettled), if is_unsettled || has_left => {}
         }
     }
 
@@ -121,18 +121,18 @@ impl ScanLoop {
             low_water: LowWater::default(),
             backlog_homes: Vec::new(),
             due_count: 0,
-            is_whole: false,
+            is_backlog_whole: false,
             take_up: TakeUp::default(),
         }
     }
 
     /// Waits for less than a period: until jobs and runs in transfer may have arrived, or until there is room for a run that was left in
     /// the store.
-    async fn early(&self, is_unsettled: bool) {
+    async fn wait_less_than_period(&self, is_unsettled: bool) {
         if is_unsettled {
             tokio::time::sleep(UNSETTLED_PERIOD).await;
         } else {
-            self.take_up.room(&self.shared).await;
+            self.take_up.wait_for_room(&self.shared).await;
         }
     }
 
@@ -152,24 +152,29 @@ impl ScanLoop {
         let homes = self.shared.membership.claimable_homes(now);
         let taken = self.claim_due(&held, &homes, now).await?;
         self.left.forget_taken(now);
-        // Without a reading of the whole backlog, fires below the low-water mark were not looked for.
-        if taken.is_all && self.is_whole {
+        // A scan that read only a part of the backlog may have missed fires below the low-water mark, so it does not count as complete.
+        if taken.is_exhausted && self.is_backlog_whole {
             self.caught_up.complete(began);
         }
-        // Fires that are left over do not wait for the next period.
-        if !(self.is_full() || taken.is_all && is_taken_up) {
+        // If fires are left over, the next scan follows at once.
+        if !(self.is_full() || taken.is_exhausted && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
         Ok(u64::try_from(taken.won).unwrap_or(u64::MAX))
     }
 
     /// Claims the jobs that are due soon first, and then late ones: however many are late, the others stay on time.
-    async fn claim_due(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
+    async fn claim_due(
+        &mut self,
+        held: &HeldLease,
+        homes: &[NodeId],
+        now: Timestamp,
+    ) -> Result<ClaimOutcome, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
         let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);
         if mutant::on(Mutant::LateFirst) {
             let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
-            if !late.is_all {
+            if !late.is_exhausted {
                 return Ok(late);
             }
         }
@@ -184,10 +189,10 @@ impl ScanLoop {
     /// Claims the fires that have been due for longer than `look_ahead`.
     async fn claim_backlog(
         &mut self,
-        held: &Held,
+        held: &HeldLease,
         homes: &[NodeId],
         overdue_before: Timestamp,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let config = &self.shared.config;
         let (budget, share, within) = (config.backlog_budget, config.whole_backlog_share, config.whole_backlog_within);
         if self.backlog_homes != homes {
@@ -199,12 +204,12 @@ impl ScanLoop {
             self.low_water.forget();
         }
         let began = Instant::now();
-        let from = self.low_water.from(began);
-        (self.due_count, self.is_whole) = (0, from == Timestamp::EPOCH);
+        let from = self.low_water.reading_start(began);
+        (self.due_count, self.is_backlog_whole) = (0, from == Timestamp::EPOCH);
         let taken = self.claim_between(held, homes, (from, just_before(overdue_before)), budget).await?;
-        if self.due_count > 0 || !taken.is_all {
+        if self.due_count > 0 || !taken.is_exhausted {
             self.low_water.forget();
-        } else if self.is_whole {
+        } else if self.is_backlog_whole {
             self.low_water.raise(overdue_before, Instant::now(), (began.elapsed() * share).min(within));
         }
         Ok(taken)
@@ -212,50 +217,55 @@ impl ScanLoop {
 
     async fn claim_between(
         &mut self,
-        held: &Held,
+        held: &HeldLease,
         homes: &[NodeId],
         (from, to): (Timestamp, Timestamp),
         budget: u32,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let range = DueRange { from, to, limit: self.shared.config.claim_page.min(budget).max(1) };
         let own = self.claim_range(held, ClaimScope::Own, range, budget).await?;
         Ok(own.and(self.claim_range(held, ClaimScope::Orphaned(homes), range, budget).await?))
     }
 
-    /// Claims the fires of dense instants ahead, if their number leaves no time to wait.
-    async fn claim_dense(&mut self, held: &Held, homes: &[NodeId], now: Timestamp) -> Result<Taken, StoreError> {
+    /// Claims the fires of dense instants early, if there are so many that they would be late otherwise.
+    async fn claim_dense(
+        &mut self,
+        held: &HeldLease,
+        homes: &[NodeId],
+        now: Timestamp,
+    ) -> Result<ClaimOutcome, StoreError> {
         let config = &self.shared.config;
         // If the clock went back, the next look is not delayed.
         if now < self.next_dense_look_at && self.next_dense_look_at < now + config.dense_period * 2 {
-            return Ok(Taken::NOTHING);
+            return Ok(ClaimOutcome::NOTHING);
         }
         let (from, to) = (now + config.near + Duration::from_millis(1), now + config.dense_look_ahead);
-        let whose: Vec<NodeId> = std::iter::once(held.token.node).chain(homes.iter().copied()).collect();
+        let all_homes: Vec<NodeId> = std::iter::once(held.token.node).chain(homes.iter().copied()).collect();
         let pace = ClaimPace { near: config.near, jobs_per_second: config.claim_pace };
         let (budget, dense_from, next_look_at) = (config.claim_budget, config.dense_from, now + config.dense_period);
         let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
-        let dense = self.shared.store.dense_instants(&whose, range, dense_from).await?;
-        let mut taken = Taken::NOTHING;
+        let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
+        let mut taken = ClaimOutcome::NOTHING;
         for at in to_claim(&dense, pace, now) {
             taken = taken.and(self.claim_between(held, homes, (at, at), budget).await?);
-            if !taken.is_all {
+            if !taken.is_exhausted {
                 break;
             }
         }
-        self.next_dense_look_at = if taken.is_all { next_look_at } else { now };
+        self.next_dense_look_at = if taken.is_exhausted { next_look_at } else { now };
         Ok(taken)
     }
 
-    /// The number of open runs above which nothing is claimed. Claimed runs go to memory only if there is room, so memory holds more runs
-    /// than this only if that many were adopted or have begun: then these are all that a node can handle.
-    fn claim_below(&self) -> usize {
+    /// The number of open runs in memory above which this node claims nothing. Claimed runs go to memory only if there is room, so memory
+    /// exceeds this number only if that many runs were adopted or have begun; a node can handle no more than these.
+    fn open_runs_limit(&self) -> usize {
         self.shared.config.open_runs_max.saturating_mul(2)
     }
 
     /// Whether as many runs are open as this node can handle. Logged once each time that this begins.
     fn is_full(&mut self) -> bool {
         let open = self.shared.in_memory.len();
-        let full = open > self.claim_below();
+        let full = open > self.open_runs_limit();
         if full && !self.was_full {
             tracing::warn!(open, "too many open runs: claiming nothing until some have ended");
         }
@@ -266,72 +276,73 @@ impl ScanLoop {
     /// Claims page after page until the range is empty, the budget is used up, or none of a page's jobs can be claimed.
     async fn claim_range(
         &mut self,
-        held: &Held,
-        whose: ClaimScope<'_>,
+        held: &HeldLease,
+        scope: ClaimScope<'_>,
         mut range: DueRange,
         budget: u32,
-    ) -> Result<Taken, StoreError> {
+    ) -> Result<ClaimOutcome, StoreError> {
         let own = [held.token.node];
         let (mut left, mut all_won) = (budget, 0);
-        while left > 0 && self.shared.in_memory.len() <= self.claim_below() {
-            let homes = match whose {
+        while left > 0 && self.shared.in_memory.len() <= self.open_runs_limit() {
+            let homes = match scope {
                 ClaimScope::Own => &own[..],
                 ClaimScope::Orphaned(homes) => homes,
             };
             if homes.is_empty() {
-                return Ok(Taken::NOTHING);
+                return Ok(ClaimOutcome::NOTHING);
             }
             let due = self.shared.store.due_jobs(homes, range).await?;
             let count = u32::try_from(due.len()).unwrap_or(u32::MAX);
             self.due_count += due.len();
             let last = due.last().map(|due| due.next_fire_at);
-            let mine = self.mine(held, whose, due);
+            let mine = self.claimable_jobs(held, scope, due);
             let all_mine = u32::try_from(mine.len()).is_ok_and(|mine| mine == count);
             let won = self.claim(held, mine).await?;
             all_won += won;
             if count < range.limit || (all_mine && won == 0) {
-                return Ok(Taken { won: all_won, is_all: true });
+                return Ok(ClaimOutcome { won: all_won, is_exhausted: true });
             }
-            // A page with jobs that are left to others would be read again, so the next one starts at its last instant.
+            // Jobs that are left to other nodes stay in the range and would be read again, so the next page starts at the last instant of
+            // this one.
             if let Some(last) = last.filter(|_| !all_mine) {
                 if last == range.from {
-                    return Ok(Taken { won: all_won, is_all: true });
+                    return Ok(ClaimOutcome { won: all_won, is_exhausted: true });
                 }
                 range.from = last;
             }
             left = left.saturating_sub(count);
         }
-        Ok(Taken { won: all_won, is_all: false })
+        Ok(ClaimOutcome { won: all_won, is_exhausted: false })
     }
 
-    /// Those of these due jobs that this node may take.
-    fn mine(&mut self, held: &Held, whose: ClaimScope<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
-        match whose {
+    /// The due jobs that this node may take.
+    fn claimable_jobs(&mut self, held: &HeldLease, scope: ClaimScope<'_>, due: Vec<DueJob>) -> Vec<DueJob> {
+        match scope {
             ClaimScope::Own => due,
             ClaimScope::Orphaned(_) => {
                 let now = self.shared.clock.now();
-                let seats = self.shared.membership.seats(now);
+                let seats = self.shared.membership.node_shares(now);
                 let strategy = self.shared.config.claim_strategy;
-                self.left.may_take(due, strategy, (held.token.node, &seats), now)
+                self.left.pick_takeable(due, strategy, (held.token.node, &seats), now)
             }
         }
     }
 
     /// Plans and claims these jobs, in all lanes at the same time. Returns how many were won.
-    async fn claim(&self, held: &Held, due: Vec<DueJob>) -> Result<usize, StoreError> {
+    async fn claim(&self, held: &HeldLease, due: Vec<DueJob>) -> Result<usize, StoreError> {
         if due.is_empty() {
             return Ok(0);
         }
         let keys = due.iter().map(|due| (due.job, due.version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
         let shared = &self.shared;
-        // Nothing is claimed with windows that may be out of date.
+        // Fires are claimed only with maintenance windows that were read recently.
         let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
         let windows = windows.ok_or_else(|| StoreError::no_answer("list_maintenance"))?;
         let now = self.shared.clock.now();
         let window = Window {
             now,
-            caught_up_at: self.shared.clock.ago(self.judged_as_of),
+            caught_up_at: self.shared.clock.timestamp_at(self.judged_as_of),
             end: now + self.shared.config.look_ahead,
         };
         let mut lanes: Vec<Vec<ClaimJob>> = (0..self.shared.lane_count()).map(|_| Vec::new()).collect();
@@ -356,7 +367,7 @@ impl ScanLoop {
 
     async fn claim_lane(
         &self,
-        held: &Held,
+        held: &HeldLease,
         jobs: Vec<ClaimJob>,
         definitions: &HashMap<Key, Arc<Compiled>>,
     ) -> Result<usize, StoreError> {
@@ -386,8 +397,8 @@ impl ScanLoop {
         Ok(won)
     }
 
-    /// Plans fixed delays again whose instants had a fire already: a pause inside a maintenance window settled it, or the clock stepped back.
-    /// No end of a run would plan the next fire.
+    /// Plans the next fire of jobs with a fixed delay again if a fire of the planned instant exists already, because a pause inside a
+    /// maintenance window settled it or the clock stepped back. The claim then created no run whose end would plan the next fire.
     async fn plan_delays_again(
         &self,
         jobs: &[DueJob],
@@ -402,7 +413,7 @@ impl ScanLoop {
         Ok(())
     }
 
-    async fn take_waiting(&self, held: &Held, until: Timestamp, budget: u32) -> Result<Taken, StoreError> {
+    async fn take_waiting(&self, held: &HeldLease, until: Timestamp, budget: u32) -> Result<ClaimOutcome, StoreError> {
         let page = self.shared.config.waiting_page.max(1);
         let mut left = budget;
         while left > 0 {
@@ -410,11 +421,11 @@ impl ScanLoop {
             let is_last = runs.len() < usize::try_from(page).unwrap_or(usize::MAX);
             self.shared.put_as_of(runs, self.judged_as_of).await;
             if is_last {
-                return Ok(Taken::NOTHING);
+                return Ok(ClaimOutcome::NOTHING);
             }
             left = left.saturating_sub(page);
         }
-        Ok(Taken { won: 0, is_all: false })
+        Ok(ClaimOutcome { won: 0, is_exhausted: false })
     }
 }
 
@@ -454,9 +465,9 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
     batches
 }
 
-fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, window: Window) -> ClaimJob {
+fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Plan, window: Window) -> ClaimJob {
     let owner = (held.token.node, held.token.epoch);
-    let closed = planned.closed.iter().map(|span| (*span, Reason::Maintenance));
+    let closed = planned.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
     let skipped = planned.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
     let skipped = skipped.map(|(span, reason)| {
         let id = RunId::new(held.ids.next(window.now));
@@ -472,7 +483,7 @@ fn claim_job(held: &Held, seen: DueJob, definition: &Compiled, planned: &Plan, w
     ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, follows }
 }
 
-fn fire_row(held: &Held, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
+fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
     let owner = (held.token.node, held.token.epoch);
     let run = Run {
         // The ring reaches as far as the look-ahead; what starts later (jitter) waits in the store.

@@ -1,5 +1,5 @@
 //! Which due jobs without a living home this node takes: those that the strategy assigns to it, and after a while those that no node took.
-//! Each node may leave a job to another one, because nodes may have different lists of the living nodes.
+//! The latter is needed because nodes may have different lists of the living nodes: each of them may leave a job to another one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,16 +13,16 @@ use rondel_store::ledger::DueJob;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// A job that was not seen for this long was taken, or is not due any more.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
-/// How many jobs are remembered; further ones are left to others a little longer.
+/// Maximum number of jobs that are remembered; further jobs are left to other nodes until there is room.
 const REMEMBERED_MAX: usize = 200_000;
 
-/// Jobs that were left to other nodes: when they were first seen, and last.
+/// The jobs that were left to other nodes, each with the instants at which it was first and last seen.
 #[derive(Debug, Default)]
 pub(crate) struct LeftToOthers(HashMap<JobId, (Timestamp, Timestamp)>);
 
 impl LeftToOthers {
-    /// The jobs that `this` may take now, among due jobs without a living home.
-    pub(crate) fn may_take(
+    /// Picks the jobs that the node `this` may take now from due jobs without a living home.
+    pub(crate) fn pick_takeable(
         &mut self,
         due: Vec<DueJob>,
         strategy: ClaimStrategy,
@@ -81,7 +81,7 @@ impl ClaimCounts {
     }
 
     /// Resets the gains, because this node's jobs were counted.
-    pub(crate) fn counted(&self) {
+    pub(crate) fn reset_gained(&self) {
         self.gained.store(0, Ordering::Relaxed);
         self.gained_fires.store(0, Ordering::Relaxed);
     }
@@ -120,7 +120,7 @@ mod tests {
         let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
         let jobs = (1..=20).map(due).collect();
         let seats = [seat(1), seat(2)];
-        let taken = left.may_take(jobs, strategy, (NodeId::new(this), &seats), Timestamp::from_secs(second));
+        let taken = left.pick_takeable(jobs, strategy, (NodeId::new(this), &seats), Timestamp::from_secs(second));
         taken.iter().map(|due| due.job.get()).collect()
     }
 
@@ -157,12 +157,12 @@ mod tests {
         let seats = [seat(1, 100_000), seat(2, 1_600_000)];
         let taken = |this: i64| {
             let strategy = ClaimStrategy::LeastCount;
-            let taken = LeftToOthers::default().may_take(jobs.clone(), strategy, (NodeId::new(this), &seats), now);
+            let taken = LeftToOthers::default().pick_takeable(jobs.clone(), strategy, (NodeId::new(this), &seats), now);
             taken.iter().map(|due| due.job.get()).collect::<Vec<_>>()
         };
         assert_eq!((taken(1), taken(2)), (vec![1, 5], vec![2, 3, 4]));
         let later = now + rondel_core::homes::HALF_LIFE * 20;
-        let taken = LeftToOthers::default().may_take(
+        let taken = LeftToOthers::default().pick_takeable(
             jobs.clone(),
             ClaimStrategy::LeastCount,
             (NodeId::new(2), &[seat(1, 20), seat(2, 0)]),

@@ -29,8 +29,8 @@ const ENDING_PART: usize = 8;
 const RESERVE_PART: usize = 4;
 const LAST_RESERVE_PART: usize = 8;
 
-/// The number of waiting runs that the reserve gives a job: the smaller of the job's share of the room left in the reserve, divided by
-/// this, and all memory for open runs, divided by this.
+/// Divisor for the number of waiting runs that the reserve grants to a job. The number is the smaller of two values, each divided by this:
+/// the job's share of the room left in the reserve, and the memory for open runs.
 const FEW_PART: usize = 16;
 
 /// The job, app and namespace of a run.
@@ -54,13 +54,13 @@ pub(crate) fn is_shard(run: &Run) -> bool {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Count {
+struct RunCounts {
     runs: usize,
     in_hand: usize,
     shards: usize,
 }
 
-impl Count {
+impl RunCounts {
     const fn waiting(self) -> usize {
         self.runs.saturating_sub(self.in_hand)
     }
@@ -70,9 +70,9 @@ impl Count {
 #[derive(Debug, Default)]
 pub(crate) struct Shares {
     total: usize,
-    jobs: HashMap<JobId, Count>,
-    apps: HashMap<AppId, Count>,
-    namespaces: HashMap<NamespaceId, Count>,
+    jobs: HashMap<JobId, RunCounts>,
+    apps: HashMap<AppId, RunCounts>,
+    namespaces: HashMap<NamespaceId, RunCounts>,
 }
 
 impl Shares {
@@ -108,7 +108,7 @@ impl Shares {
         });
     }
 
-    fn change(&mut self, owner: Owner, change: impl Fn(&mut Count)) {
+    fn change(&mut self, owner: Owner, change: impl Fn(&mut RunCounts)) {
         change_one(&mut self.jobs, owner.job, &change);
         change_one(&mut self.apps, owner.app, &change);
         change_one(&mut self.namespaces, owner.namespace, &change);
@@ -158,11 +158,11 @@ impl Shares {
     }
 }
 
-fn count<Key: Eq + Hash>(counts: &HashMap<Key, Count>, key: &Key) -> Count {
+fn count<Key: Eq + Hash>(counts: &HashMap<Key, RunCounts>, key: &Key) -> RunCounts {
     counts.get(key).copied().unwrap_or_default()
 }
 
-fn change_one<Key: Eq + Hash>(counts: &mut HashMap<Key, Count>, key: Key, change: &impl Fn(&mut Count)) {
+fn change_one<Key: Eq + Hash>(counts: &mut HashMap<Key, RunCounts>, key: Key, change: &impl Fn(&mut RunCounts)) {
     match counts.entry(key) {
         Entry::Occupied(mut entry) => {
             change(entry.get_mut());
@@ -170,7 +170,7 @@ fn change_one<Key: Eq + Hash>(counts: &mut HashMap<Key, Count>, key: Key, change
                 entry.remove();
             }
         }
-        Entry::Vacant(entry) => change(entry.insert(Count::default())),
+        Entry::Vacant(entry) => change(entry.insert(RunCounts::default())),
     }
 }
 

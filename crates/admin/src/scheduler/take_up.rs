@@ -6,40 +6,40 @@ use std::time::Duration;
 use rondel_core::{JobId, Run, Timestamp};
 use rondel_store::StoreError;
 
-use crate::cluster::Held;
+use crate::cluster::HeldLease;
 use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::in_memory::LookBounds;
 
-/// How often it is checked whether there is room for a run that was left in the store.
+/// The period of the check for room for a run that was left in the store.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Where the last look ended.
+/// Takes up runs that were left in the store; `after` is the job at which the last look ended.
 #[derive(Debug, Default)]
 pub(crate) struct TakeUp {
-    behind: Option<JobId>,
+    after: Option<JobId>,
 }
 
 impl TakeUp {
     /// Waits until there is room for a run that was left in the store.
-    pub(crate) async fn room(&self, shared: &Shared) {
-        let mut behind = self.behind;
+    pub(crate) async fn wait_for_room(&self, shared: &Shared) {
+        let mut after = self.after;
         loop {
             tokio::time::sleep(PERIOD).await;
-            let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: 1 };
-            let (jobs, last) = shared.in_memory.jobs_with_rows_left(behind, bounds, shared.clock.now());
+            let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: 1 };
+            let (jobs, last) = shared.in_memory.jobs_with_rows_left(after, bounds, shared.clock.now());
             if !jobs.is_empty() {
                 return;
             }
-            behind = last;
+            after = last;
         }
     }
 
     /// Takes up runs of some jobs, as far as there is room. Returns whether none had room.
-    pub(crate) async fn take_up(&mut self, shared: &Shared, held: &Held) -> Result<bool, StoreError> {
-        let bounds = LookBounds { looks: shared.config.take_up_looks, jobs: shared.config.take_up_jobs };
-        let (jobs, behind) = shared.in_memory.jobs_with_rows_left(self.behind, bounds, shared.clock.now());
-        self.behind = behind;
+    pub(crate) async fn take_up(&mut self, shared: &Shared, held: &HeldLease) -> Result<bool, StoreError> {
+        let bounds = LookBounds { examined_max: shared.config.take_up_looks, returned_max: shared.config.take_up_jobs };
+        let (jobs, after) = shared.in_memory.jobs_with_rows_left(self.after, bounds, shared.clock.now());
+        self.after = after;
         let mut has_taken = false;
         for job in jobs {
             has_taken |= take_up_page(shared, held, job).await?;
@@ -49,9 +49,9 @@ impl TakeUp {
 }
 
 /// Takes up a page of one job's runs. Returns whether there was room for some of them.
-async fn take_up_page(shared: &Shared, held: &Held, job: JobId) -> Result<bool, StoreError> {
+async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<bool, StoreError> {
     let limit = shared.config.take_up_page.max(1);
-    let Some(place) = shared.in_memory.left_of(job) else { return Ok(false) };
+    let Some(place) = shared.in_memory.unsent_place_of(job) else { return Ok(false) };
     let page = shared.store.unsent_of(held.token, job, place, limit).await?;
     let is_last = u32::try_from(page.len()).is_ok_and(|len| len < limit);
     let keys = page.iter().map(|run| (run.job, run.job_version));

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::dispatch::waits::too_late;
+use crate::dispatch::waits::finish_missed;
 use crate::dispatch::{Event, Ready, finish_unsent};
-use crate::metrics::{Counted, size};
+use crate::metrics::{CountedRun, size};
 use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::ring::Ring;
@@ -47,9 +47,9 @@ pub(crate) struct TickLoop {
     commands: mpsc::Receiver<Command>,
     events: mpsc::Sender<Event>,
     ring: Ring,
-    /// Taken from the ring, not yet read: normally empty.
+    /// Runs that were taken from the ring and not read yet; normally none.
     unread: Vec<Run>,
-    /// Taken from the ring, and due later in its second.
+    /// Runs that were taken from the ring and are due later in their second.
     later: Vec<Run>,
     /// Runs that wait because other runs of their jobs, under earlier leases, are still to be taken over.
     held_back: Vec<Run>,
@@ -180,12 +180,12 @@ impl TickLoop {
             match (check, definition) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
                     let finish = finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
-                    ended.push((finish, Counted::of(&run, definition)));
+                    ended.push((finish, CountedRun::of(&run, definition)));
                 }
                 (Some(RunCheck { drop_for: Some(reason), .. }), Some(definition)) if run.cause != 0 => {
                     // Its job was paused or deleted while the run was planned, and this server has not ended it since.
                     let finish = finish_unsent(&run, definition, Outcome::Skipped(*reason), now, None);
-                    ended.push((finish, Counted::of(&run, definition)));
+                    ended.push((finish, CountedRun::of(&run, definition)));
                 }
                 (Some(check), Some(definition)) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
@@ -195,7 +195,7 @@ impl TickLoop {
                     let run = Ready { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
-                        ended.push((too_late(&run, now), Counted::of(&run.run, definition)));
+                        ended.push((finish_missed(&run, now), CountedRun::of(&run.run, definition)));
                     } else {
                         ready.push(run);
                     }
@@ -233,7 +233,7 @@ impl TickLoop {
         }
         let mut fresh: HashMap<RunId, Run> =
             self.shared.store.runs(&stale).await?.into_iter().map(|run| (run.id, run)).collect();
-        self.shared.in_memory.renew(fresh.values());
+        self.shared.in_memory.update_attempts(fresh.values());
         let renewed = |run: Run| if is_stale(&run) { fresh.remove(&run.id).unwrap_or(run) } else { run };
         Ok(batch.into_iter().map(renewed).collect())
     }

@@ -319,8 +319,8 @@ impl ConditionArgs {
             })
     }
 
-    /// Refuses a flag whose condition is not given. The parser requires the condition, but not if another given condition
-    /// excludes it.
+    /// Refuses a flag whose condition is not given. The parser does so too, but not if another condition is given that
+    /// excludes the required one.
     fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
         let parts = [

@@ -94,7 +94,7 @@ pub(crate) fn text_of(value: &Value) -> String {
 /// An instant as a cell of a table: the instant, and how far away it is.
 pub(crate) fn time_of(value: &Value, now: Timestamp) -> String {
     match value.as_str().map(str::parse::<Timestamp>) {
-        Some(Ok(at)) => format!("{} ({})", clock::shown(at), clock::relative(at, now)),
+        Some(Ok(at)) => format!("{} ({})", clock::local_text(at), clock::relative(at, now)),
         Some(Err(_)) | None => text_of(value),
     }
 }

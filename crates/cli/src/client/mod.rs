@@ -99,11 +99,11 @@ pub(crate) struct Refusal {
 impl ClientArgs {
     /// The client that these flags describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        self.clone().over(Self::of_environment()).client_of_all()
+        self.clone().with_fallback(Self::of_environment()).client_with_context()
     }
 
     /// These flags, with those of `other` where one is not set.
-    fn over(self, other: Self) -> Self {
+    fn with_fallback(self, other: Self) -> Self {
         Self {
             server: self.server.or(other.server),
             context: self.context.or(other.context),
@@ -113,7 +113,7 @@ impl ClientArgs {
         }
     }
 
-    fn client_of_all(&self) -> Result<Client, Failure> {
+    fn client_with_context(&self) -> Result<Client, Failure> {
         let contexts = Contexts::read()?;
         let name = self.context_name(&contexts);
         let context = name.as_deref().map(|name| contexts.get(name)).transpose()?;
@@ -121,11 +121,12 @@ impl ClientArgs {
         let server = self.server.as_deref().or(known).unwrap_or(SERVER_DEFAULT);
         let base = check_server("--server", server)?;
         // A context's token is only for that context's server.
-        let is_its = known.is_some_and(|known| known == server);
-        let kept = name.as_deref().filter(|_| is_its).map(|name| contexts.token(name)).transpose()?.flatten();
+        let is_context_server = known.is_some_and(|known| known == server);
+        let kept =
+            name.as_deref().filter(|_| is_context_server).map(|name| contexts.token(name)).transpose()?.flatten();
         let kept = kept.map(|token| Credential { token, from: "that rondel login kept".to_owned() });
         let token = self.token(&base, kept)?;
-        let namespace = self.namespace.clone().or_else(|| context.filter(|_| is_its)?.namespace.clone());
+        let namespace = self.namespace.clone().or_else(|| context.filter(|_| is_context_server)?.namespace.clone());
         Self { namespace, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
     }
 
@@ -156,7 +157,7 @@ impl ClientArgs {
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
-        let builder = if is_here(&base) { builder.no_proxy() } else { builder };
+        let builder = if is_loopback(&base) { builder.no_proxy() } else { builder };
         let builder = match &self.ca_file {
             None => builder,
             Some(path) => {
@@ -191,7 +192,7 @@ impl ClientArgs {
             return Ok(kept);
         }
         // The token of `rondel dev` must not be sent to other machines.
-        if !is_here(base) {
+        if !is_loopback(base) {
             return Ok(None);
         }
         let path = Path::new(DATA_DIR).join("admin.token");
@@ -206,7 +207,7 @@ pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
     url.ok_or_else(|| Failure::refused(format!("{flag}: {server:?} is not a URL such as {SERVER_DEFAULT}")))
 }
 
-fn is_here(url: &Url) -> bool {
+fn is_loopback(url: &Url) -> bool {
     match url.host_str() {
         Some("localhost") => true,
         Some(host) => host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
@@ -302,7 +303,7 @@ impl Client {
             Ok(Err(_)) | Err(_) => return String::new(),
         };
         let names = found["items"].as_array().into_iter().flatten().filter_map(|job| job["name"].as_str());
-        match near::near(name, names).as_slice() {
+        match near::similar(name, names).as_slice() {
             [] => String::new(),
             near => format!("; did you mean {}?", near.join(" or ")),
         }
@@ -463,7 +464,7 @@ mod tests {
             ("http://10.0.0.1", false),
             ("https://localhost.example.com", false),
         ] {
-            assert_eq!(is_here(&Url::parse(url).unwrap()), here, "{url}");
+            assert_eq!(is_loopback(&Url::parse(url).unwrap()), here, "{url}");
         }
     }
 }

@@ -8,7 +8,7 @@ const DISTANCE_MAX: usize = 2;
 const COUNT_MAX: usize = 3;
 
 /// The names that are close to `wanted`, the nearest first.
-pub(super) fn near<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+pub(super) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut found: Vec<(usize, &str)> = names
         .filter(|name| *name != wanted)
         .map(|name| (if name.starts_with(wanted) { 1 } else { osa_distance(wanted, name) }, name))
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn what_was_meant_is_near() {
         let names = ["report", "report.daily", "import", "repair", "x"];
-        let near = |wanted| near(wanted, names.into_iter());
+        let near = |wanted| similar(wanted, names.into_iter());
         assert_eq!(near("reprot"), ["report"]);
         assert_eq!(near("report.dail"), ["report.daily"]);
         assert_eq!(near("repor"), ["report", "report.daily", "repair"]);

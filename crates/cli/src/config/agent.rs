@@ -15,7 +15,7 @@ use crate::telemetry::{LogFormat, RATIO_DEFAULT, TelemetrySettings};
 
 const SECTION: &str = AgentSettings::SECTION;
 const NO_APP: &str = "is missing: give --app, RONDEL_AGENT_APP or the config file's app, the one that its jobs name";
-/// A smaller log would not hold a few long lines.
+/// Minimum size of a log, in bytes: it must hold a few long lines.
 const LOG_SIZE_MIN: usize = 64 * 1024;
 
 settings! {

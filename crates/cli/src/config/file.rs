@@ -50,22 +50,22 @@ impl ConfigFileArgs {
 
     /// The effective settings of the server, with flags and environment applied.
     pub(crate) fn server(&self, settings: ServerSettings) -> Result<ServerSettings, Failure> {
-        Ok(settings.over_file(self.read()?.server))
+        Ok(settings.with_file_and_defaults(self.read()?.server))
     }
 
     /// The effective settings for signing in through a provider, with flags and environment applied.
     pub(crate) fn oidc(&self, settings: OidcSettings) -> Result<OidcSettings, Failure> {
-        Ok(settings.over_file(self.read()?.oidc))
+        Ok(settings.with_file_and_defaults(self.read()?.oidc))
     }
 
     /// The effective settings of the port, with flags and environment applied.
     pub(crate) fn http(&self, settings: HttpSettings) -> Result<HttpSettings, Failure> {
-        Ok(settings.over_file(self.read()?.http))
+        Ok(settings.with_file_and_defaults(self.read()?.http))
     }
 
     /// The effective settings of the agent, with flags and environment applied.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
-        Ok(settings.over_file(self.read()?.agent))
+        Ok(settings.with_file_and_defaults(self.read()?.agent))
     }
 }
 
@@ -116,7 +116,7 @@ mod tests {
     fn the_higher_layer_wins() {
         let file = parse("[server]\nlease = \"8s\"\nlisten = \"127.0.0.1:1\"").unwrap().server.unwrap();
         let flags = ServerSettings { listen: Some("127.0.0.1:2".parse().unwrap()), ..ServerSettings::default() };
-        let settings = flags.over_file(Some(file));
+        let settings = flags.with_file_and_defaults(Some(file));
         assert_eq!(settings.listen.unwrap().to_string(), "127.0.0.1:2");
         assert_eq!(settings.lease.unwrap().to_string(), "8s");
         assert_eq!(settings.drain_grace.unwrap().to_string(), "30s");

@@ -17,14 +17,14 @@ pub(super) trait Layer: Args + Default + Serialize {
     fn defaults() -> Self;
 
     /// These settings, with those of a lower layer where one is not set.
-    fn over(self, lower: Self) -> Self;
+    fn with_fallback(self, lower: Self) -> Self;
 
     /// These settings, with the defaults where one is not set.
     fn values(self) -> Self::Values;
 
     /// All layers, from flags and environment over the file down to the defaults.
-    fn over_file(self, file: Option<Self>) -> Self {
-        self.over(file.unwrap_or_default()).over(Self::defaults())
+    fn with_file_and_defaults(self, file: Option<Self>) -> Self {
+        self.with_fallback(file.unwrap_or_default()).with_fallback(Self::defaults())
     }
 }
 
@@ -59,7 +59,7 @@ macro_rules! settings {
                 Self { $($key: settings!(@default $($default)?),)+ }
             }
 
-            fn over(self, lower: Self) -> Self {
+            fn with_fallback(self, lower: Self) -> Self {
                 Self { $($key: self.$key.or(lower.$key),)+ }
             }
 

@@ -12,7 +12,8 @@ use super::values::Length;
 use crate::exit::Failure;
 
 const SECTION: &str = ServerSettings::SECTION;
-/// So short only for tests: executors that could not reach a server resend their callbacks within half a minute.
+/// Minimum callback timeout. Only tests use one this short: executors that could not reach a server resend their
+/// callbacks within half a minute.
 const XXL_CALLBACK_MIN: Duration = Duration::from_secs(1);
 const XXL_CALLBACK_MAX: Duration = Duration::from_secs(24 * 3600);
 

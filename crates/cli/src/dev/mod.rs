@@ -23,7 +23,7 @@ use crate::{runtime, telemetry};
 const APP: &str = "demo";
 const EXECUTOR: &str = "dev";
 const SLOTS: u32 = 16;
-/// How long current runs may take to end, and then the engine.
+/// How long the runs in progress, and then the engine, may each take to end.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
 
 /// Everything in one process.
@@ -88,7 +88,7 @@ impl DevArgs {
     }
 
     async fn seeded_executor(&self, node: &Node, startup_files: &mut StartupFiles) -> Result<Executor, Failure> {
-        seeds::plant(node).await?;
+        seeds::create_missing(node).await?;
         let folder = self.data_dir.join("executor");
         startup_files.folder(&folder)?;
         let builder = Executor::builder(APP)

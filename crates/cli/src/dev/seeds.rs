@@ -14,17 +14,17 @@ const AUTHOR: &str = "rondel dev";
 const HTTP_JOB: &str = "demo-http";
 
 /// Creates the missing jobs.
-pub(super) async fn plant(node: &Node) -> Result<(), Failure> {
+pub(super) async fn create_missing(node: &Node) -> Result<(), Failure> {
     let namespace = node.engine.store().namespace(NAMESPACE).await?;
     let namespace = namespace.ok_or_else(|| Failure::from_text("the database has no namespace \"default\""))?.id;
     for document in documents(&node.url()) {
         let spec: JobSpec = serde_json::from_value(document)?;
-        plant_one(node, namespace, spec).await?;
+        create_or_update(node, namespace, spec).await?;
     }
     Ok(())
 }
 
-async fn plant_one(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result<(), Failure> {
+async fn create_or_update(node: &Node, namespace: NamespaceId, spec: JobSpec) -> Result<(), Failure> {
     let Some(record) = node.engine.store().job(namespace, &spec.name).await? else {
         return match jobs::create(&node.engine, namespace, spec, AUTHOR).await {
             Ok(_) | Err(JobError::NameTaken) => Ok(()),

@@ -63,12 +63,12 @@ impl Fleet {
     }
 
     fn checks(&self, now: Timestamp) -> Vec<Check> {
-        let mut checks = self.of_nodes(now);
-        checks.push(self.of_executors());
+        let mut checks = self.check_nodes(now);
+        checks.push(self.check_executors());
         checks.extend(self.executors.iter().filter_map(|executor| silent_executor(executor, now)));
-        checks.extend(self.of_switched_apps());
+        checks.extend(self.check_switched_apps());
         checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
-        checks.extend(self.of_declarations());
+        checks.extend(self.check_declarations());
         let found = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
         checks.extend(found.map(|one| wrong("alerts", one.found, one.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
@@ -78,7 +78,7 @@ impl Fleet {
         checks
     }
 
-    fn of_nodes(&self, now: Timestamp) -> Vec<Check> {
+    fn check_nodes(&self, now: Timestamp) -> Vec<Check> {
         let (mut checks, mut left) = (Vec::new(), Vec::new());
         for node in &self.nodes {
             let name = text_of(&node["name"]);
@@ -102,7 +102,7 @@ impl Fleet {
         checks
     }
 
-    fn of_executors(&self) -> Check {
+    fn check_executors(&self) -> Check {
         let count = |status: &str| self.executors.iter().filter(|executor| executor["status"] == *status).count();
         match (count("online"), count("draining")) {
             (0, 0) => warning(
@@ -118,7 +118,7 @@ impl Fleet {
         }
     }
 
-    fn of_switched_apps(&self) -> Vec<Check> {
+    fn check_switched_apps(&self) -> Vec<Check> {
         let switched = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
         let check = |app: &Value| {
             let (name, state) = (text_of(&app["name"]), text_of(&app["state"]));
@@ -135,7 +135,7 @@ impl Fleet {
         self.executors.iter().any(|executor| executor["app"] == *app && executor["status"] == "online")
     }
 
-    fn of_declarations(&self) -> Vec<Check> {
+    fn check_declarations(&self) -> Vec<Check> {
         let problems = self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |one| (app, one)));
         let check = |(app, problem): (&String, &Value)| {
             let (job, pointer, message) =

@@ -59,7 +59,7 @@ impl<'a> Jobs<'a> {
             checks.extend(obstacles.into_iter().map(|(obstacle, names)| cannot_run(app, &names, obstacle, &overdue)));
         }
         overdue.retain(|job, _| !explained.contains(job));
-        checks.extend(late(&overdue, now));
+        checks.extend(check_overdue(&overdue, now));
         checks
     }
 
@@ -144,12 +144,12 @@ fn cannot_run(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue: &
 }
 
 /// Runs that are overdue although an executor could take them.
-fn late(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
+fn check_overdue(overdue: &Overdue<'_>, now: Timestamp) -> Vec<Check> {
     let check = |(job, runs): (&&str, &Vec<&Value>)| {
         let due = runs.iter().filter_map(|run| run["due_at"].as_str()?.parse::<Timestamp>().ok()).min();
         let due = due.map(|due| format!(", the oldest due {}", clock::relative(due, now))).unwrap_or_default();
         let found = format!("job {job} has {}{due}", counted(runs.len(), "overdue run"));
-        warning("runs", found, format!("rondel job why {job} explains what the run waits for"))
+        warning("runs", found, format!("rondel why {job} explains what the run waits for"))
     };
     let mut checks: Vec<Check> = overdue.iter().take(NAME_COUNT_MAX).map(check).collect();
     let others: Vec<&str> = overdue.keys().skip(NAME_COUNT_MAX).copied().collect();
@@ -237,10 +237,7 @@ mod tests {
         let remedies: Vec<&str> = found.iter().map(|(_, remedy)| remedy.as_str()).collect();
         assert_eq!(
             remedies,
-            [
-                "rondel job why busy explains what the run waits for",
-                "rondel job why elsewhere explains what the run waits for"
-            ]
+            ["rondel why busy explains what the run waits for", "rondel why elsewhere explains what the run waits for"]
         );
         assert!(found[0].0.starts_with("runs: job busy has 2 overdue runs, the oldest due "), "{found:#?}");
         assert!(found[1].0.starts_with("runs: job elsewhere has 1 overdue run, the oldest due "), "{found:#?}");

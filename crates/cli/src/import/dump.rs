@@ -60,9 +60,9 @@ struct Statements<'a> {
     tables: &'a [&'a str],
 }
 
-/// The element that a byte belongs to.
+/// The element of the dump that the next byte belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Within {
+enum ScanState {
     Statement,
     Quoted(u8),
     LineComment,
@@ -76,11 +76,11 @@ impl Statements<'_> {
     /// The next statement for one of the tables, without comments, and the line in which it begins.
     fn next(&mut self) -> Result<Option<(u64, String)>, String> {
         let mut text: Vec<u8> = Vec::new();
-        let (mut within, mut line, mut is_kept) = (Within::Statement, self.line, true);
+        let (mut state, mut line, mut is_kept) = (ScanState::Statement, self.line, true);
         while let Some(byte) = self.byte()? {
             let before = text.last().copied();
-            match within {
-                Within::Statement => match byte {
+            match state {
+                ScanState::Statement => match byte {
                     b';' => {
                         if is_kept && self.is_wanted(&text) {
                             let text = String::from_utf8(text).map_err(|_| {
@@ -92,16 +92,16 @@ impl Statements<'_> {
                         is_kept = true;
                         continue;
                     }
-                    b'\'' | b'"' | b'`' => within = Within::Quoted(byte),
-                    b'#' => within = Within::LineComment,
+                    b'\'' | b'"' | b'`' => state = ScanState::Quoted(byte),
+                    b'#' => state = ScanState::LineComment,
                     b'-' if before == Some(b'-') && !text.iter().rev().skip(1).any(|b| !b.is_ascii_whitespace()) => {
                         text.clear();
-                        within = Within::LineComment;
+                        state = ScanState::LineComment;
                         continue;
                     }
                     b'*' if before == Some(b'/') => {
                         text.pop();
-                        within = Within::Comment { star: false };
+                        state = ScanState::Comment { star: false };
                         continue;
                     }
                     _ if text.is_empty() && byte.is_ascii_whitespace() => {
@@ -110,7 +110,7 @@ impl Statements<'_> {
                     }
                     _ => {}
                 },
-                Within::Quoted(quote) if byte == b'\\' && quote != b'`' => {
+                ScanState::Quoted(quote) if byte == b'\\' && quote != b'`' => {
                     push(&mut text, byte, is_kept);
                     if let Some(next) = self.byte()? {
                         push(&mut text, next, is_kept);
@@ -118,21 +118,21 @@ impl Statements<'_> {
                     continue;
                 }
                 // A doubled quote ends a text and begins the next at once, which makes no difference here.
-                Within::Quoted(quote) if byte == quote => within = Within::Statement,
-                Within::Quoted(_) => {}
-                Within::LineComment => {
+                ScanState::Quoted(quote) if byte == quote => state = ScanState::Statement,
+                ScanState::Quoted(_) => {}
+                ScanState::LineComment => {
                     if byte == b'\n' {
-                        within = Within::Statement;
+                        state = ScanState::Statement;
                     }
                     continue;
                 }
-                Within::Comment { star } => {
+                ScanState::Comment { star } => {
                     let is_over = star && byte == b'/';
-                    within = if is_over { Within::Statement } else { Within::Comment { star: byte == b'*' } };
+                    state = if is_over { ScanState::Statement } else { ScanState::Comment { star: byte == b'*' } };
                     continue;
                 }
             }
-            if within == Within::LineComment {
+            if state == ScanState::LineComment {
                 continue;
             }
             push(&mut text, byte, is_kept);
@@ -143,15 +143,15 @@ impl Statements<'_> {
                 return Err(format!("line {line}: a statement has more than {} MiB", STATEMENT_LEN_MAX >> 20));
             }
         }
-        match within {
-            Within::Quoted(_) => Err(format!("line {line}: the file ends within a text: the dump is not whole")),
-            Within::Comment { .. } => {
+        match state {
+            ScanState::Quoted(_) => Err(format!("line {line}: the file ends within a text: the dump is not whole")),
+            ScanState::Comment { .. } => {
                 Err(format!("line {line}: the file ends within a comment: the dump is not whole"))
             }
-            Within::Statement | Within::LineComment if !text.trim_ascii().is_empty() => Err(format!(
+            ScanState::Statement | ScanState::LineComment if !text.trim_ascii().is_empty() => Err(format!(
                 "line {line}: the file ends within a statement, without its semicolon: the dump is not whole"
             )),
-            Within::Statement | Within::LineComment => Ok(None),
+            ScanState::Statement | ScanState::LineComment => Ok(None),
         }
     }
 

@@ -101,7 +101,7 @@ pub(super) struct Entry {
 
 /// Everything that the import found.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Found {
+pub(super) struct ImportResult {
     pub(super) entries: Vec<Entry>,
     /// Remarks that concern no single entry.
     pub(super) remarks: Vec<String>,
@@ -175,13 +175,13 @@ impl Entry {
 }
 
 impl Entry {
-    /// Replaces the notes by the reasons for leaving the job out: what else would change does not matter then.
-    fn reasons(&mut self, reasons: Vec<String>) {
+    /// Replaces the notes by the reasons for leaving the job out: the other notes do not matter then.
+    fn replace_notes(&mut self, reasons: Vec<String>) {
         self.notes = reasons.into_iter().map(|text| Note { kind: Kind::NotSupported, text }).collect();
     }
 }
 
-impl Found {
+impl ImportResult {
     /// An empty one, whose names begin with a prefix.
     pub(super) fn with_prefix(prefix: &str) -> Self {
         Self { names: Names::new(prefix), ..Self::default() }
@@ -191,21 +191,21 @@ impl Found {
     /// out.
     pub(super) fn add(&mut self, mut entry: Entry, job: Map<String, Value>) {
         let job = Value::Object(job);
-        let wrong = wrong(&job);
-        if wrong.is_empty() {
+        let errors = definition_errors(&job);
+        if errors.is_empty() {
             if never_fires(&job) {
                 entry.changed("its schedule has no instant from now on: it never fires");
             }
             entry.job = Some(job);
         } else {
-            entry.reasons(wrong);
+            entry.replace_notes(errors);
         }
         self.entries.push(entry);
     }
 
     /// Adds an entry without a definition.
     pub(super) fn leave_out(&mut self, mut entry: Entry, why: impl Into<String>) {
-        entry.reasons(vec![why.into()]);
+        entry.replace_notes(vec![why.into()]);
         self.entries.push(entry);
     }
 
@@ -225,7 +225,7 @@ impl Found {
         }
     }
 
-    /// Whether a job would fire as soon as it is saved: a definition that sets neither field is enabled.
+    /// Whether a job would fire as soon as it is saved. A definition without the fields `enabled` and `mode` is active.
     pub(super) fn has_active(&self) -> bool {
         let mut jobs = self.entries.iter().filter_map(|entry| entry.job.as_ref());
         jobs.any(|job| job["enabled"] != false && job["mode"] != "shadow")
@@ -282,7 +282,7 @@ const FIELDS: [&str; 19] = [
 ];
 
 /// The errors of a definition, as the server would report them.
-pub(super) fn wrong(job: &Value) -> Vec<String> {
+pub(super) fn definition_errors(job: &Value) -> Vec<String> {
     let line = |pointer: &str, message: &str| format!("{pointer}: {message}");
     match shape::read::<JobSpec>(job.clone().into()) {
         Err(misfit) => misfit.errors.iter().map(|error| line(&error.pointer, &error.message)).collect(),
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn what_the_server_would_refuse_is_left_out_and_said() {
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         found.add(Entry::new("line 1", "good"), job("good"));
         found.add(Entry::new("line 2", "Bad"), job("Bad"));
         let mut noted = Entry::new("line 3", "noted");

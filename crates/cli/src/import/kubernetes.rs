@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use rondel_web::yaml;
 use serde_json::{Map, Value, json};
 
-use super::found::{Entry, Found, RETRY_MAX, labels};
+use super::found::{Entry, ImportResult, RETRY_MAX, labels};
 
 /// The default of Kubernetes for `backoffLimit`.
 const BACKOFF_LIMIT: u64 = 6;
@@ -16,7 +16,7 @@ const BACKOFF_LIMIT: u64 = 6;
 ///
 /// # Errors
 /// A sentence, if the text is not YAML.
-pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Result<(), String> {
+pub(super) fn read(text: &str, file: &str, app: &str, found: &mut ImportResult) -> Result<(), String> {
     let documents =
         yaml::documents(text).map_err(|error| format!("{file}:{}:{}: {}", error.line, error.column, error.message))?;
     let values: Vec<Value> = documents.iter().map(|document| document.value()).collect();
@@ -33,7 +33,7 @@ pub(super) fn read(text: &str, file: &str, app: &str, found: &mut Found) -> Resu
 }
 
 /// Reads a cron job. If there are several namespaces, the name of the job includes its own.
-fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut Found) {
+fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportResult) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
     let title = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_cron_job_becomes_a_job() {
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         read(CRON_JOB, "x.yaml", "shop", &mut found).unwrap();
         let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
         let wanted = json!({
@@ -311,7 +311,7 @@ mod tests {
                 "env": [{"name": "HOST", "value": "db"}, {"name": "DB_URL", "value": "pg://$(HOST)/x"}],
             }]}}}}}})
         };
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         read(&json!({"items": [job("one"), job("two")]}).to_string(), "-", "shop", &mut found).unwrap();
         let names: Vec<&str> = found.entries.iter().map(Entry::name).collect();
         assert_eq!(names, ["one-a", "two-a"]);
@@ -324,7 +324,7 @@ mod tests {
         for expected in ["initContainers (migrate)", "$(NOPE) is not in env", "podFailurePolicy"] {
             assert!(text.contains(expected), "{expected}: {text}");
         }
-        let mut alone = Found::default();
+        let mut alone = ImportResult::default();
         read(&job("one").to_string(), "-", "shop", &mut alone).unwrap();
         assert_eq!(alone.entries[0].name(), "a");
     }
@@ -337,7 +337,7 @@ mod tests {
             {"kind": "CronJob", "metadata": {"name": "c"}},
             {"kind": "Service"},
         ]});
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         read(&list.to_string(), "-", "shop", &mut found).unwrap();
         let taken: Vec<bool> = found.entries.iter().map(|entry| entry.job.is_some()).collect();
         assert_eq!(taken, [true, false, false]);
@@ -367,7 +367,7 @@ mod tests {
 
     #[test]
     fn bounds_of_the_container_are_named_and_a_large_limit_of_retries_is_capped() {
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         let limits = json!({"resources": {"limits": {"memory": "512Mi", "cpu": 1}}});
         read(&cron_job(&json!({}), &json!({"backoffLimit": 250}), &limits), "-", "shop", &mut found).unwrap();
         let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
@@ -385,7 +385,7 @@ mod tests {
     #[test]
     fn a_zone_in_a_schedule_is_refused_with_the_field_that_is_meant() {
         for prefix in ["CRON_TZ=Europe/Berlin ", "TZ=Europe/Berlin  "] {
-            let mut found = Found::default();
+            let mut found = ImportResult::default();
             let schedule = format!("{prefix}30 2 * * *");
             read(&cron_job(&json!({"schedule": schedule}), &json!({}), &json!({})), "-", "shop", &mut found).unwrap();
             let expected = "write timeZone: Europe/Berlin and schedule: \"30 2 * * *\"";
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn equal_names_of_two_files_end_in_a_hash_and_a_file_without_cron_jobs_is_named() {
-        let mut found = Found::with_prefix("k8s-");
+        let mut found = ImportResult::with_prefix("k8s-");
         let one = cron_job(&json!({}), &json!({}), &json!({}));
         for file in ["one.yaml", "two.yaml"] {
             read(&one, file, "shop", &mut found).unwrap();

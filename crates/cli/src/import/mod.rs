@@ -23,7 +23,7 @@ use rondel_core::words::counted;
 use crate::exit::Failure;
 use crate::input::read_text;
 use crate::{clock, output, runtime};
-use found::Found;
+use found::ImportResult;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Definitions go to standard output as YAML, the report to standard error.\n\nExamples:\n  \
@@ -198,7 +198,7 @@ impl NameArgs {
 
 impl SwitchArgs {
     /// Keeps the jobs from firing as the flags ask, or warns that they would fire twice.
-    fn apply(&self, found: &mut Found, source: &str) {
+    fn apply(&self, found: &mut ImportResult, source: &str) {
         if self.disabled {
             found.disable();
         } else if self.shadow {
@@ -217,7 +217,7 @@ impl CrontabArgs {
         self.executor.as_deref().map_or(Ok(()), |executor| check_name("--executor", executor))?;
         self.time_zone.as_deref().map_or(Ok(()), check_zone)?;
         let (app, zone, executor) = (self.app.as_str(), self.time_zone.as_deref(), self.executor.as_deref());
-        let from = shown(&self.file);
+        let from = source_name(&self.file);
         let file = Some(from.as_str()).filter(|_| self.file.as_os_str() != "-");
         let source =
             crontab::CrontabSource { app, zone, executor, file, prefix: self.name.checked()?, has_user: self.system };
@@ -230,12 +230,12 @@ impl CrontabArgs {
 impl KubernetesArgs {
     fn run(&self) -> Result<(), Failure> {
         check_name("--app", &self.app)?;
-        let mut found = Found::with_prefix(self.name.checked()?);
+        let mut found = ImportResult::with_prefix(self.name.checked()?);
         for file in &self.files {
-            let name = shown(file);
+            let name = source_name(file);
             kubernetes::read(&read_text(file)?, &name, &self.app, &mut found).map_err(Failure::refused)?;
         }
-        let from: Vec<String> = self.files.iter().map(|file| shown(file)).collect();
+        let from: Vec<String> = self.files.iter().map(|file| source_name(file)).collect();
         let from = from.join(", ");
         if found.entries.is_empty() {
             let detail =
@@ -278,7 +278,7 @@ impl XxlJobArgs {
         let tables = match (&self.dump, &self.database) {
             (Some(path), _) => {
                 let mut source = open(path)?;
-                xxl_job::Tables::of_dump(&mut source, &shown(path))?
+                xxl_job::Tables::of_dump(&mut source, &source_name(path))?
             }
             (None, Some(url)) => xxl_job::Tables::read(url).await?,
             (None, None) => return Err(Failure::refused("--database or --dump is missing")),
@@ -323,7 +323,7 @@ fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
 }
 
 /// The name of a file in reports.
-fn shown(file: &Path) -> String {
+fn source_name(file: &Path) -> String {
     if file.as_os_str() == "-" { "stdin".to_owned() } else { file.display().to_string() }
 }
 
@@ -335,7 +335,7 @@ fn check_zone(given: &str) -> Result<(), Failure> {
     parse_zone(given).map(drop).map_err(|error| Failure::refused(format!("--time-zone: {error}")))
 }
 
-fn finish(found: &Found, from: &str, to: &ReportArgs) -> Result<(), Failure> {
+fn finish(found: &ImportResult, from: &str, to: &ReportArgs) -> Result<(), Failure> {
     for path in &to.report {
         let is_page = path.extension().is_some_and(|extension| extension == "html" || extension == "htm");
         let report = if is_page { found.page(from) } else { found.json() };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rondel_core::name::NAME_LEN_MAX;
 
-/// Maximum length of the part of a name that is made of a text, with the prefix; a hash or a number may follow.
+/// Maximum length of the prefix and the text of a name together; a hash or a number may follow.
 const STEM_LEN_MAX: usize = NAME_LEN_MAX - 10;
 /// Maximum length of a prefix: the texts need room behind it.
 const PREFIX_LEN_MAX: usize = 40;

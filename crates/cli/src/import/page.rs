@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::found::{Entry, Found, Outcome};
+use super::found::{Entry, ImportResult, Outcome};
 use crate::terminal::harmless;
 
 const STYLE: &str = "\
@@ -19,7 +19,7 @@ details{border-bottom:1px solid var(--line);padding:.4rem 0}summary{cursor:point
 .faint{color:var(--faint)}.kept{color:var(--kept)}.changed{color:var(--changed)}.gone{color:var(--gone)}
 ul{margin:.3rem 0 .3rem 1.2rem;padding:0}";
 
-impl Found {
+impl ImportResult {
     /// The page; `from` names the source.
     pub(super) fn page(&self, from: &str) -> String {
         let mut page = String::from(
@@ -43,7 +43,7 @@ impl Found {
             let mut entries = self.entries.iter().filter(|entry| is_in(entry)).peekable();
             if entries.peek().is_some() {
                 writeln!(page, "<h2>{title}</h2>").ok();
-                entries.for_each(|entry| one(&mut page, entry));
+                entries.for_each(|entry| write_entry(&mut page, entry));
             }
         }
         let script = self.script();
@@ -63,7 +63,7 @@ const SECTIONS: [Section; 4] = [
     ("Groups and users", |entry| !entry.is_job() && !entry.is_left_out()),
 ];
 
-fn one(page: &mut String, entry: &Entry) {
+fn write_entry(page: &mut String, entry: &Entry) {
     let name = entry.name();
     write!(page, "<details><summary><strong>{}</strong> <span class=\"faint\">{}", safe(name), safe(&entry.from)).ok();
     if !entry.title.is_empty() && entry.title != name {
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn hostile_texts_are_texts() {
         let hostile = "</pre><script>alert('\"&')</script>\u{202e}";
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         let mut entry = Entry::new(hostile, hostile);
         entry.field(hostile, hostile, Outcome::Changed, hostile);
         entry.commands.push(format!("# {hostile}"));

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use rondel_core::words::counted;
 
-use super::found::{Entry, Found, Subject};
+use super::found::{Entry, ImportResult, Subject};
 use crate::terminal::harmless;
 
-/// Equal notes on more jobs than this are one line.
+/// A note that more jobs than this have is printed as one line.
 const EQUAL_MAX: usize = 3;
 /// How many of these jobs that line names.
 const NAMED_MAX: usize = 3;
@@ -16,7 +16,7 @@ const NAMED_MAX: usize = 3;
 /// The names of the jobs with each note, by the kind and the text of the note.
 type Notes<'a> = BTreeMap<(&'static str, &'a str), Vec<&'a str>>;
 
-impl Found {
+impl ImportResult {
     /// The whole report as JSON.
     pub(super) fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
@@ -41,8 +41,8 @@ impl Found {
         sums
     }
 
-    /// The report as text: the sums, the remarks, and a line for each note; one line at the end for a note that many jobs
-    /// have.
+    /// The report as text: the sums, the remarks, a line for each note and, at the end, one line for each note that many
+    /// jobs have.
     pub(super) fn text(&self, from: &str) -> String {
         let mut text = self.sums().replacen(':', &format!(" from {}:", harmless(from)), 1) + "\n";
         for remark in &self.remarks {
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn a_note_that_many_jobs_have_is_one_line_of_the_text_and_whole_in_the_json() {
-        let mut found = Found::default();
+        let mut found = ImportResult::default();
         for name in ["a", "b", "c", "d"] {
             let mut entry = Entry::new(format!("line {name}"), name);
             entry.changed("its zone");

@@ -152,22 +152,22 @@ impl PlanArgs {
     pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let entries = read_all(&self.files.files)?;
         let body = self.files.plan(client, &entries).await?;
-        let answer: ApplyReport = understood(body.text())?;
+        let answer: ApplyReport = parse_answer(body.text())?;
         print(&body, &answer, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
-                summary if summary.is_quiet() => output::talk(&format!("nothing to change: {}", summary.words())),
+                summary if summary.has_no_changes() => output::talk(&format!("nothing to change: {}", summary.words())),
                 summary => output::talk(&format!("applied, this would make {}", summary.words())),
             }
         }
-        if self.exit_code && !answer.summary.is_quiet() {
+        if self.exit_code && !answer.summary.has_no_changes() {
             return Err(Failure::silent(Exit::Changes));
         }
         Ok(())
     }
 }
 
-fn understood<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
+fn parse_answer<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Failure> {
     serde_json::from_str(text).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
@@ -225,7 +225,7 @@ impl ApplyArgs {
         let progress = Progress::new(entries.len(), "applying");
         let (mut items, mut summary) = (Vec::new(), None);
         while let Some(text) = answer.next().await? {
-            match understood(&text)? {
+            match parse_answer(&text)? {
                 Line::End { summary: sent } => summary = Some(sent),
                 Line::Ended { ended } => {
                     drop(progress);
@@ -245,13 +245,13 @@ impl ApplyArgs {
         items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
         report(&items, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
-            output::talk(&if summary.is_quiet() {
+            output::talk(&if summary.has_no_changes() {
                 format!("nothing changed: {}", summary.words())
             } else {
                 summary.words()
             });
         }
-        ending(items.iter().map(|(item, _)| item))
+        check_failures(items.iter().map(|(item, _)| item))
     }
 
     /// Applies all jobs, and prints the server's answer unchanged.
@@ -260,7 +260,7 @@ impl ApplyArgs {
         let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refused(client, entries, &refusal))?;
         output::document(body.text(), format.format)?;
-        ending(understood::<ApplyReport>(body.text())?.items.iter())
+        check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter())
     }
 
     /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.
@@ -273,7 +273,7 @@ impl ApplyArgs {
             )));
         }
         let body = self.files.plan(client, entries).await?;
-        let answer: ApplyReport = understood(body.text())?;
+        let answer: ApplyReport = parse_answer(body.text())?;
         let gone: Vec<_> =
             answer.items.iter().filter(|item| item.action == "removed").map(|item| harmless(&item.name)).collect();
         if gone.is_empty() {
@@ -306,8 +306,8 @@ fn report(items: &[(Item, String)], format: FormatArgs) -> Result<(), Failure> {
     }
 }
 
-/// The failure of the command, with the exit code for the first job that failed.
-fn ending<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
+/// Fails if a job failed, with the exit code for the first such job.
+fn check_failures<'a>(items: impl Iterator<Item = &'a Item>) -> Result<(), Failure> {
     let failed: Vec<_> = items.filter_map(|item| Some((item, item.error.as_ref()?))).collect();
     let Some((item, error)) = failed.first() else { return Ok(()) };
     let exit = match error.code.as_str() {

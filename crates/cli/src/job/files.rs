@@ -21,7 +21,7 @@ pub(super) struct Entry {
     source: Source,
 }
 
-/// The source text of a job, for the places of its parts.
+/// The source text of a job, in which the places of its parts are found.
 #[derive(Debug)]
 enum Source {
     Json(JsonText),

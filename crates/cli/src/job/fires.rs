@@ -1,4 +1,4 @@
-//! The outcomes of a job's fires, and why one did or did not run.
+//! The outcomes of a job's fires.
 
 use clap::Args;
 use rondel_core::Timestamp;
@@ -9,11 +9,9 @@ use serde_json::Value;
 
 use crate::client::{Client, text_of, time_of};
 use crate::exit::Failure;
-use crate::format::{Format, FormatArgs};
-use crate::lang::LangArgs;
-use crate::terminal::harmless;
+use crate::format::FormatArgs;
+use crate::list;
 use crate::view::View;
-use crate::{list, output};
 
 #[derive(Debug, Args)]
 #[command(
@@ -33,21 +31,6 @@ pub(super) struct FiresArgs {
     bounds: list::BoundArgs,
 }
 
-#[derive(Debug, Args)]
-#[command(
-    after_help = "Examples:\n  rondel job why report.daily\n  rondel job why report.daily --at 2026-03-08T02:30:00Z --lang zh"
-)]
-pub(super) struct WhyArgs {
-    /// The job's name
-    #[arg(value_name = "JOB", add = crate::complete::jobs())]
-    name: String,
-    /// The RFC 3339 instant that is asked about; without it, the open run, the last fire or the next one
-    #[arg(long, value_name = "INSTANT")]
-    at: Option<String>,
-    #[command(flatten)]
-    lang: LangArgs,
-}
-
 const VIEW: View = View { name: "fire_at", headers: &["FIRE", "COUNT", "VERDICT", "REASON", "RUN"], row };
 
 impl FiresArgs {
@@ -57,29 +40,6 @@ impl FiresArgs {
         let query: Vec<_> = from.into_iter().chain(to).collect();
         VIEW.list(&list::read_at(client, &["jobs", &self.name, "fires"], &query, &self.bounds).await?, format)
     }
-}
-
-impl WhyArgs {
-    pub(super) async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let query: Vec<(&str, &str)> = self.at.as_deref().map(|at| ("at", at)).into_iter().collect();
-        let body = client.get(&["jobs", &self.name, "why"], &query).await?;
-        let language = self.lang.lang().as_str();
-        match format.format {
-            Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
-            Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
-            Format::Table | Format::Wide => {
-                let body = body.value()?;
-                output::data(&harmless(&text_of(&body["answer"][language])))?;
-                incident(&body["incident"]).map_or(Ok(()), |line| output::data(&harmless(&line)))
-            }
-        }
-    }
-}
-
-/// Names the incident that the fire is part of.
-fn incident(incident: &Value) -> Option<String> {
-    let id = incident["id"].as_str()?;
-    Some(format!("part of incident {id}, rule {}: rondel alert incident show {id}", text_of(&incident["rule"])))
 }
 
 /// The reason as a sentence if it has parameters, otherwise its code.
@@ -110,13 +70,6 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    #[test]
-    fn the_incident_is_named_where_there_is_one() {
-        let line = incident(&json!({"id": "42", "rule": "failed", "standing": "firing"}));
-        assert_eq!(line.as_deref(), Some("part of incident 42, rule failed: rondel alert incident show 42"));
-        assert_eq!(incident(&Value::Null), None);
-    }
 
     #[test]
     fn a_fire_is_a_line() {

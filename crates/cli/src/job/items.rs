@@ -78,7 +78,7 @@ impl ItemsArgs {
             if !is_table {
                 return VIEW.list(&body, format);
             }
-            let seen = Seen { view: body.value()?, at: Instant::now() };
+            let seen = Snapshot { view: body.value()?, at: Instant::now() };
             if self.watch && std::io::stdout().is_terminal() {
                 output::data(CLEAR)?;
             }
@@ -118,12 +118,12 @@ impl ItemsArgs {
 }
 
 /// An answer, and when it arrived.
-struct Seen {
+struct Snapshot {
     view: Value,
     at: Instant,
 }
 
-impl Seen {
+impl Snapshot {
     fn print(&self, before: Option<&Self>, format: FormatArgs) -> Result<(), Failure> {
         if format.columns.is_none() && !format.no_headers {
             output::data(&format!("{}\n\n", self.head(before, Paint::of_stdout())))?;

@@ -14,7 +14,7 @@ mod versions;
 
 use clap::{Args, Subcommand};
 use definition::DefinitionArgs;
-use fires::{FiresArgs, WhyArgs};
+use fires::FiresArgs;
 use rondel_core::Timestamp;
 use rondel_core::words::counted;
 use serde_json::Value;
@@ -80,8 +80,6 @@ enum JobCommand {
     Delete(DeleteArgs),
     /// Show what became of each planned fire, and what is ahead
     Fires(FiresArgs),
-    /// Explain why a job ran or did not run at an instant
-    Why(WhyArgs),
     /// Show the items of a pump job, the groups that have them, and what was done with their rows
     Items(items::ItemsArgs),
 }
@@ -158,14 +156,14 @@ struct DeleteArgs {
 
 impl OneOrManyArgs {
     /// The name of the one job; `None` once the action has been applied to all that pass the filter.
-    async fn one(
+    async fn name_or_run_bulk(
         &self,
         client: &Client,
         (action, done): (&str, &str),
         format: FormatArgs,
     ) -> Result<Option<&str>, Failure> {
         let Some(name) = &self.name else {
-            many(&self.bulk, client, (action, done, Value::Null), format).await?;
+            run_bulk(&self.bulk, client, (action, done, Value::Null), format).await?;
             return Ok(None);
         };
         Ok(Some(name))
@@ -173,7 +171,7 @@ impl OneOrManyArgs {
 }
 
 /// Applies an action to all jobs that pass a filter.
-async fn many(
+async fn run_bulk(
     bulk: &BulkArgs,
     client: &Client,
     (action, done, more): (&str, &str, Value),
@@ -182,7 +180,7 @@ async fn many(
     if bulk.filter.is_none() {
         return Err(Failure::refused(format!("which jobs are to be {done}? name them by --filter 'app:orders'")));
     }
-    bulk.run(client, &Bulk { of: "jobs", one: "job", action, done, more }, format).await
+    bulk.run(client, &Bulk { collection: "jobs", noun: "job", action, participle: done, more }, format).await
 }
 
 #[derive(Debug, Args)]
@@ -278,26 +276,29 @@ impl JobArgs {
             JobCommand::Restore(args) => saved(&versions::restore(&client, &args).await?, format),
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
-            JobCommand::Pause(args) => match args.which.one(&client, ("pause", "paused"), format).await? {
+            JobCommand::Pause(args) => match args.which.name_or_run_bulk(&client, ("pause", "paused"), format).await? {
                 Some(name) => pause(&client, name, args.queued.as_deref(), format).await,
                 None => Ok(()),
             },
-            JobCommand::Resume(args) => match args.which.one(&client, ("resume", "resumed"), format).await? {
-                Some(name) => VIEW.line(&client.post(&["jobs", name, "resume"], "{}").await?, format),
-                None => Ok(()),
-            },
-            JobCommand::Run(args) => many(&args.bulk, &client, ("run", "started", Value::Null), format).await,
+            JobCommand::Resume(args) => {
+                match args.which.name_or_run_bulk(&client, ("resume", "resumed"), format).await? {
+                    Some(name) => VIEW.line(&client.post(&["jobs", name, "resume"], "{}").await?, format),
+                    None => Ok(()),
+                }
+            }
+            JobCommand::Run(args) => run_bulk(&args.bulk, &client, ("run", "started", Value::Null), format).await,
             JobCommand::Label(args) => args.run(&client, format).await,
             JobCommand::Reset(args) => saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => {
-                let Some(name) = args.which.one(&client, ("delete", "deleted"), format).await? else { return Ok(()) };
+                let Some(name) = args.which.name_or_run_bulk(&client, ("delete", "deleted"), format).await? else {
+                    return Ok(());
+                };
                 let mut query: Vec<(&str, &str)> =
                     args.queued.as_deref().map(|what| ("queued", what)).into_iter().collect();
                 query.extend(args.force.then_some(("force", "true")));
                 delete(&client, &["jobs", name], &query, &format!("deleted {name}"), format).await
             }
             JobCommand::Fires(args) => args.run(&client, format).await,
-            JobCommand::Why(args) => args.run(&client, format).await,
             JobCommand::Items(args) => args.run(&client, format).await,
         }
     }
@@ -309,7 +310,7 @@ impl LabelArgs {
             Some(key) => ("unlabel", "changed", key),
             None => ("label", "labelled", self.label.as_str()),
         };
-        many(&self.bulk, client, (action, done, serde_json::json!({ "label": label })), format).await
+        run_bulk(&self.bulk, client, (action, done, serde_json::json!({ "label": label })), format).await
     }
 }
 

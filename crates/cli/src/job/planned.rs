@@ -28,7 +28,7 @@ pub(super) struct Item {
     #[serde(default)]
     pub(super) warnings: Vec<String>,
     #[serde(default)]
-    pub(super) error: Option<Refused>,
+    pub(super) error: Option<ItemError>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -56,7 +56,7 @@ struct FireList {
 
 /// Why a job was not saved.
 #[derive(Debug, Deserialize)]
-pub(super) struct Refused {
+pub(super) struct ItemError {
     pub(super) code: String,
     pub(super) message: String,
 }
@@ -73,7 +73,7 @@ pub(super) struct Summary {
 
 impl Summary {
     /// Whether no job changes or fails.
-    pub(super) const fn is_quiet(self) -> bool {
+    pub(super) const fn has_no_changes(self) -> bool {
         self.created + self.changed + self.removed + self.failed == 0
     }
 
@@ -179,6 +179,6 @@ mod tests {
     fn a_summary_says_what_there_is() {
         let summary = Summary { created: 1, unchanged: 12, ..Summary::default() };
         assert_eq!(summary.words(), "1 created, 12 unchanged");
-        assert!(!summary.is_quiet() && Summary { unchanged: 1, ..Summary::default() }.is_quiet());
+        assert!(!summary.has_no_changes() && Summary { unchanged: 1, ..Summary::default() }.has_no_changes());
     }
 }

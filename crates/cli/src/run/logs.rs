@@ -205,7 +205,7 @@ impl Log<'_> {
     fn line(&self, json: &str) -> Result<(), Failure> {
         match self.format {
             Format::Json | Format::Jsonl | Format::Yaml | Format::Name => output::json(json),
-            Format::Table | Format::Wide => output::data(&shown(&read(json)?)),
+            Format::Table | Format::Wide => output::data(&log_line(&read(json)?)),
         }
     }
 
@@ -226,7 +226,7 @@ fn has_more(body: &Body) -> Result<bool, Failure> {
 }
 
 /// `2026-03-08T07:00:00.250Z info   text`, with terminal control characters escaped.
-fn shown(line: &Line) -> String {
+fn log_line(line: &Line) -> String {
     format!("{:<24} {:<6} {}", harmless(&line.at), harmless(&line.level), harmless(&line.line))
 }
 
@@ -242,7 +242,7 @@ mod tests {
     fn a_line_is_told_from_the_end() {
         let line = r#"{"seq":1,"at":"2026-03-08T07:00:00Z","level":"stdout","line":"\u001b[2Jboo","attempt":1}"#;
         assert!(serde_json::from_str::<End>(line).is_err());
-        assert_eq!(shown(&read(line).unwrap()), "2026-03-08T07:00:00Z     stdout \\x1b[2Jboo");
+        assert_eq!(log_line(&read(line).unwrap()), "2026-03-08T07:00:00Z     stdout \\x1b[2Jboo");
         let end = r#"{"complete":false,"status":"running","next_cursor":"abc"}"#;
         assert!(serde_json::from_str::<Line>(end).is_err());
         assert_eq!(serde_json::from_str::<End>(end).unwrap().next_cursor.as_deref(), Some("abc"));

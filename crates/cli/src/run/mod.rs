@@ -1,5 +1,6 @@
 //! `rondel run`: runs, with their logs and verdicts.
 
+mod attempts;
 mod filter;
 mod logs;
 mod tree;
@@ -149,7 +150,9 @@ impl RunArgs {
                 talk_of_deleted(&runs)
             }
             RunCommand::Get(args) => {
-                VIEW.whole_in_words(&client.get(&["runs", &args.id], &[]).await?, format, in_words)?;
+                let run = client.get(&["runs", &args.id], &[]).await?;
+                VIEW.whole_in_words(&run, format, in_words)?;
+                attempts::print(&run, format)?;
                 tree::print(&client, &args.id, format, clock::now()).await
             }
             RunCommand::Wait(args) => args.run(&client, format).await,
@@ -157,14 +160,20 @@ impl RunArgs {
             RunCommand::Cancel(args) => {
                 let more = serde_json::json!({ "reason": args.reason });
                 let Some(id) = &args.id else {
-                    let bulk = Bulk { of: "runs", one: "run", action: "cancel", done: "asked to end", more };
+                    let bulk =
+                        Bulk { collection: "runs", noun: "run", action: "cancel", participle: "asked to end", more };
                     return args.bulk.run(&client, &bulk, format).await;
                 };
                 VIEW.line(&client.post(&["runs", id, "cancel"], &more.to_string()).await?, format)
             }
             RunCommand::Ack(args) => {
-                let bulk =
-                    Bulk { of: "runs", one: "run", action: "acknowledge", done: "acknowledged", more: Value::Null };
+                let bulk = Bulk {
+                    collection: "runs",
+                    noun: "run",
+                    action: "acknowledge",
+                    participle: "acknowledged",
+                    more: Value::Null,
+                };
                 match &args.id {
                     Some(id) => bulk.these(&client, &[id], format).await,
                     None => args.bulk.run(&client, &bulk, format).await,
@@ -172,7 +181,13 @@ impl RunArgs {
             }
             RunCommand::Retry(args) => {
                 let Some(id) = &args.id else {
-                    let bulk = Bulk { of: "runs", one: "run", action: "retry", done: "retried", more: Value::Null };
+                    let bulk = Bulk {
+                        collection: "runs",
+                        noun: "run",
+                        action: "retry",
+                        participle: "retried",
+                        more: Value::Null,
+                    };
                     return args.bulk.run(&client, &bulk, format).await;
                 };
                 let body = if args.failed_shards { r#"{"only": "failed"}"# } else { "{}" };
@@ -197,8 +212,8 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text for a value that is not printed as JSON, such as how the run came to its executor. For children and shards,
-/// it is only their number, because the tree shows them.
+/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts, children and
+/// shards, it is only their number, because they follow below.
 fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
@@ -207,7 +222,7 @@ fn in_words(key: &str, value: &Value) -> Option<String> {
             let count = |key: &str| value[key].as_i64().unwrap_or(0);
             Some(format!("{} fetched, {} done, {} failed", count("fetched"), count("done"), count("failed")))
         }
-        "children" | "shards" => value.as_array().map(|all| all.len().to_string()),
+        "attempts" | "children" | "shards" => value.as_array().map(|all| all.len().to_string()),
         _ => None,
     }
 }

@@ -76,10 +76,10 @@ pub(crate) async fn print_or_wait(
     let mut body = made;
     let mut period = POLL_MIN;
     let mut shown = String::new();
-    let mut lonely_since = Some(Instant::now());
+    let mut not_running_since = Some(Instant::now());
     loop {
         let status = status_of(&body)?;
-        let now = how_it_goes(&body.value()?);
+        let now = progress_text(&body.value()?);
         if args.watch && now != shown {
             output::talk(&now);
             shown = now;
@@ -93,9 +93,9 @@ pub(crate) async fn print_or_wait(
             return if status == RunStatus::Succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) };
         }
         if status == RunStatus::Running {
-            lonely_since = None;
-        } else if lonely_since.is_some_and(|since| since.elapsed() >= EXECUTOR_CHECK_AFTER) {
-            lonely_since = None;
+            not_running_since = None;
+        } else if not_running_since.is_some_and(|since| since.elapsed() >= EXECUTOR_CHECK_AFTER) {
+            not_running_since = None;
             report_missing_executor(client, &body.value()?).await;
         }
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
@@ -134,7 +134,7 @@ async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
 }
 
 /// `running on executor-1, attempt 2, 30 of 100`
-fn how_it_goes(run: &Value) -> String {
+fn progress_text(run: &Value) -> String {
     let mut words = text_of(&run["status"]);
     let executor = text_of(&run["executor"]);
     if !executor.is_empty() {
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn it_is_told_how_a_run_goes() {
-        assert_eq!(how_it_goes(&json!({"status": "waiting", "executor": null, "attempt": 1})), "waiting");
+        assert_eq!(progress_text(&json!({"status": "waiting", "executor": null, "attempt": 1})), "waiting");
         let run = json!({"status": "running", "executor": "a", "attempt": 2, "progress": {"done": 3, "total": 10}});
-        assert_eq!(how_it_goes(&run), "running on a, attempt 2, 3 of 10");
+        assert_eq!(progress_text(&run), "running on a, attempt 2, 3 of 10");
     }
 }

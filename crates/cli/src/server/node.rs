@@ -23,7 +23,7 @@ use crate::exit::Failure;
 use crate::startup_files::StartupFiles;
 use crate::{node_name, open_files, output, secret_key, token_file};
 
-/// How long connections of clients, and then those of the database, may take to end once the engine has.
+/// How long connections of clients, and then those of the database, may each take to end once the engine has stopped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How many connections may wait to be accepted: all executors of a cluster reconnect at once when a server is gone.

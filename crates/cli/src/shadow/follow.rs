@@ -108,7 +108,7 @@ impl FollowArgs {
                         continue;
                     }
                 }
-                Err(failure) if self.once || !may_pass(&failure) => return Err(failure),
+                Err(failure) if self.once || !is_temporary(&failure) => return Err(failure),
                 Err(failure) => {
                     output::talk(&format!("{}; trying again", failure.message()));
                     if let Ok(again) = jobs::open(&self.source).await {
@@ -179,7 +179,7 @@ struct Pass {
 }
 
 /// Whether a failure may be temporary: a server or a database that is away.
-fn may_pass(failure: &Failure) -> bool {
+fn is_temporary(failure: &Failure) -> bool {
     matches!(failure.exit(), Exit::Unreachable | Exit::Failed | Exit::NotFound)
 }
 

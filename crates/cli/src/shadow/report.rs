@@ -84,7 +84,7 @@ impl ReportArgs {
                 true => client.get(&["shadow", "fires"], &[("source", &source)]).await?.value()?,
                 false => Value::Null,
             };
-            output::talk(&named(&report, &observed));
+            output::talk(&differences_text(&report, &observed));
         }
         Ok(())
     }
@@ -109,7 +109,7 @@ fn row(day: &Value, _: Timestamp) -> Vec<String> {
 }
 
 /// Why nothing was compared; `observed` is the state of the source.
-fn nothing(observed: &Value) -> String {
+fn why_nothing_compared(observed: &Value) -> String {
     match observed["last_at"].as_str() {
         None => "nothing was compared: no fires of this source are stored; rondel shadow follow stores them".to_owned(),
         Some(last) => format!(
@@ -120,7 +120,7 @@ fn nothing(observed: &Value) -> String {
 }
 
 /// The differences as text.
-fn named(report: &Value, observed: &Value) -> String {
+fn differences_text(report: &Value, observed: &Value) -> String {
     let days = || report["items"].as_array().into_iter().flatten();
     let of_day = |day: &Value| {
         let job = text_of(&day["job"]);
@@ -133,7 +133,7 @@ fn named(report: &Value, observed: &Value) -> String {
     let more: u64 = days().filter_map(|day| day["differences_more"].as_u64()).sum();
     let count = u64::try_from(all.len()).unwrap_or(u64::MAX) + more;
     if days().next().is_none() {
-        return nothing(observed);
+        return why_nothing_compared(observed);
     }
     if count == 0 {
         return "no differences".to_owned();
@@ -169,9 +169,9 @@ mod tests {
 
     #[test]
     fn an_empty_report_names_how_far_the_source_was_observed() {
-        let none = named(&json!({"items": []}), &json!({"last_at": null}));
+        let none = differences_text(&json!({"items": []}), &json!({"last_at": null}));
         assert!(none.contains("no fires of this source are stored"), "{none}");
-        let early = named(&json!({"items": []}), &json!({"last_at": "2026-11-23T10:00:00Z"}));
+        let early = differences_text(&json!({"items": []}), &json!({"last_at": "2026-11-23T10:00:00Z"}));
         assert!(early.contains("2026-11-23T10:00:00Z") && early.contains("Look again in a minute"), "{early}");
     }
 
@@ -180,7 +180,7 @@ mod tests {
         let one =
             json!({"kind": "other_executor", "at": "2026-11-23T10:00:00Z", "executor": "a-1", "old_executor": "b-1"});
         let report = json!({"items": [{"job": "report-17", "differences": [one], "differences_more": 0}]});
-        let text = named(&report, &Value::Null);
+        let text = differences_text(&report, &Value::Null);
         assert_eq!(text, "2026-11-23T10:00:00Z report-17: the old scheduler chose b-1, Rondel a-1");
     }
 }

@@ -41,7 +41,7 @@ impl Deadline {
     /// first instant after the gap, one that it repeats as the first of the two.
     #[must_use]
     pub fn next_after(&self, after: Timestamp, has_day: impl Fn(NaiveDate) -> bool) -> Option<Timestamp> {
-        let mut day = local::shown(self.zone, after).date().pred_opt()?;
+        let mut day = local::time_at(self.zone, after).date().pred_opt()?;
         for _ in 0..SEARCH_DAYS {
             let is_its = self.weekdays & (1 << day.weekday().num_days_from_monday()) != 0;
             if is_its && has_day(day) {
@@ -58,7 +58,7 @@ impl Deadline {
     /// The earliest planned instant of a run that counts for the deadline at `at`: the same time on the day before.
     #[must_use]
     pub fn counts_from(&self, at: Timestamp) -> Timestamp {
-        let day = local::shown(self.zone, at).date();
+        let day = local::time_at(self.zone, at).date();
         day.checked_sub_days(Days::new(1)).map_or(at - Duration::from_secs(24 * 3600), |day| self.on(day))
     }
 
@@ -70,5 +70,5 @@ impl Deadline {
 /// A minute on the clock of a zone, such as `2026-11-23 06:00`; `None` for an unknown zone.
 #[must_use]
 pub fn minute_in(zone: &str, at: Timestamp) -> Option<String> {
-    Some(local::shown(parse_zone(zone).ok()?, at).format("%Y-%m-%d %H:%M").to_string())
+    Some(local::time_at(parse_zone(zone).ok()?, at).format("%Y-%m-%d %H:%M").to_string())
 }

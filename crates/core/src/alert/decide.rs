@@ -83,7 +83,7 @@ pub struct RuleView<'a> {
     /// The name of its namespace.
     pub namespace: &'a str,
     /// The channels that it names and that do not exist.
-    pub missing: &'a [String],
+    pub missing_channels: &'a [String],
 }
 
 /// The open incidents that a decision about a rule needs.
@@ -135,7 +135,7 @@ pub fn decide(
     silences: &[Silence],
     (now, next_id): (Timestamp, &mut dyn FnMut() -> IncidentId),
 ) -> Decision {
-    let mut case = Case {
+    let mut builder = DecisionBuilder {
         rule,
         silences,
         now,
@@ -144,25 +144,29 @@ pub fn decide(
         messages: Vec::new(),
         unwatched: BTreeSet::new(),
     };
-    for incident in std::mem::take(&mut case.open.incidents) {
-        case.incidents.insert(incident.id, incident);
+    for incident in std::mem::take(&mut builder.open.incidents) {
+        builder.incidents.insert(incident.id, incident);
     }
-    if let Some(group) = case.open.group.take() {
-        case.open.group = Some(group.clone());
-        case.incidents.insert(group.id, group);
+    if let Some(group) = builder.open.group.take() {
+        builder.open.group = Some(group.clone());
+        builder.incidents.insert(group.id, group);
     }
     for observation in observations {
-        case.observe(observation, next_id);
+        builder.observe(observation, next_id);
     }
-    case.close_group();
-    let ids: Vec<IncidentId> = case.incidents.keys().copied().collect();
+    builder.close_group();
+    let ids: Vec<IncidentId> = builder.incidents.keys().copied().collect();
     for id in ids {
-        case.act(id);
+        builder.act(id);
     }
-    Decision { incidents: case.incidents.into_values().collect(), messages: case.messages, unwatched: case.unwatched }
+    Decision {
+        incidents: builder.incidents.into_values().collect(),
+        messages: builder.messages,
+        unwatched: builder.unwatched,
+    }
 }
 
-struct Case<'a> {
+struct DecisionBuilder<'a> {
     rule: RuleView<'a>,
     silences: &'a [Silence],
     now: Timestamp,
@@ -172,11 +176,11 @@ struct Case<'a> {
     unwatched: BTreeSet<IncidentId>,
 }
 
-impl Case<'_> {
+impl DecisionBuilder<'_> {
     fn observe(&mut self, seen: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
-        let (since, news, is_over) = match seen.sighting {
-            Sighting::Holds { since, news } => (since, news, false),
-            Sighting::HasEnded { since, news } => (since, news, true),
+        let (since, new_count, is_over) = match seen.sighting {
+            Sighting::Holds { since, new_count } => (since, new_count, false),
+            Sighting::HasEnded { since, new_count } => (since, new_count, true),
             Sighting::Clear | Sighting::Unwatched => {
                 if let Some(id) = self.find(&seen.subject) {
                     if seen.sighting == Sighting::Unwatched {
@@ -197,14 +201,14 @@ impl Case<'_> {
         };
         let (now, mut group) = (self.now, None);
         if let Some(incident) = self.incidents.get_mut(&id) {
-            incident.count = incident.count.saturating_add(if known.is_some() { news } else { news.max(1) });
+            incident.count = incident.count.saturating_add(if known.is_some() { new_count } else { new_count.max(1) });
             incident.seen_at = now;
             incident.subject.clone_from(&seen.subject);
             keep_samples(&mut incident.samples, &seen.samples);
             group = incident.group;
         }
         if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
-            group.count = group.count.saturating_add(if known.is_some() { news } else { news.max(1) });
+            group.count = group.count.saturating_add(if known.is_some() { new_count } else { new_count.max(1) });
             group.seen_at = now;
             keep_samples(&mut group.samples, &seen.samples);
         }
@@ -320,7 +324,7 @@ impl Case<'_> {
 
     /// When the incident escalates; `None` if it does not, or already has. An incident that could not be reported escalates too.
     fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
-        let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing.contains(&to.channel))?;
+        let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing_channels.contains(&to.channel))?;
         let from = incident.fired_at.unwrap_or(incident.started_at).max(incident.started_at);
         incident.escalated_at.is_none().then(|| from + to.after)
     }
@@ -328,7 +332,7 @@ impl Case<'_> {
     /// Whether a message reaches a channel. A rule without channels is for the console only, which counts as one.
     fn has_channel(&self) -> bool {
         let names = &self.rule.spec.channels;
-        names.is_empty() || names.iter().any(|name| !self.rule.missing.contains(name))
+        names.is_empty() || names.iter().any(|name| !self.rule.missing_channels.contains(name))
     }
 
     fn send(&mut self, incident: &mut Incident, kind: NoticeKind) {
@@ -349,7 +353,7 @@ impl Case<'_> {
         let notice = notice(rule, incident, kind, self.now);
         let mut sent: Vec<&String> = Vec::new();
         for channel in channels {
-            if !sent.contains(&channel) && !self.rule.missing.contains(channel) {
+            if !sent.contains(&channel) && !self.rule.missing_channels.contains(channel) {
                 sent.push(channel);
                 let (channel, notice) = (channel.clone(), notice.clone());
                 self.messages.push(MessageDraft {
@@ -431,8 +435,8 @@ fn new_incident(
 }
 
 /// Keeps the newest runs, the newest first.
-fn keep_samples(kept: &mut Vec<RunSample>, news: &[RunSample]) {
-    for sample in news.iter().rev() {
+fn keep_samples(kept: &mut Vec<RunSample>, newer: &[RunSample]) {
+    for sample in newer.iter().rev() {
         kept.retain(|one| one.run != sample.run);
         kept.insert(0, sample.clone());
     }

@@ -15,7 +15,8 @@ use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// Maximum number of deadlines that one search steps through: deadlines for which one success counts, or that passed while no server ran.
+/// Maximum number of deadlines that one search steps through. A search skips deadlines that the newest success meets already, and deadlines
+/// that passed while no server ran, except for the last of them.
 const DEADLINE_COUNT_MAX: u32 = 1_000;
 
 /// The prefix of the names of rules for expectations.
@@ -158,7 +159,7 @@ impl Expectations {
         }
         // Of the deadlines that passed while no server ran, only the last counts.
         match last.map(|at| judge::missed_deadline(at, deadline.counts_from(at), known.newest)) {
-            Some(Sighting::Holds { since, .. }) => Sighting::Holds { since, news: 1 },
+            Some(Sighting::Holds { since, .. }) => Sighting::Holds { since, new_count: 1 },
             _ => Sighting::Clear,
         }
     }

@@ -71,7 +71,7 @@ fn a_deadline_that_passed_without_a_success_is_missed() {
     let check = |newest, look_at: &str, now: &str| {
         berlin.judge(ExpectKind::SuccessBy, known(newest), (instant(look_at), instant(now)), |_| true)
     };
-    let missed = |at: &str| Sighting::Holds { since: instant(at), news: 1 };
+    let missed = |at: &str| Sighting::Holds { since: instant(at), new_count: 1 };
     let six = "2026-01-05T05:00:00Z";
     assert_eq!(check(None, six, six), missed(six));
     assert_eq!(check(Some("2026-01-05T04:59:00Z"), six, six), Sighting::Clear);
@@ -99,7 +99,7 @@ fn a_job_is_expected_to_succeed_so_often() {
     };
     assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T05:59:59Z"), Sighting::Clear);
     let since = instant("2026-01-06T06:00:00Z");
-    assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T06:00:00Z"), Sighting::Holds { since, news: 0 });
+    assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T06:00:00Z"), Sighting::Holds { since, new_count: 0 });
     let now = instant("2026-01-05T00:00:00Z");
     assert_eq!(often.first_look(kind, now, true), Some(instant("2026-01-06T02:00:00Z")), "it was made now");
     assert_eq!(often.first_look(kind, now, false), Some(now), "it may be overdue already");

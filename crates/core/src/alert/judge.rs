@@ -34,14 +34,14 @@ pub enum Sighting {
         /// Since when.
         since: Timestamp,
         /// How many occurrences are new.
-        news: u64,
+        new_count: u64,
     },
     /// The condition held since the last look, and has ended.
     HasEnded {
         /// Since when.
         since: Timestamp,
         /// How many occurrences there were.
-        news: u64,
+        new_count: u64,
     },
     /// The condition does not hold.
     Clear,
@@ -90,8 +90,8 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
     u128::from(free) < bound
 }
 
-/// Whether a fire is part of an incident of its job: either the incident names the fire's run, or the fire has ended and was planned within
-/// the incident, or within the time before it that the rule looks back over.
+/// Whether a fire is part of an incident of its job. It is if the incident names the fire's run. It also is if the fire has ended, and was
+/// planned during the incident or, before the incident, within the length of time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -112,7 +112,7 @@ pub fn is_part_of(
 /// Whether at least `bound` runs were planned.
 #[must_use]
 pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> Sighting {
-    if count >= bound { Sighting::Holds { since: now, news: 0 } } else { Sighting::Clear }
+    if count >= bound { Sighting::Holds { since: now, new_count: 0 } } else { Sighting::Clear }
 }
 
 /// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the ids of those
@@ -127,14 +127,14 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
         let fresh = streak.iter().filter(|run| events.contains(&run.run)).count();
         // If the streak was too short before, all of it is new to the rule.
-        let news = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
-        let news = u64::try_from(news).unwrap_or(u64::MAX);
+        let new_count = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
+        let new_count = u64::try_from(new_count).unwrap_or(u64::MAX);
         let is_long = streak.len() >= needed;
         if let Some(first) = streak.last().filter(|_| is_long && best.is_clear()) {
             let since = first.fire_at;
             match is_newest {
-                true => best = Sighting::Holds { since, news },
-                false if news > 0 => best = Sighting::HasEnded { since, news },
+                true => best = Sighting::Holds { since, new_count },
+                false if new_count > 0 => best = Sighting::HasEnded { since, new_count },
                 false => {}
             }
         }
@@ -158,10 +158,10 @@ pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
     let skip = newest.iter().find(|run| run.status == RunStatus::Skipped);
     let since = skip.map(|run| run.fire_at);
     let is_over = newest.first().is_some_and(|run| run.status != RunStatus::Skipped);
-    let news = u64::try_from(events.len()).unwrap_or(u64::MAX);
+    let new_count = u64::try_from(events.len()).unwrap_or(u64::MAX);
     match (since, is_over) {
-        (Some(since), false) => Sighting::Holds { since, news },
-        (Some(since), true) if news > 0 => Sighting::HasEnded { since, news },
+        (Some(since), false) => Sighting::Holds { since, new_count },
+        (Some(since), true) if new_count > 0 => Sighting::HasEnded { since, new_count },
         _ => Sighting::Clear,
     }
 }
@@ -171,7 +171,7 @@ pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
 pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> Sighting {
     let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
     match troubled > 0 && total >= min_runs && is_over {
-        true => Sighting::Holds { since, news: 0 },
+        true => Sighting::Holds { since, new_count: 0 },
         false => Sighting::Clear,
     }
 }
@@ -180,17 +180,17 @@ pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), 
 #[must_use]
 pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> Sighting {
     match from.map(|from| from.saturating_add(length)) {
-        Some(due) if due <= now => Sighting::Holds { since: due, news: 0 },
+        Some(due) if due <= now => Sighting::Holds { since: due, new_count: 0 },
         _ => Sighting::Clear,
     }
 }
 
-/// Whether a job has no success that counts for a deadline that has passed.
+/// Whether a deadline that has passed was missed: no run that was planned at `counts_from` or later has succeeded.
 #[must_use]
 pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: Option<Timestamp>) -> Sighting {
     match succeeded.is_some_and(|at| at >= counts_from) {
         true => Sighting::Clear,
-        false => Sighting::Holds { since: deadline, news: 0 },
+        false => Sighting::Holds { since: deadline, new_count: 0 },
     }
 }
 

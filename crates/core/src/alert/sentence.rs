@@ -224,7 +224,7 @@ fn ended(spec: &RuleSpec, incident: &Incident, lang: Lang) -> String {
 
 /// The time of day in the zone of a rule.
 fn time_in(zone: &str, at: Option<Timestamp>) -> Option<String> {
-    Some(local::shown(parse_zone(zone).ok()?, at?).format("%H:%M").to_string())
+    Some(local::time_at(parse_zone(zone).ok()?, at?).format("%H:%M").to_string())
 }
 
 fn english_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> String {

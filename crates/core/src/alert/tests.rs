@@ -183,18 +183,18 @@ fn ids(ids: &[i64]) -> Vec<RunId> {
 #[test]
 fn a_streak_is_found_even_where_it_is_over_by_now() {
     let check = |count, letters: &str, events: &[i64]| judge::failures_in_row(count, &runs(letters), &ids(events));
-    let holds = |since, news| Sighting::Holds { since: at(since), news };
+    let holds = |since, new_count| Sighting::Holds { since: at(since), new_count };
     assert_eq!(check(3, "fffs", &[4, 3, 2]), holds(2, 3));
     assert_eq!(check(3, "ffs", &[3, 2]), Sighting::Clear);
     assert_eq!(check(3, "fcfkfs", &[6]), holds(2, 3), "cancelled and skipped ones do not count");
     assert_eq!(check(3, "ffffs", &[5]), holds(2, 1), "three of the four were counted before");
     assert_eq!(
         check(1, "sfs", &[2]),
-        Sighting::HasEnded { since: at(2), news: 1 },
+        Sighting::HasEnded { since: at(2), new_count: 1 },
         "it failed and succeeded in between"
     );
     assert_eq!(check(1, "sfs", &[]), Sighting::Clear, "that was reported before");
-    assert_eq!(check(3, "sfff", &[1, 2, 3]), Sighting::HasEnded { since: at(1), news: 3 });
+    assert_eq!(check(3, "sfff", &[1, 2, 3]), Sighting::HasEnded { since: at(1), new_count: 3 });
     assert_eq!(check(3, "ffsfff", &[6, 5]), Sighting::Clear, "the events are of the streak that is too short");
     assert_eq!(check(1, "", &[]), Sighting::Clear);
     assert_eq!(check(1, "fff", &[]), holds(1, 0), "a recheck finds nothing new");
@@ -203,8 +203,8 @@ fn a_streak_is_found_even_where_it_is_over_by_now() {
 #[test]
 fn a_skip_holds_until_a_run_is_not_skipped() {
     let check = |letters: &str, events: &[i64]| judge::skipped(&runs(letters), &ids(events));
-    assert_eq!(check("ks", &[2]), Sighting::Holds { since: at(2), news: 1 });
-    assert_eq!(check("sk", &[1]), Sighting::HasEnded { since: at(1), news: 1 });
+    assert_eq!(check("ks", &[2]), Sighting::Holds { since: at(2), new_count: 1 });
+    assert_eq!(check("sk", &[1]), Sighting::HasEnded { since: at(1), new_count: 1 });
     assert_eq!(check("sk", &[]), Sighting::Clear);
     assert_eq!(check("s", &[]), Sighting::Clear);
 }
@@ -222,7 +222,7 @@ fn a_rate_needs_enough_runs_and_a_failure() {
 fn lengths_are_over_when_they_are_over() {
     let minute = Duration::from_secs(60);
     assert!(judge::overdue(Some(at(0)), minute, at(59)).is_clear());
-    assert_eq!(judge::overdue(Some(at(0)), minute, at(60)), Sighting::Holds { since: at(60), news: 0 });
+    assert_eq!(judge::overdue(Some(at(0)), minute, at(60)), Sighting::Holds { since: at(60), new_count: 0 });
     assert!(judge::overdue(None, minute, at(60)).is_clear());
     let usual = Some(Duration::from_secs(10));
     assert_eq!(judge::longest(Some(minute), None, usual), Some(minute));
@@ -308,7 +308,7 @@ impl World {
             samples: vec![sample(*id)],
         };
         let observations: Vec<Observation> = seen.iter().map(observation).collect();
-        let view = RuleView { spec: &self.spec, namespace: "default", missing: &self.missing };
+        let view = RuleView { spec: &self.spec, namespace: "default", missing_channels: &self.missing };
         let mut next_id = || {
             self.next += 1;
             IncidentId::new(self.next)
@@ -323,8 +323,8 @@ impl World {
     }
 }
 
-fn holds(since: i64, news: u64) -> Sighting {
-    Sighting::Holds { since: at(since), news }
+fn holds(since: i64, new_count: u64) -> Sighting {
+    Sighting::Holds { since: at(since), new_count }
 }
 
 #[test]
@@ -339,7 +339,7 @@ fn an_incident_fires_once_collects_and_resolves_once() {
     assert_eq!(world.observe(150, &[(1, Sighting::Clear)]), [NoticeKind::Resolved]);
     assert_eq!(world.observe(160, &[(1, Sighting::Clear)]), []);
     assert_eq!(
-        world.observe(170, &[(1, Sighting::HasEnded { since: at(165), news: 1 })]),
+        world.observe(170, &[(1, Sighting::HasEnded { since: at(165), new_count: 1 })]),
         [NoticeKind::Firing, NoticeKind::Resolved]
     );
     let numbers: Vec<u32> = world.messages.iter().map(|message| message.number).collect();
@@ -472,7 +472,7 @@ proptest! {
                 0 => Sighting::Clear,
                 1 => holds(now, 1),
                 2 => holds(now, 0),
-                _ => Sighting::HasEnded { since: at(now), news: 1 },
+                _ => Sighting::HasEnded { since: at(now), new_count: 1 },
             };
             world.observe(now, &[(id, sighting)]);
         }

@@ -2,8 +2,8 @@
 
 use chrono::{DateTime, NaiveDateTime};
 
-use super::dst::Resolved;
-use super::search::{Fields, Local};
+use super::dst::ResolvedRule;
+use super::search::{Fields, WallSeconds};
 use super::spans;
 use super::zone::Tz;
 use crate::time::Timestamp;
@@ -18,7 +18,7 @@ pub struct ClockChange {
     pub at: Timestamp,
     /// The first planned time of day, with its date, that is skipped or shown twice.
     pub local: NaiveDateTime,
-    /// The effect on it.
+    /// The effect of the change on that time.
     pub effect: ClockEffect,
 }
 
@@ -37,10 +37,10 @@ pub enum ClockEffect {
     Both,
 }
 
-pub(super) fn touching(
+pub(super) fn clock_changes(
     fields: &Fields,
     zone: Tz,
-    rule: Resolved,
+    rule: ResolvedRule,
     (from, to): (Timestamp, Timestamp),
 ) -> Vec<ClockChange> {
     let spans = spans::of(zone);
@@ -64,6 +64,6 @@ pub(super) fn touching(
     touched.take(CHANGE_COUNT_MAX).collect()
 }
 
-fn shown(local: Local) -> NaiveDateTime {
+fn shown(local: WallSeconds) -> NaiveDateTime {
     DateTime::from_timestamp(local, 0).unwrap_or_default().naive_utc()
 }

@@ -55,7 +55,7 @@ impl DayRule {
 
     /// Reads Unix cron's two day fields: if both are given, either may hold; if one starts with `*`, both must.
     pub(super) fn read_unix(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
-        let [days, weekdays] = [specs[0].read(tokens[0])?.low(), specs[1].read(tokens[1])?.low()];
+        let [days, weekdays] = [specs[0].read(tokens[0])?.bits_below_64(), specs[1].read(tokens[1])?.bits_below_64()];
         let starred = tokens.iter().any(|token| token.text.starts_with('*'));
         Ok(if starred { Self::Both { days, weekdays } } else { Self::Either { days, weekdays } })
     }
@@ -126,7 +126,7 @@ fn month_length(year: i32, month: u32) -> u32 {
 fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronError> {
     let upper = token.text.to_ascii_uppercase();
     if !upper.contains(['L', 'W']) {
-        return Ok(DayRule::Both { days: spec.read(token)?.low(), weekdays: ALL_WEEKDAYS });
+        return Ok(DayRule::Both { days: spec.read(token)?.bits_below_64(), weekdays: ALL_WEEKDAYS });
     }
     if upper.contains(',') {
         return Err(token.refuse(CronField::DayOfMonth, "a single L, L-n, LW or nW, which cannot be part of a list"));
@@ -169,7 +169,7 @@ fn read_day_of_week(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, CronE
     }
     let Some((weekday, nth)) = token.split_once('#') else {
         // Bit 0 is Sunday, which Quartz counts as 1.
-        return Ok(single(spec.read(token)?.low() >> 1));
+        return Ok(single(spec.read(token)?.bits_below_64() >> 1));
     };
     let weekday = read_weekday(spec, weekday)?;
     match nth.number() {

@@ -7,8 +7,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::search::{DAY, Fields, Local};
-use super::spans::{self, Span, Steady, Utc};
+use super::search::{DAY, Fields, WallSeconds};
+use super::spans::{self, Span, SteadyStretch, UtcSeconds};
 use super::zone::Tz;
 use crate::time::Timestamp;
 
@@ -76,14 +76,14 @@ pub enum Overlap {
 
 /// A [`DstRule`] with `auto` replaced by what it means for the expression.
 #[derive(Clone, Copy)]
-pub(super) struct Resolved {
+pub(super) struct ResolvedRule {
     pub(super) fires_after_gap: bool,
     pub(super) fires_first: bool,
     pub(super) fires_second: bool,
 }
 
 impl DstRule {
-    pub(super) fn resolve(self, pace: Pace) -> Resolved {
+    pub(super) fn resolve(self, pace: Pace) -> ResolvedRule {
         let wall_clock = pace == Pace::WallClock;
         let fires_after_gap = match self.gap {
             Gap::Auto => wall_clock,
@@ -96,24 +96,24 @@ impl DstRule {
             Overlap::Second => (false, true),
             Overlap::Both => (true, true),
         };
-        Resolved { fires_after_gap, fires_first, fires_second }
+        ResolvedRule { fires_after_gap, fires_first, fires_second }
     }
 }
 
 /// 1969-12-30, before any zone's 1970 begins.
-const SEARCH_FROM: Utc = -2 * 86_400;
+const SEARCH_FROM: UtcSeconds = -2 * 86_400;
 /// 2200-01-03, after any zone's 2199 has ended.
-const SEARCH_TO: Utc = 7_258_291_200;
+const SEARCH_TO: UtcSeconds = 7_258_291_200;
 /// More than any zone's offset from UTC.
 const FAR: i64 = 2 * 86_400;
 
 /// The first fire strictly after an instant.
-pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Timestamp) -> Option<Timestamp> {
+pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: Timestamp) -> Option<Timestamp> {
     let spans = spans::of(zone);
     let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
     let mut index = spans.index_at(from);
     // Far from both ends of a span its neighbours have no effect on it: most searches end here.
-    let Steady { offset, from: steady_from, to: steady_to } = spans.steady(index);
+    let SteadyStretch { offset, from: steady_from, to: steady_to } = spans.steady(index);
     if from >= steady_from
         && let Some(found) = fields.at_or_after(from + offset)
         && found - offset < steady_to
@@ -121,7 +121,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Times
         return Some(Timestamp::from_secs(found - offset));
     }
     while index < spans.all().len() {
-        let view = View::new(spans.all(), index, rule);
+        let view = SpanView::new(spans.all(), index, rule);
         if let Some(gap) = view.gap
             && from <= view.start
             && fields.at_or_after(gap).is_some_and(|skipped| skipped < view.start + view.offset)
@@ -140,12 +140,12 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: Resolved, after: Times
 }
 
 /// The last fire strictly before an instant.
-pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: Resolved, before: Timestamp) -> Option<Timestamp> {
+pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before: Timestamp) -> Option<Timestamp> {
     let spans = spans::of(zone);
     let until = before.ceil_second().second().clamp(SEARCH_FROM, SEARCH_TO) - 1;
     let mut index = spans.index_at(until);
     loop {
-        let view = View::new(spans.all(), index, rule);
+        let view = SpanView::new(spans.all(), index, rule);
         let found = fields.at_or_before((view.end - 1).min(until + view.offset));
         if let Some(found) = found.filter(|found| *found >= view.first) {
             return Some(Timestamp::from_secs(found - view.offset));
@@ -161,12 +161,12 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: Resolved, before: Tim
 }
 
 /// How many fires lie after `after` and up to `until`. A whole day in between without a change of the clock is counted at once.
-pub(super) fn count_between(fields: &Fields, zone: Tz, rule: Resolved, after: Timestamp, until: Timestamp) -> u64 {
+pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after: Timestamp, until: Timestamp) -> u64 {
     let spans = spans::of(zone);
     let mut count = 0;
     let mut cursor = after;
     while let Some(fire) = next_after(fields, zone, rule, cursor).filter(|fire| *fire <= until) {
-        let view = View::new(spans.all(), spans.index_at(fire.second()), rule);
+        let view = SpanView::new(spans.all(), spans.index_at(fire.second()), rule);
         let local = fire.second() + view.offset;
         let midnight = local - local.rem_euclid(DAY);
         let day_ends = Timestamp::from_secs(midnight + DAY - view.offset - 1);
@@ -180,21 +180,21 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: Resolved, after: Ti
 }
 
 /// A span, with the wall-clock times in it that may fire under a rule.
-struct View {
-    start: Utc,
+struct SpanView {
+    start: UtcSeconds,
     offset: i64,
     /// The first wall-clock time that may fire.
-    first: Local,
+    first: WallSeconds,
     /// The end of the wall-clock times that may fire, not included.
-    end: Local,
+    end: WallSeconds,
     /// The start of the skipped times that fire at `start`; they end at `start + offset`.
-    gap: Option<Local>,
+    gap: Option<WallSeconds>,
     starts_in_fold: bool,
     ends_in_fold: bool,
 }
 
-impl View {
-    fn new(spans: &[Span], index: usize, rule: Resolved) -> Self {
+impl SpanView {
+    fn new(spans: &[Span], index: usize, rule: ResolvedRule) -> Self {
         let Span { start, offset } = spans[index];
         let before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
         let (end, after) = spans.get(index + 1).map_or((SEARCH_TO + FAR, offset), |next| (next.start, next.offset));

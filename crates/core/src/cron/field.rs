@@ -32,7 +32,7 @@ impl Bits {
     }
 
     /// The values below 64, as bits.
-    pub(super) fn low(self) -> u64 {
+    pub(super) fn bits_below_64(self) -> u64 {
         self.0[0]
     }
 

@@ -223,7 +223,7 @@ impl CronExpr {
         from_exclusive: Timestamp,
         to_inclusive: Timestamp,
     ) -> Vec<ClockChange> {
-        changes::touching(&self.fields, zone, dst.resolve(self.pace), (from_exclusive, to_inclusive))
+        changes::clock_changes(&self.fields, zone, dst.resolve(self.pace), (from_exclusive, to_inclusive))
     }
 
     /// How many fires lie after `from_exclusive` and up to `to_inclusive`. Whole days are counted, not walked through.

@@ -88,10 +88,10 @@ fn read_macro(name: Token<'_>) -> Result<Compiled, CronError> {
 fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compiled, CronError> {
     let [second, minute, hour, day, month, weekday] = fields;
     let specs = &QUARTZ;
-    let seconds = specs[0].read(second)?.low();
-    let minutes = specs[1].read(minute)?.low();
-    let hours = specs[2].read(hour)?.low();
-    let months = specs[4].read(month)?.low();
+    let seconds = specs[0].read(second)?.bits_below_64();
+    let minutes = specs[1].read(minute)?.bits_below_64();
+    let hours = specs[2].read(hour)?.bits_below_64();
+    let months = specs[4].read(month)?.bits_below_64();
     let days = DayRule::read_quartz([&specs[3], &specs[5]], [day, weekday])?;
     let years = specs[6].read(year.unwrap_or(Token::whole("*")))?;
     let dialect = if year.is_some() { Dialect::Quartz7 } else { Dialect::Quartz6 };
@@ -102,10 +102,10 @@ fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Comp
     let mut second = Bits::default();
     second.insert(0);
     let fields = Fields {
-        seconds: second.low(),
-        minutes: UNIX[0].read(minute)?.low(),
-        hours: UNIX[1].read(hour)?.low(),
-        months: UNIX[3].read(month)?.low(),
+        seconds: second.bits_below_64(),
+        minutes: UNIX[0].read(minute)?.bits_below_64(),
+        hours: UNIX[1].read(hour)?.bits_below_64(),
+        months: UNIX[3].read(month)?.bits_below_64(),
         days: DayRule::read_unix([&UNIX[2], &UNIX[4]], [day, weekday])?,
         years: QUARTZ[6].read(Token::whole("*"))?,
     };

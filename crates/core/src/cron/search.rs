@@ -5,7 +5,7 @@ use super::days::DayRule;
 use super::field::{Bits, FIRST_YEAR, LAST_YEAR};
 
 /// A wall-clock time: the seconds that a clock has shown since it showed the start of 1970.
-pub(super) type Local = i64;
+pub(super) type WallSeconds = i64;
 
 pub(super) const DAY: i64 = 86_400;
 
@@ -25,8 +25,8 @@ type Time = (u32, u32, u32);
 
 impl Fields {
     /// The first match that is not before a wall-clock time.
-    pub(super) fn at_or_after(&self, start: Local) -> Option<Local> {
-        let Shown { date, midnight, time } = Shown::at(start)?;
+    pub(super) fn at_or_after(&self, start: WallSeconds) -> Option<WallSeconds> {
+        let WallTime { date, midnight, time } = WallTime::at(start)?;
         let (month, day) = ((date.year, date.month), date.day);
         if self.has_month(month) {
             let days = self.days.in_month_of(date);
@@ -43,8 +43,8 @@ impl Fields {
     }
 
     /// The last match that is not after a wall-clock time.
-    pub(super) fn at_or_before(&self, start: Local) -> Option<Local> {
-        let Shown { date, midnight, time } = Shown::at(start)?;
+    pub(super) fn at_or_before(&self, start: WallSeconds) -> Option<WallSeconds> {
+        let WallTime { date, midnight, time } = WallTime::at(start)?;
         let (month, day) = ((date.year, date.month), date.day);
         if self.has_month(month) {
             let days = self.days.in_month_of(date);
@@ -70,7 +70,7 @@ impl Fields {
         seconds(self.first_time())
     }
 
-    fn first_after_month(&self, mut month: (i32, u32)) -> Option<Local> {
+    fn first_after_month(&self, mut month: (i32, u32)) -> Option<WallSeconds> {
         loop {
             month = self.next_month(month)?;
             let first = Date::first_of(month.0, month.1)?;
@@ -80,7 +80,7 @@ impl Fields {
         }
     }
 
-    fn last_before_month(&self, mut month: (i32, u32)) -> Option<Local> {
+    fn last_before_month(&self, mut month: (i32, u32)) -> Option<WallSeconds> {
         loop {
             month = self.prev_month(month)?;
             let first = Date::first_of(month.0, month.1)?;
@@ -160,14 +160,14 @@ impl Fields {
 }
 
 /// A wall-clock time, split into date and time of day.
-struct Shown {
+struct WallTime {
     date: Date,
-    midnight: Local,
+    midnight: WallSeconds,
     time: Time,
 }
 
-impl Shown {
-    fn at(local: Local) -> Option<Self> {
+impl WallTime {
+    fn at(local: WallSeconds) -> Option<Self> {
         let date = Date::of_epoch_day(i32::try_from(local.div_euclid(DAY)).ok()?)?;
         let second = u32::try_from(local.rem_euclid(DAY)).ok()?;
         let time = (second / 3600, second / 60 % 60, second % 60);
@@ -175,7 +175,7 @@ impl Shown {
     }
 }
 
-fn midnight(date: Date) -> Local {
+fn midnight(date: Date) -> WallSeconds {
     i64::from(date.epoch_day) * DAY
 }
 

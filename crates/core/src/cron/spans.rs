@@ -8,26 +8,26 @@ use chrono::{DateTime, Offset, TimeZone};
 use super::zone::Tz;
 
 /// Seconds since 1970, in UTC.
-pub(super) type Utc = i64;
+pub(super) type UtcSeconds = i64;
 
 /// A stretch of time in which a zone's clock keeps one offset from UTC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Span {
     /// The first second; for the first span, one before the search begins.
-    pub(super) start: Utc,
+    pub(super) start: UtcSeconds,
     /// Seconds that the clock is ahead of UTC.
     pub(super) offset: i64,
 }
 
 /// A stretch in which a zone's clock keeps one offset from UTC, and shows each time once.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Steady {
+pub(super) struct SteadyStretch {
     /// Seconds that the clock is ahead of UTC.
     pub(super) offset: i64,
     /// The first second.
-    pub(super) from: Utc,
+    pub(super) from: UtcSeconds,
     /// The end, not included.
-    pub(super) to: Utc,
+    pub(super) to: UtcSeconds,
 }
 
 /// The spans of a zone, from before the search begins; at least one.
@@ -43,10 +43,11 @@ pub(super) struct Spans {
 const HINT_BITS: u32 = 24;
 
 /// 1969-12-01, before the search begins.
-const FROM: Utc = -31 * 86_400;
+const FROM: UtcSeconds = -31 * 86_400;
 /// 2101-01-01: `chrono-tz` knows no change after 2099.
-const TO: Utc = 4_133_980_800;
-/// Shorter than any span of any zone since 1970, which a test checks.
+const TO: UtcSeconds = 4_133_980_800;
+/// The step, in seconds, in which a zone is searched for changes of its offset. It must be shorter than any span of any zone since 1970, so
+/// that no change is missed; a test checks this.
 pub(super) const STEP: i64 = 43_200;
 
 /// Longer than any time that a clock skips or shows twice: the longest is a day.
@@ -74,14 +75,16 @@ impl Spans {
     }
 
     /// The part of a span that its neighbours cannot affect; empty for a short span.
-    pub(super) fn steady(&self, index: usize) -> Steady {
-        let Some(&Span { start, offset }) = self.all.get(index) else { return Steady { offset: 0, from: 1, to: 0 } };
+    pub(super) fn steady(&self, index: usize) -> SteadyStretch {
+        let Some(&Span { start, offset }) = self.all.get(index) else {
+            return SteadyStretch { offset: 0, from: 1, to: 0 };
+        };
         let to = self.all.get(index + 1).map_or(TO, |next| next.start);
-        Steady { offset, from: start + MARGIN, to: to - MARGIN }
+        SteadyStretch { offset, from: start + MARGIN, to: to - MARGIN }
     }
 
     /// The index of the span that an instant lies in.
-    pub(super) fn index_at(&self, at: Utc) -> usize {
+    pub(super) fn index_at(&self, at: UtcSeconds) -> usize {
         let stretch = usize::try_from((at - FROM) >> HINT_BITS).unwrap_or(0);
         let mut index = self.hints.get(stretch).or(self.hints.last()).copied().unwrap_or(0);
         while self.all.get(index + 1).is_some_and(|next| next.start <= at) {
@@ -109,7 +112,7 @@ pub(super) fn collect(zone: Tz, step: i64) -> Box<[Span]> {
 }
 
 /// The first second at which the offset of `late` holds; `early` has another one.
-fn first_change(zone: Tz, mut early: Utc, mut late: Utc) -> Utc {
+fn first_change(zone: Tz, mut early: UtcSeconds, mut late: UtcSeconds) -> UtcSeconds {
     let offset = offset_at(zone, late);
     while late - early > 1 {
         let middle = early.midpoint(late);
@@ -122,7 +125,7 @@ fn first_change(zone: Tz, mut early: Utc, mut late: Utc) -> Utc {
     late
 }
 
-fn offset_at(zone: Tz, at: Utc) -> i64 {
+fn offset_at(zone: Tz, at: UtcSeconds) -> i64 {
     let at = DateTime::from_timestamp(at, 0).unwrap_or_default().naive_utc();
     zone.offset_from_utc_datetime(&at).fix().local_minus_utc().into()
 }

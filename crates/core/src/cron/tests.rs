@@ -211,8 +211,8 @@ fn fires_by_chosen_rules() {
         check("0 30 1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
         check("0 30 1-1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
     }
-    // Only in the repeated hour, once a year or once ever: the second pass comes before the next match on the clock, which is far away or
-    // does not exist.
+    // These fire only in the repeated hour, once a year or once ever: the second pass of that hour comes before the next match on the
+    // clock, which is far away or does not exist.
     for text in ["0 30 1 1 11 ?", "0 30 1 1 11 ? 2026"] {
         check(text, "America/New_York", rule(Gap::Auto, Overlap::Both), autumn, winter, &[first, second]);
         let (text, zone) = (CronExpr::parse(text).unwrap(), Tz::America__New_York);
@@ -314,7 +314,7 @@ proptest! {
 
     #[test]
     fn unix_weekdays_are_a_week(text in r"[0-7](-[0-7])?(/[1-7])?") {
-        let bits = UNIX[4].read(Token::whole(&text)).unwrap().low();
+        let bits = UNIX[4].read(Token::whole(&text)).unwrap().bits_below_64();
         prop_assert!(bits != 0 && bits < 128);
     }
 }

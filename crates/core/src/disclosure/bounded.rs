@@ -112,12 +112,12 @@ mod tests {
         let two = |a: usize, b: usize| json!({"a": "x".repeat(a), "b": "y".repeat(b)});
         let whole = two(50, 60);
         assert_eq!((length(&whole), cut(whole.clone(), 125)), (125, whole.clone()));
-        // The longest field goes first, and no more than has to.
+        // The longest field is left out first, and no more fields than necessary.
         assert_eq!(cut(whole, 124), json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
         let bound = length(&json!({"a": "x".repeat(50), "b": {"left_out_bytes": 62}}));
         assert_eq!(cut(two(50, 60), bound)["a"], "x".repeat(50));
         assert_eq!(cut(two(50, 60), bound - 1), json!({"a": {"left_out_bytes": 52}, "b": {"left_out_bytes": 62}}));
-        // A field of 40 bytes is not worth its note.
+        // A field of 40 bytes is not replaced by a note, which would save little.
         let short = two(38, 60);
         assert_eq!(cut(short.clone(), 70), json!({"a": "x".repeat(38), "left_out_bytes": length(&short)}));
         assert_eq!(cut(two(39, 60), 70), json!({"a": {"left_out_bytes": 41}, "b": {"left_out_bytes": 62}}));
@@ -132,7 +132,7 @@ mod tests {
             let documents: Map<String, Value> = [("n".to_owned(), document(len))].into_iter().collect();
             cut_by_name(documents, 0)
         };
-        // With its name and quotation marks; above the bound the field alone is left out.
+        // The bound includes the name and the quotation marks. Above it, only the field is left out.
         let empty = length(&json!({"n": document(0)}));
         assert_eq!(one(LEN_MAX - empty - 100)["n"]["x"], "x".repeat(LEN_MAX - empty - 100));
         assert_eq!(one(LEN_MAX)["n"], json!({"action": "changed", "x": {"left_out_bytes": LEN_MAX + 2}}));

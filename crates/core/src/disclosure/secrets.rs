@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{HIDDEN, hidden};
+use super::{HIDDEN, hide_values};
 use crate::access::TOKEN_PREFIX;
 
 /// A value is a secret if its name contains one of these, anywhere in parameters.
@@ -52,7 +52,7 @@ fn fields(map: Map<String, Value>) -> Map<String, Value> {
         NAME_FIELDS.iter().any(|field| map.get(*field).and_then(Value::as_str).is_some_and(is_secret_name));
     let shown = map.into_iter().map(|(key, value)| {
         let is_hidden = is_secret_name(&key) || (names_secret && VALUE_FIELDS.contains(&key.as_str()));
-        let value = if is_hidden { hidden(value) } else { without_secrets(value) };
+        let value = if is_hidden { hide_values(value) } else { without_secrets(value) };
         (key, value)
     });
     shown.collect()
@@ -63,7 +63,7 @@ fn arguments(items: Vec<Value>) -> Vec<Value> {
     let mut follows_flag = false;
     let show = |item: Value| {
         let is_value = std::mem::take(&mut follows_flag);
-        let Value::String(text) = item else { return if is_value { hidden(item) } else { without_secrets(item) } };
+        let Value::String(text) = item else { return if is_value { hide_values(item) } else { without_secrets(item) } };
         if is_value && !text.starts_with("--") {
             return Value::from(HIDDEN);
         }

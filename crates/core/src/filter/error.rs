@@ -11,12 +11,12 @@ pub struct FilterError {
     /// How many characters are wrong.
     pub length: usize,
     /// What is wrong.
-    pub wrong: Wrong,
+    pub wrong: FilterProblem,
 }
 
 /// What is wrong with a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum FilterProblem {
     /// It has too many characters.
     TooLong,
     /// It has too many terms.
@@ -76,51 +76,53 @@ impl std::fmt::Display for FilterError {
 
 impl std::error::Error for FilterError {}
 
-fn english(wrong: &Wrong) -> String {
+fn english(wrong: &FilterProblem) -> String {
     match wrong {
-        Wrong::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
-        Wrong::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
-        Wrong::Control => "control characters cannot be searched for; leave them out".to_owned(),
-        Wrong::Key { key, meant } => {
+        FilterProblem::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
+        FilterProblem::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
+        FilterProblem::Control => "control characters cannot be searched for; leave them out".to_owned(),
+        FilterProblem::Key { key, meant } => {
             format!("there is no filter {key:?}; write {meant}:… or, to search for the text, put it in quotes")
         }
-        Wrong::OtherList(key) => format!("{key}: is no filter of this list"),
-        Wrong::NoValue(key) => format!("{key}: needs a value, such as {}", example(*key)),
-        Wrong::Word { key, value, known, meant } => match meant {
+        FilterProblem::OtherList(key) => format!("{key}: is no filter of this list"),
+        FilterProblem::NoValue(key) => format!("{key}: needs a value, such as {}", example(*key)),
+        FilterProblem::Word { key, value, known, meant } => match meant {
             Some(meant) => format!("{value:?} is no {key}; did you mean {key}:{meant}?"),
             None => format!("{value:?} is no {key}; write one of {}", known.join(", ")),
         },
-        Wrong::Instant(key, value) => format!(
+        FilterProblem::Instant(key, value) => format!(
             "{value:?} is no time; write {key}:8h, {key}:7d, {key}:yesterday, {key}:2026-11-22 or {key}:2026-11-22T10:00"
         ),
-        Wrong::Length(key, value) => {
+        FilterProblem::Length(key, value) => {
             format!("{value:?} is no bound; write {key}:>5m or {key}:<=250ms, each side at most once")
         }
-        Wrong::Label(value) => format!("{value:?} is no label; write label:team=pay or label:team"),
-        Wrong::NotNegated(key) => format!("{key}: cannot be negated; write it without the minus"),
-        Wrong::Twice(key) => format!("{key}: is given twice"),
+        FilterProblem::Label(value) => format!("{value:?} is no label; write label:team=pay or label:team"),
+        FilterProblem::NotNegated(key) => format!("{key}: cannot be negated; write it without the minus"),
+        FilterProblem::Twice(key) => format!("{key}: is given twice"),
     }
 }
 
-fn chinese(wrong: &Wrong) -> String {
+fn chinese(wrong: &FilterProblem) -> String {
     match wrong {
-        Wrong::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
-        Wrong::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
-        Wrong::Control => "不能搜索控制字符，请去掉".to_owned(),
-        Wrong::Key { key, meant } => format!("没有筛选项“{key}”；请写 {meant}:…，若要搜索这段文字请加引号"),
-        Wrong::OtherList(key) => format!("此列表没有筛选项 {key}:"),
-        Wrong::NoValue(key) => format!("{key}: 后面缺少值，例如 {}", example(*key)),
-        Wrong::Word { key, value, known, meant } => match meant {
+        FilterProblem::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
+        FilterProblem::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
+        FilterProblem::Control => "不能搜索控制字符，请去掉".to_owned(),
+        FilterProblem::Key { key, meant } => format!("没有筛选项“{key}”；请写 {meant}:…，若要搜索这段文字请加引号"),
+        FilterProblem::OtherList(key) => format!("此列表没有筛选项 {key}:"),
+        FilterProblem::NoValue(key) => format!("{key}: 后面缺少值，例如 {}", example(*key)),
+        FilterProblem::Word { key, value, known, meant } => match meant {
             Some(meant) => format!("{key} 没有取值“{value}”；是否想写 {key}:{meant}？"),
             None => format!("{key} 没有取值“{value}”；可以是 {}", known.join("、")),
         },
-        Wrong::Instant(key, value) => format!(
+        FilterProblem::Instant(key, value) => format!(
             "“{value}”不是时间；请写 {key}:8h、{key}:7d、{key}:yesterday、{key}:2026-11-22 或 {key}:2026-11-22T10:00"
         ),
-        Wrong::Length(key, value) => format!("“{value}”不是时长界限；请写 {key}:>5m 或 {key}:<=250ms，每侧最多一个"),
-        Wrong::Label(value) => format!("“{value}”不是标签；请写 label:team=pay 或 label:team"),
-        Wrong::NotNegated(key) => format!("{key}: 不能取反；请去掉前面的减号"),
-        Wrong::Twice(key) => format!("{key}: 出现了两次"),
+        FilterProblem::Length(key, value) => {
+            format!("“{value}”不是时长界限；请写 {key}:>5m 或 {key}:<=250ms，每侧最多一个")
+        }
+        FilterProblem::Label(value) => format!("“{value}”不是标签；请写 label:team=pay 或 label:team"),
+        FilterProblem::NotNegated(key) => format!("{key}: 不能取反；请去掉前面的减号"),
+        FilterProblem::Twice(key) => format!("{key}: 出现了两次"),
     }
 }
 

@@ -15,7 +15,7 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub use self::error::{FilterError, Wrong};
+pub use self::error::{FilterError, FilterProblem};
 pub use self::suggest::{Names, SUGGESTION_COUNT_MAX, Suggestion, suggest};
 pub use self::terms::{
     Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text,

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use super::error::{FilterError, Wrong};
+use super::error::{FilterError, FilterProblem};
 use super::terms::{Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text};
 use super::value::{LabelTest, LengthRange, Pattern, When};
 use crate::status::{RunStatus, Trigger};
@@ -74,7 +74,7 @@ impl Token {
         self.chars.iter().map(|(c, _)| c).collect()
     }
 
-    fn refuse(&self, from: usize, wrong: Wrong) -> FilterError {
+    fn refuse(&self, from: usize, wrong: FilterProblem) -> FilterError {
         let column = (self.start + from).min(self.end.saturating_sub(1));
         FilterError { column: column + 1, length: (self.end - column).max(1), wrong }
     }
@@ -84,22 +84,22 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
     let count = text.chars().count();
     if count > FILTER_LEN_MAX {
         let length = count - FILTER_LEN_MAX;
-        return Err(FilterError { column: FILTER_LEN_MAX + 1, length, wrong: Wrong::TooLong });
+        return Err(FilterError { column: FILTER_LEN_MAX + 1, length, wrong: FilterProblem::TooLong });
     }
     if let Some(at) = text.chars().position(|c| c.is_control() && !c.is_whitespace()) {
-        return Err(FilterError { column: at + 1, length: 1, wrong: Wrong::Control });
+        return Err(FilterError { column: at + 1, length: 1, wrong: FilterProblem::Control });
     }
     let mut filter = Filter::default();
     for (index, token) in tokens(text).iter().enumerate() {
         if index >= TERM_COUNT_MAX {
-            return Err(token.refuse(0, Wrong::TooMany));
+            return Err(token.refuse(0, FilterProblem::TooMany));
         }
         let key = token.key();
         match key.as_deref().map(|key| (key, key.parse::<Key>().ok())) {
             Some((_, Some(key))) if scope.keys().contains(&key) => add(&mut filter, token, (key, scope))?,
-            Some((_, Some(key))) => return Err(token.refuse(0, Wrong::OtherList(key))),
+            Some((_, Some(key))) => return Err(token.refuse(0, FilterProblem::OtherList(key))),
             Some((word, None)) if let Some(meant) = near(word, scope.keys().iter().map(|key| (*key, key.as_str()))) => {
-                return Err(token.refuse(0, Wrong::Key { key: word.to_owned(), meant }));
+                return Err(token.refuse(0, FilterProblem::Key { key: word.to_owned(), meant }));
             }
             _ => {
                 let text = token.text();
@@ -116,12 +116,12 @@ fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result
     let values = token.values();
     let from = key.as_str().len() + 1;
     if values.is_empty() {
-        return Err(token.refuse(0, Wrong::NoValue(key)));
+        return Err(token.refuse(0, FilterProblem::NoValue(key)));
     }
     match key {
         Key::Status => words(&mut filter.statuses, token, key, RunStatus::WORDS),
         Key::Trigger => words(&mut filter.triggers, token, key, Trigger::WORDS),
-        Key::Is if scope == Scope::Runs && token.is_not => Err(token.refuse(0, Wrong::NotNegated(key))),
+        Key::Is if scope == Scope::Runs && token.is_not => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         Key::Is if scope == Scope::Runs => {
             let mut states = Choice::default();
             words(&mut states, token, key, RunState::WORDS)?;
@@ -144,7 +144,7 @@ fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result
                     None => LabelTest { key: value.clone(), value: None },
                 };
                 if test.key.is_empty() || test.value.as_deref() == Some("") {
-                    return Err(token.refuse(from, Wrong::Label(value)));
+                    return Err(token.refuse(from, FilterProblem::Label(value)));
                 }
                 push(&mut any, test);
             }
@@ -175,7 +175,7 @@ fn words<T: FromStr + PartialEq>(
             Err(_) => {
                 let meant = near(&word, known.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
-                let error = token.refuse(from, Wrong::Word { key, value, known, meant });
+                let error = token.refuse(from, FilterProblem::Word { key, value, known, meant });
                 return Err(FilterError { length: length.min(error.length), ..error });
             }
         }
@@ -195,9 +195,9 @@ fn instant(slot: &mut Option<When>, token: &Token, key: Key) -> Result<(), Filte
     let value = token.values().join(",");
     let when = When::parse(&value);
     match (when, token.is_not, &slot) {
-        (_, true, _) => Err(token.refuse(0, Wrong::NotNegated(key))),
-        (None, ..) => Err(token.refuse(key.as_str().len() + 1, Wrong::Instant(key, value))),
-        (_, _, Some(_)) => Err(token.refuse(0, Wrong::Twice(key))),
+        (_, true, _) => Err(token.refuse(0, FilterProblem::NotNegated(key))),
+        (None, ..) => Err(token.refuse(key.as_str().len() + 1, FilterProblem::Instant(key, value))),
+        (_, _, Some(_)) => Err(token.refuse(0, FilterProblem::Twice(key))),
         (Some(when), ..) => {
             *slot = Some(when);
             Ok(())
@@ -207,11 +207,11 @@ fn instant(slot: &mut Option<When>, token: &Token, key: Key) -> Result<(), Filte
 
 fn lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), FilterError> {
     if token.is_not {
-        return Err(token.refuse(0, Wrong::NotNegated(key)));
+        return Err(token.refuse(0, FilterProblem::NotNegated(key)));
     }
     for value in token.values() {
         if !range.add(&value) {
-            return Err(token.refuse(key.as_str().len() + 1, Wrong::Length(key, value)));
+            return Err(token.refuse(key.as_str().len() + 1, FilterProblem::Length(key, value)));
         }
     }
     Ok(())

@@ -62,9 +62,9 @@ fn errors_point_at_their_place() {
         assert!(!error.sentence(Lang::Zh).is_empty());
     }
     let long = "x".repeat(FILTER_LEN_MAX + 1);
-    assert_eq!(Filter::parse(&long, Scope::Runs).unwrap_err().wrong, Wrong::TooLong);
+    assert_eq!(Filter::parse(&long, Scope::Runs).unwrap_err().wrong, FilterProblem::TooLong);
     let many = "x ".repeat(TERM_COUNT_MAX + 1);
-    assert_eq!(Filter::parse(&many, Scope::Runs).unwrap_err().wrong, Wrong::TooMany);
+    assert_eq!(Filter::parse(&many, Scope::Runs).unwrap_err().wrong, FilterProblem::TooMany);
 }
 
 #[test]

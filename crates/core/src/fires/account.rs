@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::context::Context;
+use super::context::AnswerContext;
 use crate::id::RunId;
 use crate::job::Job;
 use crate::maintenance::{FiresInside, MaintenanceWindow};
@@ -30,7 +30,7 @@ pub struct Definition {
 
 /// What an account is computed from.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct FireInput<'a> {
     /// The definitions that held in the range, the oldest first.
     pub definitions: &'a [Definition],
     /// The instant that fixed rates count from.
@@ -43,7 +43,7 @@ pub struct Facts<'a> {
     /// The earlier attempts of the run that an answer is about.
     pub attempts: &'a [Attempt],
     /// The context of that run.
-    pub context: Option<&'a Context>,
+    pub context: Option<&'a AnswerContext>,
     /// The first fire without a row.
     pub next_fire_at: Option<Timestamp>,
     /// The maintenance windows that apply to the job.

@@ -2,7 +2,7 @@
 
 use super::bilingual::{Bilingual, both, executor_named};
 use crate::reason::Detail;
-use crate::reason::message::in_words;
+use crate::reason::message::translate;
 use crate::reason::unknown::unconfirmed_cancel;
 use crate::reason::words::because;
 use crate::run::{Attempt, Run};
@@ -30,7 +30,7 @@ pub(super) fn not_begun(
 }
 
 /// The answer for a run that was to be cancelled and whose executor never reported its end.
-pub(super) fn cancel_unconfirmed(
+pub(super) fn unconfirmed_cancel_sentence(
     row: Option<&Run>,
     by: &Bilingual,
     on: &Bilingual,
@@ -77,7 +77,7 @@ fn cause(attempt: &Attempt) -> Option<Bilingual> {
             let detail = attempt.detail.as_deref().unwrap_or(&none);
             both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
         }
-        None => message.map(|text| both(text, in_words(text, Lang::Zh)))?,
+        None => message.map(|text| both(text, translate(text, Lang::Zh)))?,
     };
     Some(both(format!(": {en}"), format!("：{zh}")))
 }

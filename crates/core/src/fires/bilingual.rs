@@ -19,7 +19,7 @@ pub(super) fn executor_named(name: Option<&str>) -> Bilingual {
 }
 
 /// What a maintenance window does to a fire.
-pub(super) fn held_back(at: &str, end: &str, fires: FiresInside) -> Bilingual {
+pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> Bilingual {
     match fires {
         FiresInside::Skip => both(
             format!("It does not run: {at} is in a maintenance window, up to {end}."),

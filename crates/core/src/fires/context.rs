@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::bilingual::{Bilingual, both, executor_named, nothing};
 use crate::homes::Switch;
-use crate::reason::message::in_words;
+use crate::reason::message::translate;
 use crate::reason::words::{because, outcome, wait_zh, waits_for};
 use crate::reason::{Detail, ObstacleKind, Reason, WaitFor};
 use crate::run::Run;
@@ -20,9 +20,9 @@ pub const CAUSE_STEP_COUNT_MAX: usize = 5;
 /// A run that begins this much after its due time is late.
 const LATE_FROM: Duration = Duration::from_secs(1);
 
-/// The surroundings of the run that an answer is about.
+/// The context of the run that an answer is about: the server, the executors and the other runs that it depends on.
 #[derive(Clone, Debug, Default)]
-pub struct Context {
+pub struct AnswerContext {
     /// The server that has the open run.
     pub server: Option<ServerState>,
     /// Executors of the app that take no runs now; for a run that is running, only its own executor.
@@ -90,7 +90,7 @@ impl OtherRun {
 /// The run that an answer is about, and how instants are written.
 pub(super) struct RunInContext<'a, F> {
     pub(super) run: &'a Run,
-    pub(super) context: &'a Context,
+    pub(super) context: &'a AnswerContext,
     pub(super) now: Timestamp,
     pub(super) moment: F,
 }
@@ -220,7 +220,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     }
 
     fn holders(&self) -> Option<Bilingual> {
-        let Context { holders, holders_more, limit, .. } = self.context;
+        let AnswerContext { holders, holders_more, limit, .. } = self.context;
         let key = limit.as_ref().filter(|_| !holders.is_empty())?;
         let named = |holder: &OtherRun| {
             let (name, on) = (holder.name(), holder.executor());
@@ -267,7 +267,7 @@ fn cause(run: &Run) -> Bilingual {
     let detail = run.detail.as_deref().unwrap_or(&none);
     let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
         (Some(reason), _) => (because(reason, detail, Lang::En), because(reason, detail, Lang::Zh)),
-        (None, Some(message)) => both(message, in_words(message, Lang::Zh)),
+        (None, Some(message)) => both(message, translate(message, Lang::Zh)),
         (None, None) => return nothing(),
     };
     both(format!(": {en}"), format!("：{zh}"))

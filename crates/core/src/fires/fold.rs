@@ -3,8 +3,8 @@
 use super::account::{Account, Entry, FOLD_ABOVE, Verdict};
 use crate::time::Timestamp;
 
-/// Fires with one verdict that are next to each other.
-pub(super) struct ReportRange {
+/// Consecutive fires with the same verdict.
+pub(super) struct VerdictStretch {
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
     pub(super) count: u64,
@@ -16,12 +16,12 @@ pub(super) struct Fold {
     entries: Vec<Entry>,
     limit: usize,
     next: Option<Timestamp>,
-    open: Option<Open>,
+    open: Option<OpenStretch>,
 }
 
 /// A stretch that the next fires may extend.
-struct Open {
-    stretch: ReportRange,
+struct OpenStretch {
+    stretch: VerdictStretch,
     /// Each instant, while there are few.
     listed: Vec<Timestamp>,
 }
@@ -31,14 +31,15 @@ impl Fold {
         Self { entries: Vec::new(), limit, next: None, open: None }
     }
 
-    /// Adds a stretch that begins after everything before it; `instants` are its fires.
-    pub(super) fn push(&mut self, stretch: ReportRange, instants: impl Iterator<Item = Timestamp>) {
+    /// Adds a stretch, which must begin after the end of the previous one; `instants` are its fires.
+    pub(super) fn push(&mut self, stretch: VerdictStretch, instants: impl Iterator<Item = Timestamp>) {
         if self.open.as_ref().is_some_and(|open| open.stretch.verdict != stretch.verdict) {
             self.close();
         }
         let (last, count) = (stretch.last, stretch.count);
-        let open =
-            self.open.get_or_insert_with(|| Open { stretch: ReportRange { count: 0, ..stretch }, listed: Vec::new() });
+        let open = self
+            .open
+            .get_or_insert_with(|| OpenStretch { stretch: VerdictStretch { count: 0, ..stretch }, listed: Vec::new() });
         open.stretch.last = last;
         open.stretch.count += count;
         if open.stretch.count <= FOLD_ABOVE {
@@ -58,17 +59,17 @@ impl Fold {
     }
 
     fn close(&mut self) {
-        let Some(Open { stretch, listed }) = self.open.take() else { return };
+        let Some(OpenStretch { stretch, listed }) = self.open.take() else { return };
         let shares_a_row = matches!(stretch.verdict, Verdict::Span { .. });
         if shares_a_row || stretch.count > FOLD_ABOVE {
             return self.add(stretch);
         }
         for at in listed {
-            self.add(ReportRange { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
+            self.add(VerdictStretch { first: at, last: at, count: 1, verdict: stretch.verdict.clone() });
         }
     }
 
-    fn add(&mut self, ReportRange { first, last, count, verdict }: ReportRange) {
+    fn add(&mut self, VerdictStretch { first, last, count, verdict }: VerdictStretch) {
         if self.next.is_some() {
             return;
         }

@@ -2,7 +2,7 @@
 //!
 //! The account is computed from the definitions, the instants from which they held, and the rows of the ledger. A fire with a
 //! row is described by that row; a fire without one is described by the definition (removed by a calendar, paused), by the
-//! present (planned, not decided yet) or by the retention. Nothing is read here: the caller brings the [`Facts`].
+//! present (planned, not decided yet) or by the retention. Nothing is read here: the caller brings the [`FireInput`].
 
 mod account;
 mod attempts;
@@ -16,7 +16,9 @@ mod why;
 #[cfg(test)]
 mod tests;
 
-pub use self::account::{Account, Definition, ENTRY_COUNT_MAX, Entry, FOLD_ABOVE, Facts, RANGE_MAX, Range, Verdict};
-pub use self::context::{CAUSE_STEP_COUNT_MAX, Context, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
+pub use self::account::{
+    Account, Definition, ENTRY_COUNT_MAX, Entry, FOLD_ABOVE, FireInput, RANGE_MAX, Range, Verdict,
+};
+pub use self::context::{AnswerContext, CAUSE_STEP_COUNT_MAX, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
 pub use self::walk::account;
-pub use self::why::{About, NEAR, Why, nearest, nearest_run, why, why_never, why_run};
+pub use self::why::{AnswerSubject, NEAR, Why, nearest, nearest_run, why, why_never, why_run};

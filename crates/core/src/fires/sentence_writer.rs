@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use super::account::{Facts, Verdict};
-use super::attempts::{cancel_unconfirmed, last_begun, not_begun};
-use super::bilingual::{Bilingual, both, executor_named, held_back, nothing};
+use super::account::{FireInput, Verdict};
+use super::attempts::{last_begun, not_begun, unconfirmed_cancel_sentence};
+use super::bilingual::{Bilingual, both, executor_named, in_maintenance_window, nothing};
 use super::context::RunInContext;
-use super::why::About;
+use super::why::AnswerSubject;
 use crate::cron::Tz;
 use crate::job::Job;
 use crate::misfire::{LateBecause, Lateness};
-use crate::reason::message::{beyond_timeout, failed_child, in_words};
+use crate::reason::message::{beyond_timeout, failed_child, translate};
 use crate::reason::unknown::unreported;
 use crate::reason::words::{because, because_again, because_of_end, short, wait_zh, waits_for};
 use crate::reason::{Detail, Reason, WaitFor};
-use crate::route::trace::{Trace, Waited};
+use crate::route::trace::{Trace, WaitTimes};
 use crate::run::Run;
 use crate::schedule::Kind;
 use crate::status::{RunStatus, Trigger};
@@ -28,14 +28,14 @@ const WAIT_FROM: Duration = Duration::from_millis(500);
 
 /// Writes the sentences about the fire of one instant.
 pub(super) struct SentenceWriter<'a> {
-    facts: &'a Facts<'a>,
+    facts: &'a FireInput<'a>,
     job: Option<&'a Job>,
     zone: Tz,
     at: Timestamp,
 }
 
 impl<'a> SentenceWriter<'a> {
-    pub(super) fn new(facts: &'a Facts<'a>, at: Timestamp) -> Self {
+    pub(super) fn new(facts: &'a FireInput<'a>, at: Timestamp) -> Self {
         let definition = facts.definitions.iter().rfind(|definition| definition.from < at);
         let job = definition.or(facts.definitions.first()).map(|definition| &definition.job);
         let zone = job.and_then(|job| job.timetable.schedules.first()).map_or(Tz::UTC, |schedule| schedule.zone);
@@ -47,17 +47,17 @@ impl<'a> SentenceWriter<'a> {
     }
 
     /// The start of an answer about a fire that the question did not name by its instant.
-    pub(super) fn lead(&self, about: About) -> Bilingual {
+    pub(super) fn lead(&self, about: AnswerSubject) -> Bilingual {
         let at = self.moment(self.at);
         match about {
-            About::OpenRun => both(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
-            About::LastFire => both(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
-            About::NearRun(trigger) => {
+            AnswerSubject::OpenRun => both(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
+            AnswerSubject::LastFire => both(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
+            AnswerSubject::NearRun(trigger) => {
                 let (en, zh) = triggered(trigger);
                 both(format!("Run of {at}, {en}: "), format!("{at} 的运行（{zh}）："))
             }
-            About::NextFire => both("No fire so far. ", "至今没有触发。"),
-            About::Instant | About::Nothing => nothing(),
+            AnswerSubject::NextFire => both("No fire so far. ", "至今没有触发。"),
+            AnswerSubject::Instant | AnswerSubject::Nothing => nothing(),
         }
     }
 
@@ -73,7 +73,7 @@ impl<'a> SentenceWriter<'a> {
                 both(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
             }
             Verdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
-            Verdict::Maintenance { ends_at, fires } => held_back(&at, &self.moment(*ends_at), *fires),
+            Verdict::Maintenance { ends_at, fires } => in_maintenance_window(&at, &self.moment(*ends_at), *fires),
             Verdict::Undecided => both(
                 format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
                 format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
@@ -108,7 +108,7 @@ impl<'a> SentenceWriter<'a> {
             en.push_str(" The definition of that time does not plan this instant.");
             zh.push_str("当时生效的定义并未安排这一时刻。");
         }
-        if let Some(around) = self.around(row) {
+        if let Some(around) = self.in_context(row) {
             let (more_en, more_zh) = around.sentences();
             en.push_str(&more_en);
             zh.push_str(&more_zh);
@@ -117,7 +117,7 @@ impl<'a> SentenceWriter<'a> {
     }
 
     /// This run with its context, if there is any.
-    fn around<'r>(&'r self, row: Option<&'r Run>) -> Option<RunInContext<'r, impl Fn(Timestamp) -> String + 'r>> {
+    fn in_context<'r>(&'r self, row: Option<&'r Run>) -> Option<RunInContext<'r, impl Fn(Timestamp) -> String + 'r>> {
         let (run, context) = row.zip(self.facts.context)?;
         Some(RunInContext { run, context, now: self.facts.now, moment: |at| self.moment(at) })
     }
@@ -131,7 +131,7 @@ impl<'a> SentenceWriter<'a> {
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
-        let for_what = for_what.or_else(|| self.around(row)?.default_wait());
+        let for_what = for_what.or_else(|| self.in_context(row)?.default_wait());
         let (en, zh) = for_what.unwrap_or_else(|| both("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
         let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
@@ -226,7 +226,7 @@ impl<'a> SentenceWriter<'a> {
         let by = row.and_then(|row| row.cancel_by.as_deref());
         let by = by.map_or_else(nothing, |who| both(format!(" by {who}"), format!("（操作人 {who}）")));
         if reason == Some(Reason::ExecutorLost) {
-            return cancel_unconfirmed(row, &by, &executor(row), |at| self.moment(at));
+            return unconfirmed_cancel_sentence(row, &by, &executor(row), |at| self.moment(at));
         }
         let reason = reason.filter(|reason| *reason != Reason::Requested);
         let because = clause(row, reason);
@@ -390,7 +390,7 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
         None => in_both(&|lang| unreported(detail, lang)),
     };
     let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
-    let chinese = |text| child.unwrap_or_else(|| in_words(text, Lang::Zh));
+    let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
     let cause = unknown.or_else(|| clause(row, reason)).or_else(|| message.map(|text| both(text, chinese(text))));
     cause.map_or_else(nothing, |(en, zh)| both(format!(": {en}"), format!("：{zh}")))
 }
@@ -404,7 +404,7 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     // A handler gives its own reason to skip, which is added to the clause of the server.
     let own = row.and_then(|row| row.message.as_deref()).filter(|_| reason == Reason::Handler);
     match own.filter(|message| !message.is_empty()) {
-        Some(message) => Some(both(format!("{en}: {message}"), format!("{zh}：{}", in_words(message, Lang::Zh)))),
+        Some(message) => Some(both(format!("{en}: {message}"), format!("{zh}：{}", translate(message, Lang::Zh)))),
         None => Some((en, zh)),
     }
 }
@@ -451,7 +451,7 @@ fn late(row: Option<&Run>) -> Bilingual {
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
     // The trace is stored with the end. For a run that has not ended, all of its delay counts as a wait for an executor.
-    let mut waits = trace.map_or(Waited { executor: late, ..Waited::default() }, |trace| trace.waits());
+    let mut waits = trace.map_or(WaitTimes { executor: late, ..WaitTimes::default() }, |trace| trace.waits());
     let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
     if is_for_slot && waits.turn + waits.executor < WAIT_FROM {
         // The trace ends when the run is sent; the rest of the delay was a wait in the queue of its executor.
@@ -462,7 +462,7 @@ fn late(row: Option<&Run>) -> Bilingual {
     both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
 }
 
-fn waited(Waited { server, turn, executor }: Waited, detail: Option<&Detail>) -> Bilingual {
+fn waited(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Detail>) -> Bilingual {
     if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
         return both(
             format!(

@@ -63,8 +63,8 @@ fn span(id: i64, first: Timestamp, last: Timestamp, count: i64) -> Run {
     Run { span_end_at: Some(last), span_count: count, ..row(id, first, RunStatus::Skipped, Some(Reason::Misfire)) }
 }
 
-fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
-    Facts {
+fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> FireInput<'a> {
+    FireInput {
         definitions,
         anchor: Timestamp::EPOCH,
         deleted_at: None,
@@ -78,7 +78,7 @@ fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> Facts<'a> {
     }
 }
 
-fn entries_of(facts: &Facts<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
+fn entries_of(facts: &FireInput<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
     let Account { entries, next } = account(facts, Range { from, to, limit: ENTRY_COUNT_MAX });
     assert_eq!(next, None);
     let describe = |entry: &Entry| {
@@ -110,7 +110,7 @@ fn each_state_of_a_fire_is_told() {
         row(4, secs(105), RunStatus::Skipped, Some(Reason::Changed)),
         row(5, secs(110), RunStatus::Pending, None),
     ];
-    let facts = Facts { now: secs(101), next_fire_at: Some(secs(100)), kept_from: secs(25), ..facts(&held, &rows) };
+    let facts = FireInput { now: secs(101), next_fire_at: Some(secs(100)), kept_from: secs(25), ..facts(&held, &rows) };
     let expected = [
         "00:00:10Z removed",
         "00:00:20Z removed",
@@ -136,7 +136,7 @@ fn definitions_hold_from_the_instant_after_they_were_saved() {
         definition(55, json!({"schedule": {"every": "20s"}})),
     ];
     let rows: Vec<Run> = [10, 20, 30, 60].into_iter().map(|second| done(second, secs(second))).collect();
-    let facts = Facts { deleted_at: Some(secs(85)), ..facts(&held, &rows) };
+    let facts = FireInput { deleted_at: Some(secs(85)), ..facts(&held, &rows) };
     let expected = [
         "00:00:10Z succeeded #10",
         "00:00:20Z succeeded #20",
@@ -187,7 +187,7 @@ fn a_calendar_names_its_days() {
         "10-10T01:00:00Z planned",
         "10-11T01:00:00Z calendar -",
     ];
-    assert_eq!(entries_of(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
+    assert_eq!(entries_of(&FireInput { now, ..facts(&held, &[]) }, from, to), expected);
     let held = only("next");
     let expected = [
         "10-07T01:00:00Z calendar National Day to 10-08T01:00:00Z",
@@ -196,7 +196,7 @@ fn a_calendar_names_its_days() {
         "10-10T01:00:00Z planned",
         "10-11T01:00:00Z calendar - to 10-12T01:00:00Z",
     ];
-    assert_eq!(entries_of(&Facts { now, ..facts(&held, &[]) }, from, to), expected);
+    assert_eq!(entries_of(&FireInput { now, ..facts(&held, &[]) }, from, to), expected);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_calendar_that_removes_every_fire_is_named() {
     };
     let now = at("10-12T01:00:00");
     let held = weekly("SUN");
-    let facts = Facts { now, ..facts(&held, &[]) };
+    let facts = FireInput { now, ..facts(&held, &[]) };
     assert_eq!(nearest(&facts), (None, None));
     let answer = why_never(&facts);
     assert_eq!(answer.en, "It has not run so far: the calendar \"cn\" removes every fire of the schedule.");
@@ -215,7 +215,7 @@ fn a_calendar_that_removes_every_fire_is_named() {
     let then = why(&facts, now);
     assert!(then.en.contains("the calendar \"cn\" removes every fire of the schedule"), "{}", then.en);
     let held = weekly("MON");
-    let open = why(&Facts { definitions: &held, ..facts }, now);
+    let open = why(&FireInput { definitions: &held, ..facts }, now);
     assert!(!open.en.contains("removes") && open.after.is_some(), "{}", open.en);
 }
 
@@ -224,7 +224,7 @@ fn a_closed_day_of_a_one_second_job_is_one_entry() {
     let schedule = json!({"cron": "* * * * * ?", "time_zone": "Asia/Shanghai"});
     let held =
         [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": schedule, "calendar": {"name": "cn"}})) }];
-    let facts = Facts { now: at("10-01T00:00:00"), ..facts(&held, &[]) };
+    let facts = FireInput { now: at("10-01T00:00:00"), ..facts(&held, &[]) };
     let expected = [
         "10-06T16:00:00Z+86399x86400 calendar National Day",
         "10-07T16:00:00Z+259199x259200 planned",
@@ -238,7 +238,7 @@ fn a_closed_day_of_a_one_second_job_is_one_entry() {
 fn a_delay_has_its_rows_and_its_next_fire() {
     let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"delay": "20s"}})) }];
     let rows = [done(1, Timestamp::from_millis(30_020))];
-    let facts = Facts { now: secs(40), next_fire_at: Some(Timestamp::from_millis(52_500)), ..facts(&held, &rows) };
+    let facts = FireInput { now: secs(40), next_fire_at: Some(Timestamp::from_millis(52_500)), ..facts(&held, &rows) };
     assert_eq!(entries_of(&facts, secs(0), secs(100)), ["00:00:30.020Z succeeded #1", "00:00:52.500Z planned"]);
 }
 
@@ -256,7 +256,7 @@ fn an_account_that_is_full_says_where_to_go_on() {
 }
 
 #[track_caller]
-fn check_why(facts: &Facts<'_>, at: Timestamp, en: &str, zh: &str) {
+fn check_why(facts: &FireInput<'_>, at: Timestamp, en: &str, zh: &str) {
     let why = why(facts, at);
     assert_eq!((why.sentence(Lang::En), why.sentence(Lang::Zh)), (en, zh));
 }
@@ -276,7 +276,7 @@ fn the_answer_says_the_message_in_its_language_and_the_outcome_once() {
         Run { open_children: Some(0), ..ended(5, RunStatus::Failed, "report.send timed out") },
         ended(6, RunStatus::TimedOut, "2 of 4 shards timed out"),
     ];
-    let facts = Facts { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
+    let facts = FireInput { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
     for (day, en, zh) in [
         (2, "timed out after 2s.", "，超时：时限为 2 秒。"),
         (
@@ -307,7 +307,7 @@ fn the_answer_is_a_sentence() {
         span(5, night(5), night(7), 3),
         Run { cancel_by: Some("li".to_owned()), ..row(8, night(8), RunStatus::Cancelled, None) },
     ];
-    let facts = Facts { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
+    let facts = FireInput { now: at("06-09T12:00:00"), next_fire_at: Some(night(9)), ..facts(&held, &rows) };
     check_why(
         &facts,
         night(2),
@@ -361,7 +361,7 @@ fn the_answer_is_a_sentence() {
 fn why_nothing_was_planned_is_said() {
     let manual = [Definition { from: secs(100), job: job(json!({})) }];
     let child = [Definition { from: secs(100), job: job(json!({"schedule": {"after": ["x", "y"]}})) }];
-    let en = |held: &[Definition], deleted_at, at| why(&Facts { deleted_at, ..facts(held, &[]) }, secs(at)).en;
+    let en = |held: &[Definition], deleted_at, at| why(&FireInput { deleted_at, ..facts(held, &[]) }, secs(at)).en;
     let expected =
         "Nothing was planned at 1970-01-01 00:05 UTC: the job has no schedule and runs only when it is triggered.";
     assert_eq!(en(&manual, None, 300), expected);
@@ -419,7 +419,7 @@ proptest! {
                 length.map_or_else(|| done(id, at), |length| span(id, at, at + Duration::from_secs(length.unsigned_abs()), 9))
             })
             .collect();
-        let facts = Facts {
+        let facts = FireInput {
             next_fire_at: next.map(|next| secs(base + next)), now: secs(base + now), kept_from: secs(base + kept),
             ..facts(&definitions, &rows)
         };
@@ -482,13 +482,13 @@ fn the_search_for_the_nearest_fires_is_bounded() {
     let crons: Vec<Value> = (0..20).map(|_| json!({"cron": "* * * * * ?"})).collect();
     let held = [Definition { from: secs(1_000_000), job: job(json!({"schedule": crons})) }];
     let deleted_at = secs(1_500_000);
-    let gone = Facts { deleted_at: Some(deleted_at), now: secs(2_000_000), ..facts(&held, &[]) };
+    let gone = FireInput { deleted_at: Some(deleted_at), now: secs(2_000_000), ..facts(&held, &[]) };
     let answer = why(&gone, Timestamp::from_millis(1_600_000_500));
     assert_eq!((answer.before, answer.after), (Some(deleted_at), None));
     let ahead = why(&gone, secs(100));
     assert_eq!((ahead.before, ahead.after), (None, Some(secs(1_000_001))));
     assert_eq!(
-        nearest(&Facts { now: secs(1_200_000), ..facts(&held, &[]) }),
+        nearest(&FireInput { now: secs(1_200_000), ..facts(&held, &[]) }),
         (Some(secs(1_200_000)), Some(secs(1_200_001)))
     );
 }

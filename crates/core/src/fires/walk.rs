@@ -1,7 +1,7 @@
-//! The walk through a range: it is cut where something changes, and each stretch between two cuts is described as a whole.
+//! The walk through a range of time. The range is cut where something changes, and each stretch between two cuts is described as a whole.
 
-use super::account::{Account, Definition, ENTRY_COUNT_MAX, Facts, RANGE_MAX, Range, Verdict};
-use super::fold::{Fold, ReportRange};
+use super::account::{Account, Definition, ENTRY_COUNT_MAX, FireInput, RANGE_MAX, Range, Verdict};
+use super::fold::{Fold, VerdictStretch};
 use crate::local;
 use crate::maintenance::FiresInside;
 use crate::run::Run;
@@ -9,24 +9,27 @@ use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
-use crate::timetable::Applied;
+use crate::timetable::AppliedCalendar;
 
-/// Maximum number of steps of one account. Counting the fires of a stretch or a day is one step; if each instant is walked through, each
-/// search of a schedule for its next instant is one. The next account covers the rest.
+/// Maximum number of steps of one account; the next account covers the rest. Counting the fires of a stretch or a day (`add_plain`) is one
+/// step. Where each instant is walked through (`add_each`), each search of a schedule for its next instant is one. Two kinds of searches
+/// are not counted: those by which `add_days` finds the next fire that the calendar leaves, and the end of the instants that the calendar
+/// takes before it (at most two for each counted step and two more for each stretch), and the one that checks whether the definition plans
+/// a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The account of a range.
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::fires::{Definition, Facts, Range, account};
+/// use rondel_core::fires::{Definition, FireInput, Range, account};
 ///
 /// let spec: rondel_core::JobSpec = serde_json::from_str(
 ///     r#"{"name": "a", "app": "b", "handler": "c", "schedule": {"every": "1s"}, "enabled": false}"#,
 /// )?;
 /// let definitions = [Definition { from: Timestamp::EPOCH, job: spec.compile().expect("a valid definition") }];
 /// let now = Timestamp::from_secs(90_000);
-/// let facts = Facts {
+/// let facts = FireInput {
 ///     definitions: &definitions,
 ///     anchor: Timestamp::EPOCH,
 ///     deleted_at: None,
@@ -43,12 +46,12 @@ const STEP_COUNT_MAX: usize = 50_000;
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[must_use]
-pub fn account(facts: &Facts<'_>, range: Range) -> Account {
+pub fn account(facts: &FireInput<'_>, range: Range) -> Account {
     Walk::new(facts, range).run()
 }
 
 pub(super) struct Walk<'a> {
-    facts: &'a Facts<'a>,
+    facts: &'a FireInput<'a>,
     /// One row for each instant, in order.
     rows: Vec<&'a Run>,
     from: Timestamp,
@@ -65,10 +68,10 @@ pub(super) struct Walk<'a> {
 
 /// The fires after the first instant and up to the second.
 #[derive(Clone, Copy)]
-struct Between(Timestamp, Timestamp);
+struct Stretch(Timestamp, Timestamp);
 
 impl<'a> Walk<'a> {
-    pub(super) fn new(facts: &'a Facts<'a>, range: Range) -> Self {
+    pub(super) fn new(facts: &'a FireInput<'a>, range: Range) -> Self {
         let to = range.to.min(range.from.saturating_add(RANGE_MAX));
         Self {
             facts,
@@ -112,7 +115,7 @@ impl<'a> Walk<'a> {
             if self.fold.is_full() || self.stopped.is_some() || self.has_enough() {
                 break;
             }
-            self.add_stretch(Between(cursor, cut));
+            self.add_stretch(Stretch(cursor, cut));
             cursor = cut;
         }
         let stopped = self.stopped.or(whole);
@@ -121,7 +124,7 @@ impl<'a> Walk<'a> {
 
     /// The instants at which something changes, in order; each belongs to the stretch before it. The last one is the range's end.
     fn cuts(&self) -> Vec<Timestamp> {
-        let Facts { definitions, deleted_at, next_fire_at, windows, now, kept_from, .. } = self.facts;
+        let FireInput { definitions, deleted_at, next_fire_at, windows, now, kept_from, .. } = self.facts;
         let mut cuts: Vec<Timestamp> = definitions.iter().map(|definition| definition.from).collect();
         cuts.extend(deleted_at);
         cuts.extend(next_fire_at.map(just_before));
@@ -136,25 +139,25 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds the verdicts of the fires in a stretch in which nothing changes.
-    fn add_stretch(&mut self, between: Between) {
-        let Between(_, until) = between;
+    fn add_stretch(&mut self, stretch: Stretch) {
+        let Stretch(_, until) = stretch;
         let definition = self.definition_at(until);
         let found =
             self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
         if let Some(row) = found.copied() {
             let verdict = Verdict::of_run(row, definition.is_some_and(|definition| self.plans(definition, row)));
-            return self.push(Between(until, until), 1, verdict, std::iter::once(until));
+            return self.push(Stretch(until, until), 1, verdict, std::iter::once(until));
         }
         let Some(definition) = definition else { return };
         let verdict = self.verdict_without_row(definition, until);
         let table = &definition.job.timetable;
         match (table.schedules.as_slice(), &table.calendar) {
-            _ if table.delay().is_some() => self.add_delay(between, verdict),
-            ([one], None) => self.add_plain(one, between, verdict),
+            _ if table.delay().is_some() => self.add_delay(stretch, verdict),
+            ([one], None) => self.add_plain(one, stretch, verdict),
             ([one], Some(applied)) if matches!(applied.rule, CalendarRule::Only | CalendarRule::Except) => {
-                self.add_days(definition, (one, applied), between, &verdict);
+                self.add_days(definition, (one, applied), stretch, &verdict);
             }
-            _ => self.add_each(definition, between, &verdict),
+            _ => self.add_each(definition, stretch, &verdict),
         }
     }
 
@@ -192,67 +195,71 @@ impl<'a> Walk<'a> {
     }
 
     /// Adds the next fire of a job with a fixed delay: the only one that is known without a row.
-    fn add_delay(&mut self, Between(from, until): Between, verdict: Verdict) {
+    fn add_delay(&mut self, Stretch(from, until): Stretch, verdict: Verdict) {
         if let Some(at) = self.facts.next_fire_at.filter(|at| from < *at && *at <= until) {
-            self.push(Between(at, at), 1, verdict, std::iter::once(at));
+            self.push(Stretch(at, at), 1, verdict, std::iter::once(at));
         }
     }
 
     /// Counts the fires of one schedule without walking.
-    fn add_plain(&mut self, schedule: &Schedule, Between(from, until): Between, verdict: Verdict) {
+    fn add_plain(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: Verdict) {
         self.steps += 1;
         let anchor = self.facts.anchor;
         let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
         let last = schedule.prev_before(anchor, next_millisecond(until)).unwrap_or(first).max(first);
         let count = schedule.count_between(anchor, first, last);
         let next = |at: &Timestamp| schedule.next_after(anchor, *at).filter(|at| *at <= last);
-        self.push(Between(first, last), count, verdict, std::iter::successors(Some(first), next));
+        self.push(Stretch(first, last), count, verdict, std::iter::successors(Some(first), next));
     }
 
     /// Goes from one instant at which the answer of the calendar may change to the next, and counts the fires between them.
     fn add_days(
         &mut self,
         definition: &Definition,
-        (schedule, applied): (&Schedule, &Applied),
-        Between(from, until): Between,
+        (schedule, applied): (&Schedule, &AppliedCalendar),
+        Stretch(from, until): Stretch,
         verdict: &Verdict,
     ) {
         let mut cursor = from;
         loop {
             let fire = definition.job.timetable.next_until(self.facts.anchor, cursor, until).map(|fire| fire.at);
-            self.add_taken_by_calendar((schedule, applied), Between(cursor, fire.map_or(until, just_before)));
+            self.add_taken_by_calendar((schedule, applied), Stretch(cursor, fire.map_or(until, just_before)));
             let Some(fire) = fire.filter(|_| self.stopped.is_none() && !self.fold.is_full()) else { return };
-            let local = local::shown(schedule.zone, fire);
+            let local = local::time_at(schedule.zone, fire);
             let edge =
                 just_before(local::instant(schedule.zone, applied.calendar.next_edge(local))).min(until).max(fire);
             // If the clock changes before the edge, it may repeat local times from before the fire.
-            let steady = local::shown(schedule.zone, edge) - local == chrono_length(fire, edge);
+            let steady = local::time_at(schedule.zone, edge) - local == chrono_length(fire, edge);
             cursor = if steady { edge } else { fire };
-            self.add_plain(schedule, Between(just_before(fire), cursor), verdict.clone());
-            if self.is_over(cursor) {
+            self.add_plain(schedule, Stretch(just_before(fire), cursor), verdict.clone());
+            if self.should_stop(cursor) {
                 return;
             }
         }
     }
 
     /// Adds all instants that the calendar removes or moves, day by day.
-    fn add_taken_by_calendar(&mut self, (schedule, applied): (&Schedule, &Applied), Between(from, until): Between) {
+    fn add_taken_by_calendar(
+        &mut self,
+        (schedule, applied): (&Schedule, &AppliedCalendar),
+        Stretch(from, until): Stretch,
+    ) {
         let mut cursor = from;
         while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
             let tomorrow =
-                local::shown(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
+                local::time_at(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
             let day_ends = tomorrow.map_or(until, |tomorrow| just_before(local::instant(schedule.zone, tomorrow)));
             cursor = day_ends.min(until).max(at);
             let verdict = verdict_of_taken(applied, calendar_effect(schedule, applied, at));
-            self.add_plain(schedule, Between(just_before(at), cursor), verdict);
-            if self.is_over(cursor) {
+            self.add_plain(schedule, Stretch(just_before(at), cursor), verdict);
+            if self.should_stop(cursor) {
                 return;
             }
         }
     }
 
     /// Walks through all instants: those of the timetable, and those that its calendar removes or moves.
-    fn add_each(&mut self, definition: &Definition, Between(from, until): Between, verdict: &Verdict) {
+    fn add_each(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &Verdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
         let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
@@ -269,21 +276,21 @@ impl<'a> Walk<'a> {
                 }
                 _ => return,
             };
-            self.push(Between(at, at), 1, done, std::iter::once(at));
+            self.push(Stretch(at, at), 1, done, std::iter::once(at));
             if fire == Some(at) {
                 fire = next_fire(at);
             }
             if raw.is_some_and(|(raw, _)| raw == at) {
                 raw = next_raw(at);
             }
-            if self.is_over(at) {
+            if self.should_stop(at) {
                 return;
             }
         }
     }
 
-    /// Whether to stop after everything up to `done` is described.
-    fn is_over(&mut self, done: Timestamp) -> bool {
+    /// Whether to stop now that everything up to `done` is described. If the steps are used up, this records where the walk stopped.
+    fn should_stop(&mut self, done: Timestamp) -> bool {
         if self.steps >= self.steps_max && done < self.to {
             self.stopped.get_or_insert(next_millisecond(done));
         }
@@ -296,13 +303,13 @@ impl<'a> Walk<'a> {
 
     fn push(
         &mut self,
-        Between(first, last): Between,
+        Stretch(first, last): Stretch,
         count: u64,
         verdict: Verdict,
         instants: impl Iterator<Item = Timestamp>,
     ) {
         self.has_fire |= verdict.is_fire();
-        self.fold.push(ReportRange { first, last, count, verdict }, instants);
+        self.fold.push(VerdictStretch { first, last, count, verdict }, instants);
     }
 }
 
@@ -314,7 +321,7 @@ fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     rows
 }
 
-fn verdict_of_taken(applied: &Applied, CalendarEffect { day, moved_to }: CalendarEffect) -> Verdict {
+fn verdict_of_taken(applied: &AppliedCalendar, CalendarEffect { day, moved_to }: CalendarEffect) -> Verdict {
     Verdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::account::{Account, Entry, Facts, Range, Verdict};
+use super::account::{Account, Entry, FireInput, Range, Verdict};
 use super::sentence_writer::SentenceWriter;
 use super::walk::{Walk, account};
 use crate::run::Run;
@@ -19,7 +19,7 @@ pub(super) const SEARCH_STEP_COUNT_MAX: usize = 40_000;
 
 /// What an answer is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum About {
+pub enum AnswerSubject {
     /// The instant that was asked about.
     Instant,
     /// A run at or near the instant that was asked about, which no schedule planned.
@@ -40,7 +40,7 @@ pub struct Why {
     /// The instant.
     pub at: Timestamp,
     /// How it was chosen.
-    pub about: About,
+    pub about: AnswerSubject,
     /// What became of the fire of this instant; `None` if nothing was planned and nothing ran.
     pub entry: Option<Entry>,
     /// The nearest earlier fire within a year, if nothing was planned.
@@ -65,7 +65,7 @@ impl Why {
 
     /// This answer for a question that named no instant: the sentence names the fire that it is about.
     #[must_use]
-    pub fn about(self, about: About, facts: &Facts<'_>) -> Self {
+    pub fn about(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
         let (en, zh) = SentenceWriter::new(facts, self.at).lead(about);
         Self { about, en: en + &self.en, zh: zh + &self.zh, ..self }
     }
@@ -75,10 +75,10 @@ impl Why {
 ///
 /// The facts need only the rows of the instant and the span that reaches it; nearby fires are found from the definitions alone.
 #[must_use]
-pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
+pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
     let entry = account(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
     let writer = SentenceWriter::new(facts, at);
-    let about = About::Instant;
+    let about = AnswerSubject::Instant;
     if let Some(entry) = entry {
         let (en, zh) = writer.verdict(&entry.verdict);
         return Why { at, about, entry: Some(entry), before: None, after: None, en, zh };
@@ -92,11 +92,11 @@ pub fn why(facts: &Facts<'_>, at: Timestamp) -> Why {
 
 /// Why a run has its status, whatever triggered it. The run must be among the rows of the facts.
 #[must_use]
-pub fn why_run(facts: &Facts<'_>, run: &Run) -> Why {
+pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
     let verdict = Verdict::of_run(run, true);
     let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
-    Why { at: run.fire_at, about: About::Instant, entry, before: None, after: None, en, zh }
+    Why { at: run.fire_at, about: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
 }
 
 /// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
@@ -121,15 +121,15 @@ pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
 
 /// Why a job has not run so far and will not by itself.
 #[must_use]
-pub fn why_never(facts: &Facts<'_>) -> Why {
+pub fn why_never(facts: &FireInput<'_>) -> Why {
     let (en, zh) = SentenceWriter::new(facts, facts.now).never();
-    Why { at: facts.now, about: About::Nothing, entry: None, before: None, after: None, en, zh }
+    Why { at: facts.now, about: AnswerSubject::Nothing, entry: None, before: None, after: None, en, zh }
 }
 
 /// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
 /// Rows are not needed.
 #[must_use]
-pub fn nearest(facts: &Facts<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
+pub fn nearest(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;
     let after_now = Timestamp::from_millis(facts.now.as_millis().saturating_add(1));
     (nearest_before(facts, after_now, |_| true, &mut steps), nearest_after(facts, after_now, &mut steps))
@@ -138,7 +138,7 @@ pub fn nearest(facts: &Facts<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
 /// Searches the stretch of each definition, the newest first, backwards in growing windows: if a definition fires often, a small window
 /// already has its last fire.
 fn nearest_before(
-    facts: &Facts<'_>,
+    facts: &FireInput<'_>,
     at: Timestamp,
     counts: fn(&Verdict) -> bool,
     steps: &mut usize,
@@ -166,7 +166,7 @@ fn nearest_before(
 }
 
 fn last_entry(
-    facts: &Facts<'_>,
+    facts: &FireInput<'_>,
     (mut from, to): (Timestamp, Timestamp),
     counts: fn(&Verdict) -> bool,
     steps: &mut usize,
@@ -185,7 +185,7 @@ fn last_entry(
     None
 }
 
-fn nearest_after(facts: &Facts<'_>, at: Timestamp, steps: &mut usize) -> Option<Timestamp> {
+fn nearest_after(facts: &FireInput<'_>, at: Timestamp, steps: &mut usize) -> Option<Timestamp> {
     let mut from = at;
     for seconds in WINDOWS_SECS {
         let range = Range { from, to: at.saturating_add(window(seconds)), limit: usize::MAX };

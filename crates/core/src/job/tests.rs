@@ -135,7 +135,7 @@ fn days_only_move_fires_and_times_do_not() {
 
 #[test]
 fn the_policy_for_ends_is_that_of_the_definition() {
-    let after = |change| spec(change).compile().unwrap().after;
+    let after = |change| spec(change).compile().unwrap().next_step_policy;
     let plain = after(json!({}));
     assert!(plain.at_least_once && !plain.awaits_children && !plain.has_fixed_delay);
     assert!(!after(json!({"delivery": "at_most_once"})).at_least_once);

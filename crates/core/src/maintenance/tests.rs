@@ -37,7 +37,7 @@ fn plan_at(job: &Job, next: i64, now: i64, windows: &[MaintenanceWindow]) -> Pla
 }
 
 fn spans(plan: &Plan) -> Vec<(i64, i64, i64)> {
-    plan.closed.iter().map(|span| (span.first.second(), span.last.second(), span.count)).collect()
+    plan.skipped_in_window.iter().map(|span| (span.first.second(), span.last.second(), span.count)).collect()
 }
 
 fn fires(plan: &Plan) -> Vec<(i64, i64)> {
@@ -53,7 +53,7 @@ fn no_fire_is_planned_into_a_window_and_the_first_after_it_is() {
     let inside = plan_at(&job, 102, 100, &windows);
     assert_eq!((fires(&inside), spans(&inside), inside.next), (vec![], vec![(102, 103, 2)], Some(at(104))));
     let after = plan_at(&job, 104, 102, &windows);
-    assert_eq!((fires(&after)[0], after.closed.len()), ((104, 104), 0), "its end is not inside");
+    assert_eq!((fires(&after)[0], after.skipped_in_window.len()), ((104, 104), 0), "its end is not inside");
     assert_eq!(plan_at(&job, 100, 100, &[]), plan(&job, ID, at(0), at(100), window(100)));
 }
 
@@ -136,7 +136,7 @@ fn a_delay_waits_for_the_end() {
     let job = job(&json!({"delay": "20s"}), "skip");
     let windows = [closed(100, 130, FiresInside::Skip)];
     let plan = plan_at(&job, 110, 108, &windows);
-    assert_eq!((plan.fires.len(), plan.closed.len(), plan.next), (0, 0, Some(at(130))));
+    assert_eq!((plan.fires.len(), plan.skipped_in_window.len(), plan.next), (0, 0, Some(at(130))));
     assert_eq!(fires(&plan_at(&job, 130, 128, &windows)), [(130, 130)]);
 }
 
@@ -184,7 +184,7 @@ proptest! {
                 seen.push(fire.fire_at.second());
             }
             prop_assert!(planned.missed.is_none(), "nothing is missed by a server that is there: {planned:?}");
-            for span in &planned.closed {
+            for span in &planned.skipped_in_window {
                 seen.extend((0..span.count).map(|n| span.first.second() + n * period));
             }
             let is_after = cursor.held_from.is_none() && windows.iter().all(|one| one.ends_at <= cursor.next_fire_at);

@@ -7,8 +7,8 @@ use crate::cron::parse_zone;
 use crate::field_error::FieldError;
 use crate::schedule::Schedule;
 use crate::spec::{
-    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, Named, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec, PumpSpec,
-    RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, check_named,
+    ConcurrencySpec, Delivery, ITEM_COUNT_MAX, NamedKind, OnSilence, OverlapPolicy, OverlapScope, OverlapSpec,
+    PumpSpec, RateSpec, Route, ScheduleSpec, UntilSpec, UntilWord, check_named,
 };
 use crate::time::Timestamp;
 
@@ -66,7 +66,7 @@ impl PumpSpec {
         if !(1..=ITEM_COUNT_MAX).contains(&count) {
             return errors.push(FieldError::new("/pump/items", format!("{count} items; 1 to {ITEM_COUNT_MAX}")));
         }
-        check_named(self.items.named(), ("/pump/items", Named::Item), errors);
+        check_named(self.items.named(), ("/pump/items", NamedKind::Item), errors);
     }
 
     fn check_numbers(&self, errors: &mut Vec<FieldError>) {

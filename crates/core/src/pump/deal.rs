@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::item::{Change, Item, Owner};
+use super::item::{Item, ItemChange, Owner};
 use crate::time::Timestamp;
 
 /// An item is kept for this long after the definition lost it. If it is added again in that time, it keeps its epoch and its checkpoint.
@@ -31,7 +31,7 @@ pub enum GroupMode {
 
 /// The settings of the definition that a deal must meet.
 #[derive(Clone, Copy, Debug)]
-pub struct Wanted<'a> {
+pub struct DealSettings<'a> {
     /// The items of the definition.
     pub names: &'a BTreeMap<String, String>,
     /// Maximum number of items of one group.
@@ -49,16 +49,16 @@ pub struct Wanted<'a> {
 pub fn deal(
     items: &BTreeMap<String, Item>,
     groups: &[Group],
-    wanted: Wanted<'_>,
+    wanted: DealSettings<'_>,
     now: Timestamp,
-) -> Vec<(String, Change)> {
+) -> Vec<(String, ItemChange)> {
     let mut changes = Vec::new();
     let by_owner: HashMap<Owner, usize> =
         groups.iter().enumerate().map(|(index, group)| (group.owner, index)).collect();
     let mut kept: Vec<Vec<&str>> = vec![Vec::new(); groups.len()];
     let mut free: Vec<(&str, i64)> = Vec::new();
     for name in wanted.names.keys().filter(|name| !items.contains_key(*name)) {
-        changes.push((name.clone(), Change::Add));
+        changes.push((name.clone(), ItemChange::Add));
         free.push((name, 0));
     }
     for (name, item) in items {
@@ -68,11 +68,11 @@ pub fn deal(
             None => Some(item.epoch),
             Some(owner) => match by_owner.get(&owner) {
                 None => {
-                    change(Change::Free { owner });
+                    change(ItemChange::Free { owner });
                     Some(item.epoch)
                 }
                 Some(_) if item.asked_at.is_some_and(|asked_at| now >= asked_at + wanted.hand_over) => {
-                    change(Change::Fence { epoch: item.epoch });
+                    change(ItemChange::Fence { epoch: item.epoch });
                     Some(item.epoch + 1)
                 }
                 Some(_) if item.asked_at.is_some() => None,
@@ -81,21 +81,21 @@ pub fn deal(
                     None
                 }
                 Some(_) => {
-                    change(Change::Ask { epoch: item.epoch });
+                    change(ItemChange::Ask { epoch: item.epoch });
                     None
                 }
             },
         };
         match epoch {
             Some(epoch) if is_wanted => free.push((name, epoch)),
-            Some(_) if item.owner.is_none() && now >= item.updated_at + REMOVED_AFTER => change(Change::Remove),
+            Some(_) if item.owner.is_none() && now >= item.updated_at + REMOVED_AFTER => change(ItemChange::Remove),
             Some(_) | None => {}
         }
     }
     let quotas = quotas(groups, &kept, wanted);
     for (index, names) in kept.iter().enumerate() {
         for name in names.iter().skip(quotas[index]) {
-            changes.push(((*name).to_owned(), Change::Ask { epoch: items[*name].epoch }));
+            changes.push(((*name).to_owned(), ItemChange::Ask { epoch: items[*name].epoch }));
         }
     }
     let mut room = quotas.iter().zip(&kept).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
@@ -106,13 +106,13 @@ pub fn deal(
         let index = (next + step) % groups.len();
         room[index] -= 1;
         next = index + 1;
-        changes.push((name.to_owned(), Change::Deal { epoch, to: groups[index].owner }));
+        changes.push((name.to_owned(), ItemChange::Deal { epoch, to: groups[index].owner }));
     }
     changes
 }
 
 /// How many items each group gets. The groups that have the most get the remainder, so that the fewest items move.
-fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: Wanted<'_>) -> Vec<usize> {
+fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: DealSettings<'_>) -> Vec<usize> {
     let of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
     let mut takers: Vec<usize> = of_mode(GroupMode::Takes).collect();
     let mut quotas = vec![0; groups.len()];
@@ -156,12 +156,12 @@ mod tests {
 
     /// Deals once, and returns how many items their owners were asked to release.
     fn step(items: &mut BTreeMap<String, Item>, groups: &[Group], names: &BTreeMap<String, String>) -> usize {
-        let wanted = Wanted { names, per_group: None, hand_over: HAND_OVER };
+        let wanted = DealSettings { names, per_group: None, hand_over: HAND_OVER };
         let changes = deal(items, groups, wanted, NOW);
         for (name, change) in &changes {
             assert!(apply(items, name, change, NOW), "{name}: {change:?}");
         }
-        changes.iter().filter(|(_, change)| matches!(change, Change::Ask { .. })).count()
+        changes.iter().filter(|(_, change)| matches!(change, ItemChange::Ask { .. })).count()
     }
 
     /// Each owner releases the items that it was asked to release.
@@ -180,7 +180,7 @@ mod tests {
                 released: true,
             };
             let mut one = BTreeMap::from([(item.name.clone(), item.clone())]);
-            assert!(apply(&mut one, &item.name.clone(), &Change::Report(progress), NOW));
+            assert!(apply(&mut one, &item.name.clone(), &ItemChange::Report(progress), NOW));
             *item = one.remove(&item.name).unwrap();
         }
     }
@@ -215,7 +215,7 @@ mod tests {
                 let loads = loads(&items, &groups);
                 prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{:?}", loads);
                 prop_assert_eq!(loads.iter().sum::<usize>(), count);
-                let wanted = Wanted { names: &names, per_group: None, hand_over: HAND_OVER };
+                let wanted = DealSettings { names: &names, per_group: None, hand_over: HAND_OVER };
                 prop_assert_eq!(deal(&items, &groups, wanted, NOW), vec![]);
             }
         }
@@ -227,11 +227,11 @@ mod tests {
         step(&mut items, &groups([1]), &names);
         assert_eq!(step(&mut items, &groups([1, 2]), &names), 1);
         assert_eq!(step(&mut items, &groups([1, 2]), &names), 0, "it was asked for");
-        let wanted = Wanted { names: &names, per_group: None, hand_over: HAND_OVER };
+        let wanted = DealSettings { names: &names, per_group: None, hand_over: HAND_OVER };
         assert_eq!(deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER - Duration::from_millis(1)), []);
         let late = deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER);
-        let fenced = ("00001".to_owned(), Change::Fence { epoch: 1 });
-        assert_eq!(late, [fenced, ("00001".to_owned(), Change::Deal { epoch: 2, to: owner(2) })]);
+        let fenced = ("00001".to_owned(), ItemChange::Fence { epoch: 1 });
+        assert_eq!(late, [fenced, ("00001".to_owned(), ItemChange::Deal { epoch: 2, to: owner(2) })]);
     }
 
     #[test]
@@ -251,16 +251,16 @@ mod tests {
         let (names, mut items) = (names(1), BTreeMap::new());
         step(&mut items, &groups([1]), &names);
         items.insert("old".to_owned(), Item::new("old", NOW));
-        let wanted = Wanted { names: &names, per_group: None, hand_over: HAND_OVER };
+        let wanted = DealSettings { names: &names, per_group: None, hand_over: HAND_OVER };
         assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER - Duration::from_millis(1)), []);
-        let removed = [("old".to_owned(), Change::Remove)];
+        let removed = [("old".to_owned(), ItemChange::Remove)];
         assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER), removed);
     }
 
     #[test]
     fn a_group_has_at_most_as_many_as_it_may() {
         let (names, mut items) = (names(10), BTreeMap::new());
-        let wanted = Wanted { names: &names, per_group: Some(3), hand_over: HAND_OVER };
+        let wanted = DealSettings { names: &names, per_group: Some(3), hand_over: HAND_OVER };
         for (name, change) in deal(&items, &groups([1, 2]), wanted, NOW) {
             apply(&mut items, &name, &change, NOW);
         }

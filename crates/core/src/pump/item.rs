@@ -148,7 +148,7 @@ pub struct Progress {
 
 /// A change of an item. It names the state that it expects, and has no effect on an item in another state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum ItemChange {
     /// The definition has a new item.
     Add,
     /// The definition no longer has the item, and the item has no owner.
@@ -182,28 +182,28 @@ pub enum Change {
 /// Applies a change, and returns whether it was applied.
 ///
 /// ```
-/// use rondel_core::pump::{Change, Item, Owner, apply};
+/// use rondel_core::pump::{ItemChange, Item, Owner, apply};
 /// use rondel_core::{RunId, Timestamp};
 ///
 /// let now = Timestamp::from_secs(1);
 /// let mut items = std::collections::BTreeMap::new();
 /// let (first, second) = (Owner { run: RunId::new(1), attempt: 1 }, Owner { run: RunId::new(2), attempt: 1 });
-/// assert!(apply(&mut items, "eu", &Change::Add, now));
-/// assert!(apply(&mut items, "eu", &Change::Deal { epoch: 0, to: first }, now));
+/// assert!(apply(&mut items, "eu", &ItemChange::Add, now));
+/// assert!(apply(&mut items, "eu", &ItemChange::Deal { epoch: 0, to: first }, now));
 /// // It has an owner.
-/// assert!(!apply(&mut items, "eu", &Change::Deal { epoch: 1, to: second }, now));
-/// assert!(apply(&mut items, "eu", &Change::Free { owner: first }, now));
-/// assert!(apply(&mut items, "eu", &Change::Deal { epoch: 1, to: second }, now));
+/// assert!(!apply(&mut items, "eu", &ItemChange::Deal { epoch: 1, to: second }, now));
+/// assert!(apply(&mut items, "eu", &ItemChange::Free { owner: first }, now));
+/// assert!(apply(&mut items, "eu", &ItemChange::Deal { epoch: 1, to: second }, now));
 /// assert_eq!(items["eu"].epoch, 2);
 /// ```
-pub fn apply(items: &mut BTreeMap<String, Item>, name: &str, change: &Change, now: Timestamp) -> bool {
+pub fn apply(items: &mut BTreeMap<String, Item>, name: &str, change: &ItemChange, now: Timestamp) -> bool {
     match change {
-        Change::Add => {
+        ItemChange::Add => {
             let is_new = !items.contains_key(name);
             items.entry(name.to_owned()).or_insert_with(|| Item::new(name, now));
             return is_new;
         }
-        Change::Remove => {
+        ItemChange::Remove => {
             let is_free = items.get(name).is_some_and(|item| item.owner.is_none());
             if is_free {
                 items.remove(name);
@@ -220,10 +220,10 @@ pub fn apply(items: &mut BTreeMap<String, Item>, name: &str, change: &Change, no
     is_made
 }
 
-fn change_item(item: &mut Item, change: &Change, now: Timestamp) -> bool {
+fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
     match change {
-        Change::Add | Change::Remove => false,
-        Change::Deal { epoch, to } => {
+        ItemChange::Add | ItemChange::Remove => false,
+        ItemChange::Deal { epoch, to } => {
             let may = item.owner.is_none() && item.epoch == *epoch;
             if may {
                 item.before = item.total();
@@ -232,21 +232,21 @@ fn change_item(item: &mut Item, change: &Change, now: Timestamp) -> bool {
             }
             may
         }
-        Change::Ask { epoch } => {
+        ItemChange::Ask { epoch } => {
             let may = item.owner.is_some() && item.epoch == *epoch && item.asked_at.is_none();
             if may {
                 item.asked_at = Some(now);
             }
             may
         }
-        Change::Free { owner } => {
+        ItemChange::Free { owner } => {
             let may = item.owner == Some(*owner);
             if may {
                 item.release();
             }
             may
         }
-        Change::Fence { epoch } => {
+        ItemChange::Fence { epoch } => {
             let may = item.owner.is_some() && item.epoch == *epoch;
             if may {
                 item.before = item.total();
@@ -256,7 +256,7 @@ fn change_item(item: &mut Item, change: &Change, now: Timestamp) -> bool {
             }
             may
         }
-        Change::Report(progress) => report(item, progress),
+        ItemChange::Report(progress) => report(item, progress),
     }
 }
 
@@ -306,12 +306,12 @@ mod tests {
 
     fn item() -> Item {
         let mut items = BTreeMap::new();
-        assert!(apply(&mut items, "a", &Change::Add, NOW));
-        assert!(apply(&mut items, "a", &Change::Deal { epoch: 0, to: owner(1, 1) }, NOW));
+        assert!(apply(&mut items, "a", &ItemChange::Add, NOW));
+        assert!(apply(&mut items, "a", &ItemChange::Deal { epoch: 0, to: owner(1, 1) }, NOW));
         items.remove("a").unwrap()
     }
 
-    fn change(item: &mut Item, change: &Change) -> bool {
+    fn change(item: &mut Item, change: &ItemChange) -> bool {
         change_item(item, change, NOW)
     }
 
@@ -319,45 +319,45 @@ mod tests {
     fn an_item_has_one_owner() {
         let mut one = item();
         for epoch in [0, 1, 2] {
-            assert!(!change(&mut one, &Change::Deal { epoch, to: owner(2, 1) }));
+            assert!(!change(&mut one, &ItemChange::Deal { epoch, to: owner(2, 1) }));
         }
-        assert!(!change(&mut one, &Change::Free { owner: owner(1, 2) }), "another attempt of its owner");
-        assert!(change(&mut one, &Change::Free { owner: owner(1, 1) }));
-        assert!(!change(&mut one, &Change::Deal { epoch: 0, to: owner(2, 1) }), "an older epoch");
-        assert!(change(&mut one, &Change::Deal { epoch: 1, to: owner(2, 1) }));
+        assert!(!change(&mut one, &ItemChange::Free { owner: owner(1, 2) }), "another attempt of its owner");
+        assert!(change(&mut one, &ItemChange::Free { owner: owner(1, 1) }));
+        assert!(!change(&mut one, &ItemChange::Deal { epoch: 0, to: owner(2, 1) }), "an older epoch");
+        assert!(change(&mut one, &ItemChange::Deal { epoch: 1, to: owner(2, 1) }));
         assert_eq!((one.epoch, one.owner), (2, Some(owner(2, 1))));
     }
 
     #[test]
     fn a_late_report_of_an_earlier_owner_is_refused() {
         let mut one = item();
-        assert!(change(&mut one, &Change::Report(progress(owner(1, 1), 1, 5, 50))));
-        assert!(change(&mut one, &Change::Fence { epoch: 1 }));
-        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, 6, 60))), "it was fenced");
-        assert!(change(&mut one, &Change::Deal { epoch: 2, to: owner(2, 1) }));
-        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, 7, 70))));
-        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 3, 7, 70))), "the epoch of another owner");
+        assert!(change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 5, 50))));
+        assert!(change(&mut one, &ItemChange::Fence { epoch: 1 }));
+        assert!(!change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 6, 60))), "it was fenced");
+        assert!(change(&mut one, &ItemChange::Deal { epoch: 2, to: owner(2, 1) }));
+        assert!(!change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 7, 70))));
+        assert!(!change(&mut one, &ItemChange::Report(progress(owner(1, 1), 3, 7, 70))), "the epoch of another owner");
         assert_eq!(one.checkpoint.as_deref(), Some("row 50"));
-        assert!(change(&mut one, &Change::Report(progress(owner(2, 1), 3, 1, 5))));
+        assert!(change(&mut one, &ItemChange::Report(progress(owner(2, 1), 3, 1, 5))));
         assert_eq!((one.total().done, one.counts.done), (55, 5));
     }
 
     #[test]
     fn the_last_words_of_an_attempt_that_is_over_count_until_the_item_is_dealt_on() {
         let mut one = item();
-        assert!(change(&mut one, &Change::Free { owner: owner(1, 1) }));
-        assert!(change(&mut one, &Change::Report(progress(owner(1, 1), 1, 1, 10))));
-        assert!(change(&mut one, &Change::Deal { epoch: 1, to: owner(2, 1) }));
-        assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, 2, 20))));
+        assert!(change(&mut one, &ItemChange::Free { owner: owner(1, 1) }));
+        assert!(change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 1, 10))));
+        assert!(change(&mut one, &ItemChange::Deal { epoch: 1, to: owner(2, 1) }));
+        assert!(!change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 2, 20))));
         assert_eq!(one.total().done, 10);
     }
 
     #[test]
     fn a_checkpoint_never_goes_back() {
         let mut one = item();
-        assert!(change(&mut one, &Change::Report(progress(owner(1, 1), 1, 3, 30))));
+        assert!(change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 3, 30))));
         for sequence in [1, 2, 3] {
-            assert!(!change(&mut one, &Change::Report(progress(owner(1, 1), 1, sequence, 20))));
+            assert!(!change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, sequence, 20))));
         }
         assert_eq!((one.checkpoint.as_deref(), one.counts.done), (Some("row 30"), 30));
     }
@@ -365,15 +365,15 @@ mod tests {
     #[test]
     fn an_item_that_is_asked_back_is_free_once_its_owner_releases_it() {
         let mut one = item();
-        assert!(!change(&mut one, &Change::Ask { epoch: 2 }));
+        assert!(!change(&mut one, &ItemChange::Ask { epoch: 2 }));
         assert_eq!(one.state(), ItemState::Dealt);
-        assert!(change(&mut one, &Change::Ask { epoch: 1 }));
+        assert!(change(&mut one, &ItemChange::Ask { epoch: 1 }));
         assert_eq!(one.state(), ItemState::Releasing);
-        assert!(!change(&mut one, &Change::Ask { epoch: 1 }), "it was asked already, and the time runs from then");
+        assert!(!change(&mut one, &ItemChange::Ask { epoch: 1 }), "it was asked already, and the time runs from then");
         let released = Progress { released: true, ..progress(owner(1, 1), 1, 0, 0) };
-        assert!(change(&mut one, &Change::Report(released.clone())));
+        assert!(change(&mut one, &ItemChange::Report(released.clone())));
         assert_eq!((one.owner, one.asked_at, one.state()), (None, None, ItemState::Free));
-        assert!(!change(&mut one, &Change::Report(released)), "the same report again");
-        assert!(!change(&mut one, &Change::Ask { epoch: 1 }), "it has no owner");
+        assert!(!change(&mut one, &ItemChange::Report(released)), "the same report again");
+        assert!(!change(&mut one, &ItemChange::Ask { epoch: 1 }), "it has no owner");
     }
 }

@@ -15,8 +15,8 @@ pub mod totals;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use self::deal::{Group, GroupMode, Wanted, deal};
-pub use self::item::{Change, Counts, Item, ItemState, Owner, Progress, apply};
+pub use self::deal::{DealSettings, Group, GroupMode, deal};
+pub use self::item::{Counts, Item, ItemChange, ItemState, Owner, Progress, apply};
 pub use self::place::{Load, Room, executor_to_unload, least_loaded};
 pub use self::root::{Root, RootStep, next_step};
 pub use self::totals::Totals;

@@ -12,16 +12,16 @@ use crate::words::Lang;
 /// Translates a message into a language, as a clause of a sentence.
 ///
 /// ```
-/// use rondel_core::reason::message::in_words;
+/// use rondel_core::reason::message::translate;
 /// use rondel_core::words::Lang;
 ///
-/// assert_eq!(in_words("timed out after 2s", Lang::En), "timed out after 2s");
-/// assert_eq!(in_words("timed out after 2s", Lang::Zh), "2 秒后超时");
-/// assert_eq!(in_words("exit code 3: disk full", Lang::Zh), "退出码 3：“disk full”");
-/// assert_eq!(in_words("no such customer", Lang::Zh), "“no such customer”");
+/// assert_eq!(translate("timed out after 2s", Lang::En), "timed out after 2s");
+/// assert_eq!(translate("timed out after 2s", Lang::Zh), "2 秒后超时");
+/// assert_eq!(translate("exit code 3: disk full", Lang::Zh), "退出码 3：“disk full”");
+/// assert_eq!(translate("no such customer", Lang::Zh), "“no such customer”");
 /// ```
 #[must_use]
-pub fn in_words(message: &str, lang: Lang) -> String {
+pub fn translate(message: &str, lang: Lang) -> String {
     match lang {
         Lang::En => message.to_owned(),
         Lang::Zh => in_chinese(message).unwrap_or_else(|| quoted(message)),
@@ -33,15 +33,17 @@ pub fn in_words(message: &str, lang: Lang) -> String {
 pub fn in_chinese(message: &str) -> Option<String> {
     let mut rest = message;
     let mut clauses = Vec::new();
-    while let Some((before, clause)) = rest.rsplit_once("; ").and_then(|(before, last)| Some((before, clause(last)?))) {
+    while let Some((before, clause)) =
+        rest.rsplit_once("; ").and_then(|(before, last)| Some((before, translate_clause(last)?)))
+    {
         rest = before;
         clauses.push(clause);
     }
     let mut text = translate_fixed_message(rest)
-        .or_else(|| stopped(rest))
-        .or_else(|| shards(rest))
-        .or_else(|| agent(rest))
-        .or_else(|| program(rest))?;
+        .or_else(|| translate_stop(rest))
+        .or_else(|| translate_shards(rest))
+        .or_else(|| translate_agent_error(rest))
+        .or_else(|| translate_program_end(rest))?;
     for clause in clauses.iter().rev() {
         text.push('；');
         text.push_str(clause);
@@ -92,7 +94,7 @@ fn translate_fixed_message(message: &str) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn stopped(message: &str) -> Option<String> {
+fn translate_stop(message: &str) -> Option<String> {
     if let Some(text) = message.strip_prefix("timed out after ").and_then(length) {
         return Some(format!("{text}后超时"));
     }
@@ -110,7 +112,7 @@ fn stopped(message: &str) -> Option<String> {
 }
 
 /// Translates messages such as `2 of 4 shards failed`.
-fn shards(message: &str) -> Option<String> {
+fn translate_shards(message: &str) -> Option<String> {
     let (count, rest) = message.split_once(" of ")?;
     let (total, end) = rest.split_once(" shards ")?;
     let (count, total) = (number(count)?, number(total)?);
@@ -126,7 +128,7 @@ fn shards(message: &str) -> Option<String> {
 }
 
 /// Translates why the agent could not start a program or read an answer.
-fn agent(message: &str) -> Option<String> {
+fn translate_agent_error(message: &str) -> Option<String> {
     if let Some(max) = message.strip_prefix("the answer is larger than ").and_then(|rest| rest.split_once(" bytes")) {
         return Some(format!("应答超过 {} 字节（max_body_bytes）", number(max.0)?));
     }
@@ -143,7 +145,7 @@ fn agent(message: &str) -> Option<String> {
 }
 
 /// Translates how a program or a request of the agent ended, with the last line that it wrote.
-fn program(message: &str) -> Option<String> {
+fn translate_program_end(message: &str) -> Option<String> {
     let (how, rest) = message.split_once(": ").map_or((message, None), |(how, rest)| (how, Some(rest)));
     let how = if let Some(code) = how.strip_prefix("exit code ").and_then(number) {
         format!("退出码 {code}")
@@ -160,7 +162,7 @@ fn program(message: &str) -> Option<String> {
 }
 
 /// Translates a clause that may be appended to a message after `; `.
-fn clause(text: &str) -> Option<String> {
+fn translate_clause(text: &str) -> Option<String> {
     if text == "the handler does not yield and cannot be aborted: it may still be at work" {
         return Some("处理器不让出线程，无法中止，可能仍在执行".to_owned());
     }
@@ -218,7 +220,7 @@ mod tests {
     fn what_others_wrote_is_not() {
         for message in ["upload failed", "timed out after lunch", "2 of them failed", "exit code three", "", "a; b"] {
             assert_eq!(in_chinese(message), None, "{message}");
-            assert_eq!(in_words(message, Lang::Zh), format!("“{message}”"));
+            assert_eq!(translate(message, Lang::Zh), format!("“{message}”"));
         }
         assert_eq!(beyond_timeout("timed out after lunch"), None);
         assert_eq!(beyond_timeout("2 of 4 shards timed out"), None);

@@ -290,7 +290,8 @@ impl Detail {
         }
     }
 
-    /// Reads stored JSON text. A text that this version cannot parse has no parameters; the code still has the reason.
+    /// Reads stored JSON text. Text that this version cannot parse counts as having no parameters; the reason itself is stored as a
+    /// separate code.
     #[must_use]
     pub fn from_json(text: &str) -> Self {
         serde_json::from_str(text).unwrap_or_default()
@@ -311,7 +312,7 @@ impl Detail {
 
     /// Replaces what the run waits for by `wait`; the parameters of the reason stay.
     #[must_use]
-    pub fn waiting(&self, wait: Self) -> Self {
+    pub fn with_wait(&self, wait: Self) -> Self {
         let reason = self.clone();
         let Self { executor, parent, parent_status, waited_ms, .. } = reason;
         Self { executor, parent, parent_status, waited_ms: waited_ms.or(wait.waited_ms), ..wait }

@@ -16,9 +16,9 @@ use crate::words::Lang;
 pub struct Subject<'a> {
     /// Its status.
     pub status: RunStatus,
-    /// The code.
+    /// The code of the reason.
     pub reason: Option<Reason>,
-    /// The parameters.
+    /// The parameters of the reason.
     pub detail: Option<&'a Detail>,
     /// The number of its attempt.
     pub attempt: i32,

@@ -1,6 +1,6 @@
 //! Questions that executors are asked before some routers pick, and what the answers mean.
 
-use super::ask::{Ask, Choice, nth_wrapping};
+use super::ask::{Choice, RouteRequest, nth_wrapping};
 
 /// A question to each executor before a router picks. All executors are asked at once, and the caller waits briefly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -25,7 +25,7 @@ pub enum Answer {
 
 /// Picks the first candidate of the list that answered yes, and waits for the answers of earlier candidates until the question ends. The
 /// shards of a fire are dealt over all candidates that answered yes.
-pub(super) fn first_good(ask: &Ask<'_>) -> Choice {
+pub(super) fn first_good(ask: &RouteRequest<'_>) -> Choice {
     let answer = |index: &usize| ask.candidates[*index].answer;
     if ask.shards > 1 {
         if !ask.is_over && ask.open().any(|index| answer(&index) == Answer::None) {
@@ -56,7 +56,7 @@ mod tests {
         let pick = |answers: [Answer; 3], is_over| {
             let mut online = candidates(&all_points);
             online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
-            [0, 1].map(|shard| first_good(&Ask { shard, shards: 2, is_over, ..ask(&online) }))
+            [0, 1].map(|shard| first_good(&RouteRequest { shard, shards: 2, is_over, ..ask(&online) }))
         };
         let (yes, no, none) = (Answer::Yes, Answer::No, Answer::None);
         assert_eq!(pick([yes, none, yes], false), [Choice::Wait; 2]);

@@ -24,7 +24,7 @@ pub struct Candidate<'a> {
 
 /// A run that is to be routed.
 #[derive(Clone, Copy, Debug)]
-pub struct Ask<'a> {
+pub struct RouteRequest<'a> {
     /// Its job.
     pub job: JobId,
     /// Key on the ring of consistent hash in place of the job's id.
@@ -71,7 +71,7 @@ impl Candidate<'_> {
     }
 }
 
-impl Ask<'_> {
+impl RouteRequest<'_> {
     /// The open candidates.
     pub(super) fn open(&self) -> impl DoubleEndedIterator<Item = usize> {
         let is_open = |(_, candidate): &(usize, &Candidate<'_>)| candidate.refusal.is_none();

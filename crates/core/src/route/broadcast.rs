@@ -2,10 +2,10 @@
 //! goes to its executor, and waits while that one has no room. A retried shard goes to the same executor if it is still online, else to
 //! another. Remembers nothing.
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 
-pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
+pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     let is_its = |index: &usize| Some(ask.candidates[*index].hashed_name.name()) == ask.executor;
     if let Some(index) = ask.open().find(is_its) {
         return Choice::Take(index);

@@ -6,11 +6,11 @@
 //! was. A job that was imported from XXL-JOB keeps its id from there as its key. The ring is hashed from stable names, and for executors of
 //! XXL-JOB from their addresses, as in XXL-JOB.
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::hash_points;
 use super::memory::Memory;
 
-pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
+pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     let job = ask.hash_key.map_or_else(|| ask.job.to_string(), str::to_owned);
     let key = if ask.shards > 1 { format!("{job}-{}", ask.shard) } else { job };
     let at = hash_points::hash(&key);

@@ -2,13 +2,13 @@
 //! online starts with the least count of the others, so that it is not flooded. Among equals it picks at random, so that jobs created
 //! together do not all begin with the first.
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 
 /// All counts are lowered once one of them exceeds this.
 const COUNT_MAX: u32 = 1_000_000;
 
-pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+pub(super) fn pick(ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
     let counts = memory.marks(ask.candidates, |known| known.min());
     let Some(index) = ask.least(|index| u64::from(counts[index].1)) else { return Choice::NoExecutor };
     counts[index].1 += 1;

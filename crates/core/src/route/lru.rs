@@ -2,10 +2,10 @@
 //! a day. An executor that comes online waits until the others have had their turn. Among those never used it picks at random, so that jobs
 //! created together do not all begin with the first.
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 
-pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+pub(super) fn pick(ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
     let used = memory.marks(ask.candidates, |known| known.max());
     let Some(index) = ask.least(|index| u64::from(used[index].1)) else { return Choice::NoExecutor };
     let newest = used.iter().map(|(_, at)| *at).max().unwrap_or(0);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 use super::pick;
 use crate::id::JobId;
@@ -20,7 +20,7 @@ pub struct Memories {
 
 impl Memories {
     /// Routes a run with the memory of its job. Only jobs whose routers remember something take room here.
-    pub fn pick(&mut self, route: Route, ask: &Ask<'_>) -> Choice {
+    pub fn pick(&mut self, route: Route, ask: &RouteRequest<'_>) -> Choice {
         if !matches!(route, Route::Round | Route::Lfu | Route::Lru) {
             return pick(route, ask, &mut Memory::default());
         }
@@ -46,7 +46,7 @@ mod tests {
         let online = candidates(&all_points);
         let mut memories = Memories::default();
         for job in 0..1_200 {
-            let _ = memories.pick(Route::Lfu, &Ask { job: JobId::new(job), ..ask(&online) });
+            let _ = memories.pick(Route::Lfu, &RouteRequest { job: JobId::new(job), ..ask(&online) });
             let kept: usize = memories.of.values().map(Memory::entry_count).sum();
             assert_eq!(memories.entry_count, kept);
             assert!(kept <= ENTRY_MAX + 1_001, "{kept}");
@@ -62,9 +62,9 @@ mod tests {
         let _ = memories.pick(Route::Lfu, &ask(&online));
         assert_eq!((memories.entry_count, memories.of.len()), (4, 1));
         memories.entry_count = ENTRY_MAX;
-        let _ = memories.pick(Route::Round, &Ask { job: JobId::new(2), ..ask(&online) });
+        let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(2), ..ask(&online) });
         assert_eq!((memories.entry_count, memories.of.len()), (ENTRY_MAX + 1, 2));
-        let _ = memories.pick(Route::Round, &Ask { job: JobId::new(3), ..ask(&online) });
+        let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(3), ..ask(&online) });
         assert_eq!((memories.entry_count, memories.of.len()), (1, 1));
     }
 }

@@ -79,14 +79,14 @@ impl Memory {
 mod tests {
     use super::*;
     use crate::route::tests::{all_points, ask, candidates};
-    use crate::route::{Ask, pick};
+    use crate::route::{RouteRequest, pick};
 
     #[test]
     fn a_day_and_another_route_make_it_forget() {
         let all_points = all_points(2);
         let online = candidates(&all_points);
         let mut memory = Memory::default();
-        let at = |second| Ask { now: Timestamp::from_secs(second), ..ask(&online) };
+        let at = |second| RouteRequest { now: Timestamp::from_secs(second), ..ask(&online) };
         let _ = pick(Route::Lfu, &at(100), &mut memory);
         let _ = pick(Route::Lfu, &at(86_499), &mut memory);
         assert_eq!(memory.marks.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [1, 1]);

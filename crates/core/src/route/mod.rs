@@ -1,8 +1,8 @@
 //! Routers: which of the executors that could take a run gets it.
 //!
-//! A router is a pure function of its input ([`Ask`]: the job, the executors online in the order of their stable names, a number drawn by
-//! the caller) and its memory of the job ([`Memory`]). Each is a file here and a line in `router`; `docs/ROUTERS.md` has the table for
-//! users, and the steps for adding one.
+//! A router is a pure function of its input ([`RouteRequest`]: the job, the executors online in the order of their stable names, a number
+//! drawn by the caller) and its memory of the job ([`Memory`]). Each router is a file here and a line in `router`; `docs/ROUTERS.md` has
+//! the table for users, and the steps for adding one.
 
 mod answers;
 mod ask;
@@ -28,14 +28,14 @@ mod weight;
 use crate::spec::Route;
 
 pub use answers::{Answer, Question};
-pub use ask::{Ask, Candidate, Choice};
+pub use ask::{Candidate, Choice, RouteRequest};
 pub use hash_points::HashPoints;
 pub use memories::Memories;
 pub use memory::Memory;
 pub use trace::Refusal;
 
 /// A router. Pure: the same input and memory give the same choice.
-type Router = fn(&Ask<'_>, &mut Memory) -> Choice;
+type Router = fn(&RouteRequest<'_>, &mut Memory) -> Choice;
 
 /// The table of the routers.
 const fn router(route: Route) -> Router {
@@ -77,28 +77,28 @@ pub const fn question(route: Route) -> Option<Question> {
 /// Routes a run. A retry goes to another executor than the previous attempt, if another is open.
 ///
 /// ```
-/// use rondel_core::route::{Answer, Ask, Candidate, Choice, Memory, HashPoints, pick};
+/// use rondel_core::route::{Answer, RouteRequest, Candidate, Choice, Memory, HashPoints, pick};
 /// use rondel_core::{JobId, Route, Timestamp};
 ///
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
 /// let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::None };
 /// let candidates: Vec<_> = all_points.iter().map(open).collect();
-/// let ask = Ask {
+/// let ask = RouteRequest {
 ///     job: JobId::new(1), hash_key: None, shard: 0, shards: 1, attempt: 1, executor: None,
 ///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_over: false,
 /// };
 /// assert_eq!(pick(Route::Last, &ask, &mut Memory::default()), Choice::Take(1));
 /// // The attempt before was on b.
-/// let again = Ask { attempt: 2, executor: Some("b"), ..ask };
+/// let again = RouteRequest { attempt: 2, executor: Some("b"), ..ask };
 /// assert_eq!(pick(Route::Last, &again, &mut Memory::default()), Choice::Take(0));
 /// ```
 #[must_use]
-pub fn pick(route: Route, ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+pub fn pick(route: Route, ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
     memory.begin(route, ask.now);
     let router = router(route);
     if let Some(name) = ask.executor.filter(|_| ask.attempt > 1 && route != Route::Broadcast) {
         let others: Vec<Candidate<'_>> = ask.candidates.iter().map(|candidate| candidate.unless_named(name)).collect();
-        let among_others = router(&Ask { candidates: &others, ..*ask }, memory);
+        let among_others = router(&RouteRequest { candidates: &others, ..*ask }, memory);
         if among_others != Choice::NoExecutor {
             return among_others;
         }

@@ -1,10 +1,10 @@
 //! Round: each executor in turn (XXL-JOB's ROUND). Remembers whose turn is next and begins with a random executor, so that jobs created
 //! together do not all begin with the first. An executor that is not open is skipped.
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 
-pub(super) fn pick(ask: &Ask<'_>, memory: &mut Memory) -> Choice {
+pub(super) fn pick(ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
     let count = ask.candidates.len();
     let turn = usize::try_from(memory.turn().unwrap_or(ask.draw)).unwrap_or(0);
     let in_turn = |step: &usize| ask.candidates[turn.wrapping_add(*step) % count].refusal.is_none();

@@ -15,8 +15,8 @@ pub(super) fn candidates(all_points: &[HashPoints]) -> Vec<Candidate<'_>> {
     all_points.iter().map(open).collect()
 }
 
-pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> Ask<'a> {
-    Ask {
+pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> RouteRequest<'a> {
+    RouteRequest {
         job: JobId::new(1),
         hash_key: None,
         shard: 0,
@@ -30,7 +30,7 @@ pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> Ask<'a> {
     }
 }
 
-fn once(route: Route, ask: &Ask<'_>) -> Choice {
+fn once(route: Route, ask: &RouteRequest<'_>) -> Choice {
     pick(route, ask, &mut Memory::default())
 }
 
@@ -39,7 +39,7 @@ fn shares(route: Route, candidates: &[Candidate<'_>], memory: &mut Memory, count
     let mut shares: BTreeMap<String, u32> =
         candidates.iter().map(|candidate| (candidate.hashed_name.name().to_owned(), 0)).collect();
     for turn in 0..count {
-        let ask = Ask { draw: turn.wrapping_mul(0x9E37_79B9), ..ask(candidates) };
+        let ask = RouteRequest { draw: turn.wrapping_mul(0x9E37_79B9), ..ask(candidates) };
         let Choice::Take(index) = pick(route, &ask, memory) else { panic!("no executor for {route}") };
         *shares.get_mut(candidates[index].hashed_name.name()).unwrap() += 1;
     }
@@ -55,9 +55,13 @@ fn nobody_is_picked_from_nobody_nor_from_the_full() {
         for shards in [1, 3] {
             for attempt in [1, 2] {
                 let executor = Some("e000");
-                assert_eq!(once(*route, &Ask { shards, attempt, executor, ..ask(&[]) }), Choice::NoExecutor, "{route}");
                 assert_eq!(
-                    once(*route, &Ask { shards, attempt, executor, ..ask(&full) }),
+                    once(*route, &RouteRequest { shards, attempt, executor, ..ask(&[]) }),
+                    Choice::NoExecutor,
+                    "{route}"
+                );
+                assert_eq!(
+                    once(*route, &RouteRequest { shards, attempt, executor, ..ask(&full) }),
                     Choice::NoExecutor,
                     "{route}"
                 );
@@ -73,7 +77,7 @@ fn first_last_random() {
     online[0].refusal = Some(Refusal::Full);
     assert_eq!(once(Route::First, &ask(&online)), Choice::Take(1));
     assert_eq!(once(Route::Last, &ask(&online)), Choice::Take(3));
-    assert_eq!(once(Route::Random, &Ask { draw: 5, ..ask(&online) }), Choice::Take(3));
+    assert_eq!(once(Route::Random, &RouteRequest { draw: 5, ..ask(&online) }), Choice::Take(3));
 }
 
 #[test]
@@ -81,7 +85,7 @@ fn round_takes_each_in_turn_from_a_drawn_start_and_survives_a_shorter_list() {
     let all_points = all_points(3);
     let online = candidates(&all_points);
     let mut memory = Memory::default();
-    let mut picks = |count: usize| pick(Route::Round, &Ask { draw: 1, ..ask(&online[..count]) }, &mut memory);
+    let mut picks = |count: usize| pick(Route::Round, &RouteRequest { draw: 1, ..ask(&online[..count]) }, &mut memory);
     let taken: Vec<Choice> = (0..4).map(|_| picks(3)).collect();
     assert_eq!(taken, [1, 2, 0, 1].map(Choice::Take));
     assert_eq!(picks(2), Choice::Take(0));
@@ -134,7 +138,7 @@ fn jobs_born_together_do_not_all_begin_with_the_first() {
     let all_points = all_points(4);
     let online = candidates(&all_points);
     for route in [Route::Round, Route::Lfu, Route::Lru, Route::Random, Route::LeastActive] {
-        let first = |draw| once(route, &Ask { draw, ..ask(&online) });
+        let first = |draw| once(route, &RouteRequest { draw, ..ask(&online) });
         let began: std::collections::HashSet<usize> = (0..4)
             .map(|draw| match first(draw) {
                 Choice::Take(index) => index,
@@ -152,7 +156,7 @@ fn consistent_hash_picks_as_xxl_job_does() {
     let online = candidates(&all_points);
     let expected = [9, 9, 9, 8, 8, 9, 8, 8, 8, 7, 8, 8];
     for (job, last) in (1..).zip(expected) {
-        let picked = once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(&online) });
+        let picked = once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..ask(&online) });
         assert_eq!(picked, Choice::Take(last - 7), "job {job}");
     }
     // The executors have names of their own, and the jobs have the ids from XXL-JOB as their keys.
@@ -160,7 +164,7 @@ fn consistent_hash_picks_as_xxl_job_does() {
     let online = candidates(&all_points);
     for (job, last) in (1..).zip(expected) {
         let key = job.to_string();
-        let asked = Ask { job: JobId::new(77), hash_key: Some(&key), ..ask(&online) };
+        let asked = RouteRequest { job: JobId::new(77), hash_key: Some(&key), ..ask(&online) };
         assert_eq!(once(Route::ConsistentHash, &asked), Choice::Take(last - 7), "job {job}");
     }
 }
@@ -172,7 +176,7 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
         let all_points = all_points(count);
         let online = candidates(&all_points);
         let picks = |online: &[Candidate<'_>]| -> Vec<String> {
-            let of = |job| match once(Route::ConsistentHash, &Ask { job: JobId::new(job), ..ask(online) }) {
+            let of = |job| match once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..ask(online) }) {
                 Choice::Take(index) => online[index].hashed_name.name().to_owned(),
                 other => panic!("{other:?}"),
             };
@@ -203,7 +207,7 @@ fn a_weight_is_a_share() {
     online.iter_mut().for_each(|candidate| candidate.weight = 0);
     assert!(shares(Route::Weight, &online, &mut Memory::default(), 300).values().all(|count| *count > 0));
     online.iter_mut().for_each(|candidate| candidate.weight = u32::MAX);
-    assert_eq!(once(Route::Weight, &Ask { draw: u32::MAX, ..ask(&online) }), Choice::Take(2));
+    assert_eq!(once(Route::Weight, &RouteRequest { draw: u32::MAX, ..ask(&online) }), Choice::Take(2));
 }
 
 #[test]
@@ -212,7 +216,7 @@ fn least_active_takes_the_idlest() {
     let mut online = candidates(&all_points);
     (online[0].active, online[1].active, online[2].active) = (2, 1, 1);
     for draw in 0..4 {
-        assert_ne!(once(Route::LeastActive, &Ask { draw, ..ask(&online) }), Choice::Take(0));
+        assert_ne!(once(Route::LeastActive, &RouteRequest { draw, ..ask(&online) }), Choice::Take(0));
     }
     online[1].refusal = Some(Refusal::Full);
     assert_eq!(once(Route::LeastActive, &ask(&online)), Choice::Take(2));
@@ -236,7 +240,7 @@ fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
         online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
         for route in [Route::Failover, Route::Busyover] {
             assert!(question(route).is_some());
-            assert_eq!(once(route, &Ask { is_over, ..ask(&online) }), expected, "{answers:?}");
+            assert_eq!(once(route, &RouteRequest { is_over, ..ask(&online) }), expected, "{answers:?}");
         }
     }
 }
@@ -248,10 +252,10 @@ fn a_retry_goes_to_another_one_if_there_is_one() {
     online.iter_mut().for_each(|candidate| candidate.answer = Answer::Yes);
     for route in Route::ALL.iter().filter(|route| **route != Route::Broadcast) {
         for (before, other) in [("e000", 1), ("e001", 0)] {
-            let retry = Ask { attempt: 2, executor: Some(before), ..ask(&online) };
+            let retry = RouteRequest { attempt: 2, executor: Some(before), ..ask(&online) };
             assert_eq!(once(*route, &retry), Choice::Take(other), "{route}");
         }
-        let alone = Ask { attempt: 2, executor: Some("e000"), ..ask(&online[..1]) };
+        let alone = RouteRequest { attempt: 2, executor: Some("e000"), ..ask(&online[..1]) };
         assert_eq!(once(*route, &alone), Choice::Take(0), "{route}");
     }
 }
@@ -261,7 +265,7 @@ fn a_broadcast_shard_goes_where_it_belongs() {
     let all_points = all_points(3);
     let mut online = candidates(&all_points);
     fn shard(online: &[Candidate<'_>], attempt: i32, executor: &str) -> Choice {
-        once(Route::Broadcast, &Ask { shard: 1, shards: 3, attempt, executor: Some(executor), ..ask(online) })
+        once(Route::Broadcast, &RouteRequest { shard: 1, shards: 3, attempt, executor: Some(executor), ..ask(online) })
     }
     assert_eq!(shard(&online, 1, "e002"), Choice::Take(2));
     assert_eq!(shard(&online[..2], 1, "e002"), Choice::NoExecutor);
@@ -274,7 +278,7 @@ fn a_broadcast_shard_goes_where_it_belongs() {
 /// Routes the shards of a fire one by one, with one memory for all of them.
 fn deal_of(route: Route, online: &[Candidate<'_>], shards: usize, draw: u32) -> Vec<usize> {
     let mut memory = Memory::default();
-    let one = |shard| match pick(route, &Ask { shard, shards, draw, ..ask(online) }, &mut memory) {
+    let one = |shard| match pick(route, &RouteRequest { shard, shards, draw, ..ask(online) }, &mut memory) {
         Choice::Take(index) => index,
         other => panic!("{route}: {other:?}"),
     };
@@ -309,7 +313,7 @@ proptest! {
         for route in Route::ALL {
             let mut memory = Memory::default();
             for (draw, shard, attempt) in &turns {
-                let ask = Ask { draw: *draw, shard: *shard, shards: 3, attempt: *attempt, ..ask(&online) };
+                let ask = RouteRequest { draw: *draw, shard: *shard, shards: 3, attempt: *attempt, ..ask(&online) };
                 match pick(*route, &ask, &mut memory) {
                     Choice::Take(index) => prop_assert!(open[index]),
                     Choice::NoExecutor => prop_assert!(!open.contains(&true) || *route == Route::Broadcast),
@@ -324,7 +328,7 @@ proptest! {
 fn only_a_further_attempt_avoids_the_executor_before() {
     let all_points = all_points(2);
     let online = candidates(&all_points);
-    let after = |route, attempt| once(route, &Ask { attempt, executor: Some("e000"), ..ask(&online) });
+    let after = |route, attempt| once(route, &RouteRequest { attempt, executor: Some("e000"), ..ask(&online) });
     assert_eq!((after(Route::First, 1), after(Route::First, 2)), (Choice::Take(0), Choice::Take(1)));
     assert_eq!(after(Route::Broadcast, 2), after(Route::Broadcast, 1));
 }
@@ -333,7 +337,7 @@ fn only_a_further_attempt_avoids_the_executor_before() {
 fn attempts_draw_different_numbers_and_the_first_draws_the_fires_own() {
     let all_points = all_points(7);
     let online = candidates(&all_points);
-    let drawn = |attempt, draw| once(Route::LeastActive, &Ask { attempt, draw, ..ask(&online) });
+    let drawn = |attempt, draw| once(Route::LeastActive, &RouteRequest { attempt, draw, ..ask(&online) });
     for draw in 0..7 {
         assert_eq!(drawn(1, draw), Choice::Take(draw as usize));
     }

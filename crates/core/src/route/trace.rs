@@ -54,7 +54,7 @@ impl Refusal {
 
 /// What a run waited for before it was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Waited {
+pub struct WaitTimes {
     /// How late a server was ready to start the run, and why.
     pub server: Option<Lateness>,
     /// Wait for the job's earlier runs, or for anything else that its gate checks.
@@ -72,11 +72,11 @@ pub struct Waited {
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
 /// let open = Candidate { hashed_name: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
 /// let full = Candidate { hashed_name: &all_points[1], refusal: Some(Refusal::Full), ..open };
-/// let text = trace::text("round", &[open, full], trace::Waited::default());
+/// let text = trace::text("round", &[open, full], trace::WaitTimes::default());
 /// assert_eq!(text, r#"{"route":"round","of":["a"],"refused":{"b":"full"}}"#);
 /// ```
 #[must_use]
-pub fn text(route: &str, candidates: &[Candidate<'_>], waited: Waited) -> String {
+pub fn text(route: &str, candidates: &[Candidate<'_>], waited: WaitTimes) -> String {
     let mut text = String::with_capacity(128);
     text.push_str("{\"route\":\"");
     text.push_str(route);
@@ -151,12 +151,12 @@ pub struct Trace {
 impl Trace {
     /// How late a server was ready to start the run, and how long the run waited at its gate and for an executor.
     #[must_use]
-    pub fn waits(&self) -> Waited {
+    pub fn waits(&self) -> WaitTimes {
         let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
         let late = |because: &LateBecause| self.waited.contains_key(because.as_str());
         let because = LateBecause::ALL.iter().copied().find(late);
         let server = because.map(|because| Lateness { because, by: of(because.as_str()) });
-        Waited { server, turn: of("turn"), executor: of("executor") }
+        WaitTimes { server, turn: of("turn"), executor: of("executor") }
     }
 }
 
@@ -180,7 +180,7 @@ impl fmt::Display for Trace {
         if self.refused_more > 0 {
             write!(f, " and {} more", self.refused_more)?;
         }
-        let Waited { server, turn, executor } = self.waits();
+        let WaitTimes { server, turn, executor } = self.waits();
         let length = |length| short(length, Lang::En);
         match server {
             Some(Lateness { because: LateBecause::Overload, by }) => write!(f, "; servers were {} behind", length(by))?,
@@ -264,7 +264,7 @@ mod tests {
                 }
                 let day = Duration::from_secs(366 * 86_400);
                 let server = Some(Lateness { because: LateBecause::Overload, by: day });
-                let text = text("consistent_hash", &online, Waited { server, turn: day, executor: day });
+                let text = text("consistent_hash", &online, WaitTimes { server, turn: day, executor: day });
                 assert!(text.len() <= TRACE_LEN_MAX, "{} bytes: {text}", text.len());
                 let read: serde_json::Value = serde_json::from_str(&text).unwrap();
                 let listed = read["of"].as_array().unwrap().len();
@@ -304,14 +304,14 @@ mod tests {
         let all_points = [HashPoints::new("a")];
         let of = |turn, executor| {
             let (turn, executor) = (Duration::from_millis(turn), Duration::from_millis(executor));
-            let waited = Waited { turn, executor, ..Waited::default() };
+            let waited = WaitTimes { turn, executor, ..WaitTimes::default() };
             text("first", &candidates(&all_points), waited)
         };
         assert!(!of(0, 0).contains("waited"));
         assert!(of(0, 1).ends_with(r#""waited":{"executor":1}}"#), "{}", of(0, 1));
         assert!(of(1, 0).ends_with(r#""waited":{"turn":1}}"#), "{}", of(1, 0));
         let late = Lateness { because: LateBecause::Overload, by: Duration::from_secs(2) };
-        let waited = Waited { server: Some(late), ..Waited::default() };
+        let waited = WaitTimes { server: Some(late), ..WaitTimes::default() };
         let text = text("first", &candidates(&all_points), waited);
         assert!(text.ends_with(r#""waited":{"overload":2000}}"#), "{text}");
         assert_eq!(serde_json::from_str::<Trace>(&text).unwrap().waits(), waited);

@@ -1,10 +1,10 @@
 //! Weight: random, in proportion to the weights that executors declare (from easyJob). An executor that declares 0 gets nothing, unless all
 //! do. Remembers nothing.
 
-use super::ask::{Ask, Choice};
+use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 
-pub(super) fn pick(ask: &Ask<'_>, _: &mut Memory) -> Choice {
+pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     let weight = |index: usize| u128::from(ask.candidates[index].weight);
     let total: u128 = ask.open().map(weight).sum();
     if total == 0 {

@@ -199,7 +199,7 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
             None => left.push(index),
         }
     }
-    let mut found = Found::default();
+    let mut found = ComparisonBuilder::default();
     for index in left {
         let fire = &old[index];
         let before = own.partition_point(|one| one.fire_at <= fire.at() + near).checked_sub(1);
@@ -207,13 +207,13 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
             Some(place) if pairs[place].is_none() => pairs[place] = Some(index),
             Some(place) if range.has(own[place].fire_at) => {
                 found.comparison.twice += 1;
-                found.name(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
+                found.add_difference(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
             }
             // It belongs to another range.
             Some(_) => {}
             None if range.has(fire.at()) => {
                 found.comparison.only_old += 1;
-                found.name(DifferenceKind::OnlyOld, fire.at(), None, Some(fire), None);
+                found.add_difference(DifferenceKind::OnlyOld, fire.at(), None, Some(fire), None);
             }
             None => {}
         }
@@ -223,7 +223,7 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
             Some(index) => found.add_pair(fire, &old[*index], range.late_from),
             None => {
                 found.comparison.only_rondel += 1;
-                found.name(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
+                found.add_difference(DifferenceKind::OnlyRondel, fire.fire_at, Some(fire), None, None);
             }
         }
     }
@@ -245,13 +245,13 @@ fn nearest_free(own: &[OwnFire], pairs: &[Option<usize>], at: Timestamp, near: D
 }
 
 #[derive(Default)]
-struct Found {
+struct ComparisonBuilder {
     comparison: Comparison,
     old_sum: Duration,
     own_sum: Duration,
 }
 
-impl Found {
+impl ComparisonBuilder {
     fn add_pair(&mut self, own: &OwnFire, old: &OldFire, late_from: Duration) {
         let comparison = &mut self.comparison;
         comparison.both += 1;
@@ -272,15 +272,15 @@ impl Found {
         }
         if old_late >= late_from {
             self.comparison.old_late += 1;
-            self.name(DifferenceKind::OldLate, own.fire_at, Some(own), Some(old), Some(old_late));
+            self.add_difference(DifferenceKind::OldLate, own.fire_at, Some(own), Some(old), Some(old_late));
         }
         if own_late >= late_from {
             self.comparison.rondel_late += 1;
-            self.name(DifferenceKind::RondelLate, own.fire_at, Some(own), Some(old), Some(own_late));
+            self.add_difference(DifferenceKind::RondelLate, own.fire_at, Some(own), Some(old), Some(own_late));
         }
     }
 
-    fn name(
+    fn add_difference(
         &mut self,
         kind: DifferenceKind,
         at: Timestamp,

@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 use strsim::osa_distance;
 
-use super::expected::{admits, bounds, branches, expected, found, is_duration, is_instant, resolve, shown, words};
+use super::expected::{
+    admits, allowed_words, bounds, branches, describe_value, expected, is_duration, is_instant, quoted, resolve,
+};
 use super::{ERROR_COUNT_MAX, ErrorKind, ShapeError, push};
 use crate::time::{Timestamp, parse_duration};
 
@@ -34,16 +36,16 @@ impl<'s> Checker<'s> {
     pub(super) fn check(&mut self, schema: &'s Value, value: &mut Value) -> bool {
         let schema = resolve(self.root, schema);
         if !admits(self.root, schema, value) {
-            let message = format!("expected {}, found {}", expected(self.root, schema), found(value));
+            let message = format!("expected {}, found {}", expected(self.root, schema), describe_value(value));
             return self.refuse(ErrorKind::InvalidValue, message);
         }
-        let known = words(self.root, schema);
+        let known = allowed_words(self.root, schema);
         if let (Some(word), false) = (value.as_str(), known.is_empty()) {
             return known.contains(&word) || {
                 let message = format!(
                     "expected {}, found {}{}",
                     expected(self.root, schema),
-                    shown(word),
+                    quoted(word),
                     proposal(word, &known)
                 );
                 self.refuse(ErrorKind::InvalidValue, message)
@@ -82,7 +84,7 @@ impl<'s> Checker<'s> {
                 // That error's message repeats the whole text, which may be long.
                 wrong.is_none_or(|error| {
                     let message = if text.len() > 100 {
-                        format!("expected {}, found {}", expected(self.root, schema), shown(text))
+                        format!("expected {}, found {}", expected(self.root, schema), quoted(text))
                     } else {
                         error.to_string()
                     };
@@ -213,7 +215,7 @@ fn tag(branch: &Value) -> Option<(&str, &Value)> {
 
 fn unknown_field(key: &str, known: &[&str]) -> String {
     let fields = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-    format!("unknown field {}{}; known fields: {fields}", shown(key), proposal(key, known))
+    format!("unknown field {}{}; known fields: {fields}", quoted(key), proposal(key, known))
 }
 
 /// The known word closest to `word`, if one is close enough to suggest.
@@ -233,7 +235,7 @@ fn proposal(word: &str, known: &[&str]) -> String {
 /// A value of the right shape for a field whose value is wrong or missing.
 fn stand_in(root: &Value, schema: &Value, depth: usize) -> Value {
     let schema = resolve(root, schema);
-    if let Some(word) = words(root, schema).first() {
+    if let Some(word) = allowed_words(root, schema).first() {
         return json!(word);
     }
     if depth == STAND_IN_DEPTH_MAX {

@@ -27,20 +27,20 @@ impl From<Value> for Document {
 
 impl<'de> Deserialize<'de> for Document {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut place = Place::default();
-        let value = Reading(&mut place).deserialize(deserializer)?;
+        let mut place = ReadPosition::default();
+        let value = ValueReader(&mut place).deserialize(deserializer)?;
         Ok(Self { value, duplicates: place.duplicates })
     }
 }
 
 /// Where the reader is, and what it found so far.
 #[derive(Default)]
-struct Place {
+struct ReadPosition {
     pointer: String,
     duplicates: Vec<String>,
 }
 
-impl Place {
+impl ReadPosition {
     /// Calls `read` one level down, at `key`.
     fn within<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let len = self.pointer.len();
@@ -50,7 +50,7 @@ impl Place {
         value
     }
 
-    fn repeated(&mut self, key: &str) {
+    fn add_duplicate(&mut self, key: &str) {
         if self.duplicates.len() < DUPLICATE_COUNT_MAX {
             let mut pointer = self.pointer.clone();
             push(&mut pointer, key);
@@ -59,9 +59,9 @@ impl Place {
     }
 }
 
-struct Reading<'p>(&'p mut Place);
+struct ValueReader<'p>(&'p mut ReadPosition);
 
-impl<'de> DeserializeSeed<'de> for Reading<'_> {
+impl<'de> DeserializeSeed<'de> for ValueReader<'_> {
     type Value = Value;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
@@ -69,7 +69,7 @@ impl<'de> DeserializeSeed<'de> for Reading<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Reading<'_> {
+impl<'de> Visitor<'de> for ValueReader<'_> {
     type Value = Value;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -106,7 +106,9 @@ impl<'de> Visitor<'de> for Reading<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(item) = self.0.within(&items.len().to_string(), |place| seq.next_element_seed(Reading(place)))? {
+        while let Some(item) =
+            self.0.within(&items.len().to_string(), |place| seq.next_element_seed(ValueReader(place)))?
+        {
             items.push(item);
         }
         Ok(Value::Array(items))
@@ -115,9 +117,9 @@ impl<'de> Visitor<'de> for Reading<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut fields = Map::new();
         while let Some(key) = map.next_key::<String>()? {
-            let value = self.0.within(&key, |place| map.next_value_seed(Reading(place)))?;
+            let value = self.0.within(&key, |place| map.next_value_seed(ValueReader(place)))?;
             if fields.contains_key(&key) {
-                self.0.repeated(&key);
+                self.0.add_duplicate(&key);
             }
             fields.insert(key, value);
         }

@@ -20,7 +20,7 @@ pub(super) fn branches(schema: &Value) -> Option<&[Value]> {
 }
 
 /// The words of which the value has to be one; empty if it may be another string, or no string at all.
-pub(super) fn words<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s str> {
+pub(super) fn allowed_words<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s str> {
     let schema = resolve(root, schema);
     if let Some(word) = schema.get("const").and_then(Value::as_str) {
         return vec![word];
@@ -29,11 +29,11 @@ pub(super) fn words<'s>(root: &'s Value, schema: &'s Value) -> Vec<&'s str> {
         return words.iter().filter_map(Value::as_str).collect();
     }
     let Some(branches) = branches(schema) else { return Vec::new() };
-    let is_other_text = |branch: &&Value| admits_text(root, branch) && words(root, branch).is_empty();
+    let is_other_text = |branch: &&Value| admits_text(root, branch) && allowed_words(root, branch).is_empty();
     if branches.iter().any(|branch| is_other_text(&branch)) {
         return Vec::new();
     }
-    branches.iter().flat_map(|branch| words(root, branch)).collect()
+    branches.iter().flat_map(|branch| allowed_words(root, branch)).collect()
 }
 
 fn admits_text(root: &Value, schema: &Value) -> bool {
@@ -83,7 +83,7 @@ pub(super) fn expected(root: &Value, schema: &Value) -> String {
 }
 
 fn parts(root: &Value, schema: &Value) -> Vec<String> {
-    let words = words(root, resolve(root, schema));
+    let words = allowed_words(root, resolve(root, schema));
     if words.is_empty() {
         return kinds(root, schema, false);
     }
@@ -165,19 +165,19 @@ pub(super) fn bounds(schema: &Value) -> Option<(i128, i128)> {
 }
 
 /// What a value is, in words.
-pub(super) fn found(value: &Value) -> String {
+pub(super) fn describe_value(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
         Value::Bool(value) => value.to_string(),
         Value::Number(number) => format!("the number {number}"),
-        Value::String(text) => format!("the string {}", shown(text)),
+        Value::String(text) => format!("the string {}", quoted(text)),
         Value::Array(_) => "an array".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }
 }
 
 /// A text in quotes, cut if it is long.
-pub(super) fn shown(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     match text.char_indices().nth(SHOWN_LEN_MAX) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
         None => format!("{text:?}"),

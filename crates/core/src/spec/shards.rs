@@ -9,13 +9,13 @@ use crate::field_error::FieldError;
 
 /// The kind of a thing with a name and parameters.
 #[derive(Clone, Copy)]
-pub(crate) enum Named {
+pub(crate) enum NamedKind {
     Item,
     Shard,
 }
 
 /// Checks the names and parameters of items or shards below a pointer.
-pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, Named), errors: &mut Vec<FieldError>) {
+pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind), errors: &mut Vec<FieldError>) {
     let mut refuse = |pointer: String, message: String| errors.push(FieldError::new(pointer, message));
     let mut seen = HashMap::new();
     for (index, item) in items.iter().enumerate() {
@@ -24,16 +24,18 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, Named), er
         }
         if let Some(first) = seen.insert(&item.name, index) {
             let message = match what {
-                Named::Item => format!("{:?} is the name of item {first} too; each item has its own", item.name),
-                Named::Shard => format!("{:?} is the name of shard {first} too; each shard has its own", item.name),
+                NamedKind::Item => format!("{:?} is the name of item {first} too; each item has its own", item.name),
+                NamedKind::Shard => format!("{:?} is the name of shard {first} too; each shard has its own", item.name),
             };
             refuse(format!("{pointer}/{index}/name"), message);
         }
         let len = params_text(&item.params).len();
         if len > ITEM_PARAMS_LEN_MAX {
             let message = match what {
-                Named::Item => format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one item"),
-                Named::Shard => format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one shard"),
+                NamedKind::Item => format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one item"),
+                NamedKind::Shard => {
+                    format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one shard")
+                }
             };
             refuse(format!("{pointer}/{index}/params"), message);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use chrono::{NaiveDate, NaiveDateTime, NaiveTime};
 
-use super::{Applied, Fire, Timetable, fire};
+use super::{AppliedCalendar, Fire, Timetable, fire};
 use crate::calendar::Calendar;
 use crate::local;
 use crate::schedule::{Schedule, just_before};
@@ -23,12 +23,12 @@ const SHIFT_DAYS_MAX: usize = 366;
 const WORK_MAX: u64 = 4_000_000;
 /// Cost of one step of a schedule, in the same unit.
 const STEP_WORK: u64 = 100;
-/// Work that a found fire adds to a search that continues after it.
+/// Work that each found fire adds to the budget of a search that continues after it.
 const REFILL: u64 = 2_000;
 
-/// The end of a search.
+/// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Found {
+pub(super) enum SearchResult {
     Fire(Fire),
     /// There is no fire up to the end of the search.
     Nothing,
@@ -53,10 +53,10 @@ impl<'a> Search<'a> {
     }
 
     /// The first fire after `after` and up to `until`.
-    pub(super) fn next(&mut self, after: Timestamp, until: Timestamp) -> Found {
+    pub(super) fn next(&mut self, after: Timestamp, until: Timestamp) -> SearchResult {
         let found = match &self.table.calendar {
             None => self.plain(after, until),
-            Some(Applied { calendar, rule }) => {
+            Some(AppliedCalendar { calendar, rule }) => {
                 let until = until.min(after.saturating_add(HORIZON));
                 match rule {
                     CalendarRule::Only => self.filtered(after, until, (calendar, true)),
@@ -66,41 +66,41 @@ impl<'a> Search<'a> {
                 }
             }
         };
-        if matches!(found, Found::Fire(_)) {
+        if matches!(found, SearchResult::Fire(_)) {
             self.work_left = self.work_left.saturating_add(REFILL).min(WORK_MAX);
         }
         found
     }
 
-    fn plain(&self, after: Timestamp, until: Timestamp) -> Found {
+    fn plain(&self, after: Timestamp, until: Timestamp) -> SearchResult {
         let next = |schedule: &Schedule| schedule.next_after(self.anchor, after).map(|at| fire(schedule, at));
         let first = self.table.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
-        first.filter(|fire| fire.at <= until).map_or(Found::Nothing, Found::Fire)
+        first.filter(|fire| fire.at <= until).map_or(SearchResult::Nothing, SearchResult::Fire)
     }
 
     /// The first fire whose local time is in the calendar or, if not `wanted`, is outside. A stretch in which the calendar allows no fires
     /// is skipped as a whole.
-    fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> Found {
+    fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> SearchResult {
         let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
         // The next candidate of each schedule. At the same instant the first schedule of the list wins.
         let mut candidates: Vec<(Timestamp, usize)> =
             self.table.schedules.iter().enumerate().filter_map(first).collect();
         loop {
             let Some(position) = (0..candidates.len()).min_by_key(|position| candidates[*position]) else {
-                return Found::Nothing;
+                return SearchResult::Nothing;
             };
             let (at, index) = candidates[position];
             if at > until {
-                return Found::Nothing;
+                return SearchResult::Nothing;
             }
             if self.work_left == 0 {
-                return Found::NothingBefore(at);
+                return SearchResult::NothingBefore(at);
             }
-            self.spend(STEP_WORK + calendar.size());
+            self.spend(STEP_WORK + calendar.lookup_cost());
             let schedule = &self.table.schedules[index];
-            let local = local::shown(schedule.zone, at);
+            let local = local::time_at(schedule.zone, at);
             if calendar.has(local) == wanted {
-                return Found::Fire(fire(schedule, at));
+                return SearchResult::Fire(fire(schedule, at));
             }
             let edge = local::instant(schedule.zone, calendar.next_edge(local));
             match schedule.next_after(self.anchor, just_before(edge).max(at)) {
@@ -112,8 +112,14 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire, where each fire on a day outside the calendar has moved to the nearest day inside, at the same time of day.
-    fn shifted(&mut self, after: Timestamp, until: Timestamp, calendar: &Calendar, direction: Direction) -> Found {
+    /// The first fire if each fire on a day outside the calendar moves to the nearest day inside in this direction, at the same time.
+    fn shifted(
+        &mut self,
+        after: Timestamp,
+        until: Timestamp,
+        calendar: &Calendar,
+        direction: Direction,
+    ) -> SearchResult {
         let mut best: Option<Fire> = None;
         let mut open: Option<Timestamp> = None;
         let count = u64::try_from(self.table.schedules.len()).unwrap_or(1).max(1);
@@ -124,17 +130,17 @@ impl<'a> Search<'a> {
             let until = best.map_or(until, |best| just_before(best.at));
             let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
             match shift.next(until) {
-                Shifted::At(at) => best = Some(fire(schedule, at)),
-                Shifted::NothingBefore(at) => open = Some(open.map_or(at, |open| open.min(at))),
-                Shifted::Nothing => {}
+                ShiftResult::At(at) => best = Some(fire(schedule, at)),
+                ShiftResult::NothingBefore(at) => open = Some(open.map_or(at, |open| open.min(at))),
+                ShiftResult::Nothing => {}
             }
             self.spend(share - shift.work_left);
         }
         match (best, open) {
-            (Some(best), Some(open)) if open <= best.at => Found::NothingBefore(open),
-            (Some(best), _) => Found::Fire(best),
-            (None, Some(open)) => Found::NothingBefore(open),
-            (None, None) => Found::Nothing,
+            (Some(best), Some(open)) if open <= best.at => SearchResult::NothingBefore(open),
+            (Some(best), _) => SearchResult::Fire(best),
+            (None, Some(open)) => SearchResult::NothingBefore(open),
+            (None, None) => SearchResult::Nothing,
         }
     }
 
@@ -149,7 +155,7 @@ enum Direction {
     Earlier,
 }
 
-enum Shifted {
+enum ShiftResult {
     At(Timestamp),
     Nothing,
     NothingBefore(Timestamp),
@@ -166,21 +172,21 @@ struct Shift<'a> {
 }
 
 impl Shift<'_> {
-    fn next(&mut self, until: Timestamp) -> Shifted {
+    fn next(&mut self, until: Timestamp) -> ShiftResult {
         let midnight = |day: NaiveDate| local::instant(self.schedule.zone, day.and_time(NaiveTime::MIN));
-        let mut day = local::shown(self.schedule.zone, self.after).date();
+        let mut day = local::time_at(self.schedule.zone, self.after).date();
         loop {
             if let Some(at) = self.on(day) {
                 let is_last = at > until || self.schedule.end.is_some_and(|end| at > end);
-                return if is_last { Shifted::Nothing } else { Shifted::At(at) };
+                return if is_last { ShiftResult::Nothing } else { ShiftResult::At(at) };
             }
-            let Some(next) = day.succ_opt() else { return Shifted::Nothing };
+            let Some(next) = day.succ_opt() else { return ShiftResult::Nothing };
             day = next;
             if midnight(day) > until || self.is_over(day) {
-                return Shifted::Nothing;
+                return ShiftResult::Nothing;
             }
             if self.work_left == 0 {
-                return Shifted::NothingBefore(midnight(day));
+                return ShiftResult::NothingBefore(midnight(day));
             }
         }
     }
@@ -199,7 +205,7 @@ impl Shift<'_> {
         let mut from = step(day);
         for _ in 0..SHIFT_DAYS_MAX {
             let Some(closed) = from.filter(|from| !self.calendar.has_day(*from)) else { break };
-            self.spend(self.calendar.size());
+            self.spend(self.calendar.lookup_cost());
             first = first.into_iter().chain(self.moved(closed, day)).min();
             from = step(closed);
         }
@@ -208,14 +214,14 @@ impl Shift<'_> {
 
     /// The first fire of the day `from`, moved to the day `to`, that is after the beginning of the search.
     fn moved(&mut self, from: NaiveDate, to: NaiveDate) -> Option<Timestamp> {
-        let shown = local::shown(self.schedule.zone, self.after);
+        let shown = local::time_at(self.schedule.zone, self.after);
         let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };
         let at = |local: NaiveDateTime| local::instant(self.schedule.zone, local);
         let mut cursor = just_before(at(from.and_time(start)));
         loop {
             self.spend(STEP_WORK);
             let found = self.schedule.next_after(self.anchor, cursor)?;
-            let local = local::shown(self.schedule.zone, found);
+            let local = local::time_at(self.schedule.zone, found);
             if local.date() != from {
                 return None;
             }
@@ -236,7 +242,7 @@ impl Shift<'_> {
     }
 
     fn has_day(&mut self, day: NaiveDate) -> bool {
-        self.spend(self.calendar.size());
+        self.spend(self.calendar.lookup_cost());
         self.calendar.has_day(day)
     }
 

@@ -44,7 +44,7 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     {
         return known(at).then(|| vec![at]);
     }
-    let clock = local::shown(zone, now);
+    let clock = local::time_at(zone, now);
     let local =
         day_and_time(&lower, clock.date()).or_else(|| last_time(&lower, clock)).or_else(|| date_and_time(text))?;
     instants(zone, &local.format("%Y-%m-%dT%H:%M:%S%.f").to_string())

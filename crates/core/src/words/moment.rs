@@ -24,7 +24,7 @@ pub fn moment(zone: Tz, at: Timestamp) -> String {
         millis if millis % 1_000 == 0 => "%Y-%m-%d %H:%M:%S",
         _ => "%Y-%m-%d %H:%M:%S%.3f",
     };
-    format!("{} {}", local::shown(zone, at).format(form), zone.name())
+    format!("{} {}", local::time_at(zone, at).format(form), zone.name())
 }
 
 /// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if it is shown

@@ -24,9 +24,9 @@ const INHERITED_PREFIX: &str = "LC_";
 const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
 /// Where programs are searched if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Prefixes of variables that make the dynamic linker, shells or git run code other than the program's …
+/// Prefixes of variables that make the dynamic linker, shells or git run code other than the program's.
 const LOADER_PREFIXES: [&str; 4] = ["LD_", "DYLD_", "BASH_FUNC_", "GIT_"];
-/// … and the variables that make shells and interpreters do so.
+/// Variables that make shells and interpreters run code other than the program's.
 const LOADERS: [&str; 16] = [
     "BASH_ENV",
     "CLASSPATH",

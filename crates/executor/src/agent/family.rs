@@ -44,7 +44,7 @@ impl Family {
         self.signal(Signal::TERM, 1);
     }
 
-    /// For a child that exited on its own: the processes it left in the background may continue.
+    /// Lets the processes that a child left in the background continue, because the child exited on its own.
     pub(super) fn disarm(mut self) {
         self.leader = None;
     }
@@ -70,8 +70,8 @@ impl Family {
                 Ok(()) | Err(rustix::io::Errno::SRCH) => {}
                 Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
             }
-            // Only the processes outside the group: the group has just got the signal, and many programs take a second
-            // SIGTERM as a request to end at once, without cleaning up.
+            // Only the processes outside the group are signalled one by one: the group has just got the signal, and
+            // many programs take a second SIGTERM as a request to end at once, without cleaning up.
             let others = outside_group(&living, leader.as_raw_pid(), &new);
             others.for_each(|process| send_signal(process, signal));
             signalled.extend(new);

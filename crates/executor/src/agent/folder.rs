@@ -47,8 +47,8 @@ fn own_uid() -> u32 {
 }
 
 impl Folders {
-    /// Makes the agent's folder in `base`, after removing those of dead agents. If the place is `shared`, `base` must
-    /// belong to this user: another user might have made it. `watcher` is a program that cleans up at once if this
+    /// Makes the agent's folder in `base`, after removing those of dead agents. If `base` is in a `shared` place, it
+    /// must belong to this user: another user might have made it. `watcher` is a program that cleans up at once if this
     /// process dies: see [`clean_up_after`]. The user `run_as` can enter the working directories of runs.
     pub(super) fn open(
         base: &Path,

@@ -63,7 +63,7 @@ pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorErro
 }
 
 /// Makes the request a part of the run's trace, unless the job sets another one.
-pub(super) fn in_trace(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
+pub(super) fn with_trace_header(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
     let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
     if let Some(parent) = parent.filter(|_| !is_set) {
         params.headers.insert(TRACE_HEADER.to_owned(), parent.to_string());
@@ -85,7 +85,7 @@ pub(super) async fn run(
 
 async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<HttpResult, JobError> {
     let timeout = match &params.timeout {
-        Some(text) => parse_duration(text).map_err(|error| bad("timeout", error))?,
+        Some(text) => parse_duration(text).map_err(|error| param_error("timeout", error))?,
         None => TIMEOUT,
     };
     let expected = match &params.expect_status {
@@ -96,10 +96,11 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let request = build(client, params)?.timeout(timeout);
     let began = Instant::now();
     log.info(format!("{} {}", method(params)?, params.url));
-    // The log has the URL as given. The error's own copy could show a secret in an encoding that is not masked.
+    // The URL is removed from the error, because it could show a secret there in an encoding that is not masked. The log
+    // already has the URL as given.
     let failed = |error: RequestError| {
         if let Some(refused) = refusal(&error) {
-            return bad("url", refused);
+            return param_error("url", refused);
         }
         if error.is_timeout() {
             return JobError::failed(format_args!("no answer within {}", format_duration(timeout)));
@@ -122,20 +123,25 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
 fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
     let max = params.max_body_bytes.unwrap_or(BODY_BYTES_MAX);
     if max > MAX_BODY_BYTES_MAX {
-        return Err(bad("max_body_bytes", format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be asked for")));
+        return Err(param_error(
+            "max_body_bytes",
+            format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be asked for"),
+        ));
     }
     Ok(max)
 }
 
 fn build(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobError> {
-    let url = Url::parse(&params.url).map_err(|error| bad("url", error))?;
+    let url = Url::parse(&params.url).map_err(|error| param_error("url", error))?;
     if !matches!(url.scheme(), "http" | "https") {
-        return Err(bad("url", "neither http nor https"));
+        return Err(param_error("url", "neither http nor https"));
     }
     let mut headers = HeaderMap::new();
     for (name, value) in &params.headers {
-        let parsed = HeaderName::try_from(name).map_err(|error| bad("headers", format_args!("{name:?}: {error}")))?;
-        let value = HeaderValue::try_from(value).map_err(|error| bad("headers", format_args!("{name:?}: {error}")))?;
+        let parsed =
+            HeaderName::try_from(name).map_err(|error| param_error("headers", format_args!("{name:?}: {error}")))?;
+        let value =
+            HeaderValue::try_from(value).map_err(|error| param_error("headers", format_args!("{name:?}: {error}")))?;
         headers.insert(parsed, value);
     }
     let body = match &params.body {
@@ -146,16 +152,16 @@ fn build(client: &Outgoing, params: &HttpParams) -> Result<RequestBuilder, JobEr
             Some(json.to_string())
         }
     };
-    let request = client.request(method(params)?, url).map_err(|refused| bad("url", refused))?.headers(headers);
+    let request = client.request(method(params)?, url).map_err(|refused| param_error("url", refused))?.headers(headers);
     Ok(body.into_iter().fold(request, RequestBuilder::body))
 }
 
 fn method(params: &HttpParams) -> Result<Method, JobError> {
     let word = params.method.as_deref().unwrap_or("GET").to_ascii_uppercase();
-    word.parse().map_err(|_| bad("method", format_args!("{word:?} is not a method")))
+    word.parse().map_err(|_| param_error("method", format_args!("{word:?} is not a method")))
 }
 
-fn bad(field: &str, reason: impl std::fmt::Display) -> JobError {
+fn param_error(field: &str, reason: impl std::fmt::Display) -> JobError {
     JobError::terminal(format_args!("params: {field}: {reason}"))
 }
 
@@ -216,7 +222,8 @@ impl std::fmt::Display for Expected {
 }
 
 fn expected_statuses(value: &Value) -> Result<Vec<Expected>, JobError> {
-    let wrong = || bad("expect_status", format_args!("{value} is not a status such as 200, \"2xx\" or a list of them"));
+    let wrong =
+        || param_error("expect_status", format_args!("{value} is not a status such as 200, \"2xx\" or a list of them"));
     let one = |value: &Value| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
         let hundreds = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());

@@ -77,9 +77,9 @@ impl KeptScripts {
     async fn find(&self, named: &ScriptRef, run: &RunContext, log: &Log) -> Result<(ScriptReply, String), JobError> {
         let reply = self.ask(named, run, false).await?;
         match self.cache.get(&reply.hash) {
-            Cached::Text(text) => return Ok((reply, text)),
-            Cached::Changed => log.warn("the text of the script was changed on this host; it is fetched again"),
-            Cached::Missing => {}
+            CacheLookup::Text(text) => return Ok((reply, text)),
+            CacheLookup::Changed => log.warn("the text of the script was changed on this host; it is fetched again"),
+            CacheLookup::Missing => {}
         }
         // This reply replaces the first one: by now another version may be the newest.
         let mut reply = self.ask(named, run, true).await?;
@@ -146,31 +146,31 @@ enum Cache {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Cached {
+enum CacheLookup {
     Text(String),
-    /// The cached text does not have this hash. It is removed.
+    /// The cached text did not have this hash. Its file was removed.
     Changed,
     Missing,
 }
 
 impl Cache {
-    fn get(&self, wanted: &str) -> Cached {
+    fn get(&self, wanted: &str) -> CacheLookup {
         let text = match self {
             Self::Folder(folder) => std::fs::read(folder.join(wanted)).ok(),
             Self::Memory(texts) => lock(texts).get(wanted).map(|text| text.clone().into_bytes()),
         };
-        let Some(text) = text else { return Cached::Missing };
+        let Some(text) = text else { return CacheLookup::Missing };
         if hash(&text) == wanted
             && let Ok(text) = String::from_utf8(text)
         {
-            return Cached::Text(text);
+            return CacheLookup::Text(text);
         }
         if let Self::Folder(folder) = self
             && let Err(error) = std::fs::remove_file(folder.join(wanted))
         {
             tracing::warn!(%error, file = wanted, "cannot remove the changed text of a script");
         }
-        Cached::Changed
+        CacheLookup::Changed
     }
 
     fn put(&self, hash: &str, text: &str) -> io::Result<()> {

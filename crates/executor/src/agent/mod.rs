@@ -85,7 +85,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let kept = open_kept(config)?;
     let client = http::client(config.outgoing_allow.clone())?;
     let http = move |Params(params): Params<http::HttpParams>, run: RunContext, cancel: Cancel, log: Log| {
-        http::run(client.clone(), http::in_trace(params, run.traceparent()), cancel, log)
+        http::run(client.clone(), http::with_trace_header(params, run.traceparent()), cancel, log)
     };
     let mut builder = builder.secrets(secrets).handler("http", http);
     if allow_scripts {
@@ -98,18 +98,18 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
         let (folders, confinement, kept) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&kept));
         async move {
             let mut params = params;
-            let code = match params.take_work(allow_scripts)? {
-                shell::Work::Program(argv) => {
+            let command = match params.take_command(allow_scripts)? {
+                shell::RequestedCommand::Program(argv) => {
                     confinement.check_program()?;
-                    shell::Code::Program(argv)
+                    shell::ResolvedCommand::Program(argv)
                 }
-                shell::Work::Script(script) => {
+                shell::RequestedCommand::Script(script) => {
                     confinement.check_interpreter(params.interpreter())?;
-                    shell::Code::Script(kept.text(script, &run, &cancel, &log).await?)
+                    shell::ResolvedCommand::Script(kept.text(script, &run, &cancel, &log).await?)
                 }
             };
             let folder = folders.make(&run)?;
-            shell::program(params, code, run.shard(), folder)?.run(&confinement, run, cancel, log).await
+            shell::program(params, command, run.shard(), folder)?.run(&confinement, run, cancel, log).await
         }
     };
     Ok(builder.handler("shell", shell))

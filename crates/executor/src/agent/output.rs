@@ -17,15 +17,15 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// After this many bytes in a row the task yields to others.
 const TURN_BYTES: usize = 128 * 1024;
 
-/// How long a process may be held up because its lines cannot be sent. After that lines are dropped and counted until
-/// there is room again.
+/// How long a process is held up while its lines cannot be sent. After that, lines are dropped and counted until there
+/// is room again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How much of the end of the output is kept once the log is full.
 const TAIL_BYTES: usize = 64 * 1024;
 
 /// Reads a pipe to its end into the log.
-pub(super) async fn pump(
+pub(super) async fn copy_to_log(
     pipe: Option<impl AsyncRead + Unpin>,
     level: &'static str,
     log: &Log,
@@ -90,7 +90,7 @@ struct Output<'a> {
 impl Output<'_> {
     async fn take(&mut self, bytes: &[u8], seen: &mut impl FnMut(&str)) {
         if self.log.buffer().is_full() {
-            // In a full log the lines would only replace each other, so they are not even made.
+            // In a full log, new lines would only replace earlier ones, so only the end of the output is made into lines.
             return self.tail.push(bytes);
         }
         self.wait_for_room().await;
@@ -101,12 +101,13 @@ impl Output<'_> {
         });
     }
 
-    /// A process that prints faster than its lines can be sent waits for them, but not without limit.
+    /// Holds up a process that prints faster than its lines can be sent, but for at most [`PATIENCE`]. After that, the
+    /// process is held up again only once there has been room.
     async fn wait_for_room(&mut self) {
         if self.log.buffer().has_room() {
             self.patient = true;
         } else if self.patient {
-            self.patient = timeout(PATIENCE, self.log.buffer().room()).await.is_ok();
+            self.patient = timeout(PATIENCE, self.log.buffer().wait_for_room()).await.is_ok();
         }
     }
 
@@ -119,7 +120,7 @@ impl Output<'_> {
         if let Some(kept) = tail.into_kept() {
             // If the log became full in the middle of a line, the rest of that line counts as left out.
             lines = Lines::default();
-            log.buffer().left_out(kept.left_out_lines, kept.left_out_bytes);
+            log.buffer().count_left_out(kept.left_out_lines, kept.left_out_bytes);
             lines.push(&kept.bytes, &mut emit);
         }
         lines.finish(emit);

@@ -14,7 +14,7 @@ use tokio::process::{Child, ChildStdin};
 
 use super::confine::Confinement;
 use super::family::{Family, WORK_DIR};
-use super::output::{capture, pump};
+use super::output::{capture, copy_to_log};
 use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
 use crate::lifecycle::lock;
@@ -38,8 +38,8 @@ pub(super) struct Program {
     pub(super) env: BTreeMap<String, String>,
     pub(super) cwd: Option<PathBuf>,
     pub(super) stdin: Option<String>,
-    /// Further variables of the run's own.
-    pub(super) own: Vec<(&'static str, String)>,
+    /// Further variables that the agent sets for this run.
+    pub(super) own_env: Vec<(&'static str, String)>,
     /// The run's working directory: the program starts in it, unless `cwd` names another.
     pub(super) folder: TempDir,
 }
@@ -70,7 +70,7 @@ impl Program {
         let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
         let last_error = Mutex::new(String::new());
         let ended = {
-            let work = work(&mut child, self.stdin, &log, &last_error);
+            let work = run_child(&mut child, self.stdin, &log, &last_error);
             tokio::pin!(work);
             tokio::select! {
                 status = &mut work => Some(status?),
@@ -109,8 +109,8 @@ impl Program {
         let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
         let last_error = Mutex::new(String::new());
         let (status, printed) = match limit {
-            None => (work(&mut child, self.stdin, log, &last_error).await?, Vec::new()),
-            Some(limit) => work_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
+            None => (run_child(&mut child, self.stdin, log, &last_error).await?, Vec::new()),
+            Some(limit) => run_child_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
         };
         family.disarm();
         let verdict = verdict(status, &lock(&last_error));
@@ -120,7 +120,7 @@ impl Program {
 
     fn spawn(&self, confinement: &Confinement, run: &RunContext) -> Result<Child, JobError> {
         let cwd = self.cwd.as_deref().unwrap_or_else(|| self.folder.path());
-        let texts = run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run)).chain(self.own.clone());
+        let texts = run_env(run).into_iter().chain(parents_env(run)).chain(trace_env(run)).chain(self.own_env.clone());
         let mut own: BTreeMap<&str, OsString> = texts.map(|(name, value)| (name, value.into())).collect();
         own.insert(WORK_DIR, self.folder.path().into());
         let mut command = confinement.command(&self.argv, &self.env, own, cwd)?;
@@ -166,15 +166,15 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
 }
 
 /// Feeds the program, reads its output, and waits for its end.
-async fn work(
+async fn run_child(
     child: &mut Child,
     stdin: Option<String>,
     log: &Log,
     last_error: &Mutex<String>,
 ) -> Result<ExitStatus, JobError> {
     let feed = feed(child.stdin.take(), stdin);
-    let out = pump(child.stdout.take(), "stdout", log, |_| {});
-    let err = pump(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
+    let out = copy_to_log(child.stdout.take(), "stdout", log, |_| {});
+    let err = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
     let pipes = futures_util::future::join3(feed, out, err);
     tokio::pin!(pipes);
     let ended = tokio::select! {
@@ -188,8 +188,8 @@ async fn work(
     Ok(status)
 }
 
-/// Like [`work`], with the standard output captured.
-async fn work_captured(
+/// Like [`run_child`], with the standard output captured.
+async fn run_child_captured(
     child: &mut Child,
     stdin: Option<String>,
     (log, last_error): (&Log, &Mutex<String>),
@@ -197,7 +197,7 @@ async fn work_captured(
 ) -> Result<(ExitStatus, Vec<u8>), JobError> {
     let feed = feed(child.stdin.take(), stdin);
     let out = capture(child.stdout.take(), limit);
-    let err = pump(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
+    let err = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
     let others = async {
         futures_util::future::join(feed, err).await;
         Ok(())

@@ -65,7 +65,7 @@ impl ProgramPump {
         &self,
         cx: &PumpContext,
         choose: impl FnOnce(&mut PumpParams) -> Vec<String>,
-        (stdin, own): (String, Vec<(&'static str, String)>),
+        (stdin, own_env): (String, Vec<(&'static str, String)>),
         capture: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
         let wrong = |error| JobError::terminal(format_args!("params: {error}"));
@@ -74,7 +74,7 @@ impl ProgramPump {
         let argv = choose(&mut params);
         let PumpParams { env, cwd, .. } = params;
         let folder = self.folders.make(cx.run())?;
-        let program = Program { argv, env, cwd, stdin: Some(stdin), own, folder };
+        let program = Program { argv, env, cwd, stdin: Some(stdin), own_env, folder };
         program.run_to_end(&self.confinement, cx.run(), &cx.log(), capture).await
     }
 }
@@ -85,9 +85,10 @@ impl Pump for ProgramPump {
 
     async fn select(&self, cx: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Row>, JobError> {
         let stdin = items.iter().map(item_line).collect::<Result<String, JobError>>()?;
-        let own = vec![("RONDEL_PUMP_LIMIT", limit.to_string())];
+        let own_env = vec![("RONDEL_PUMP_LIMIT", limit.to_string())];
         let capture = CaptureLimit { bytes: OUTPUT_BYTES_MAX, lines: limit };
-        let printed = self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own), Some(capture)).await?;
+        let printed =
+            self.call(cx, |params| std::mem::take(&mut params.select), (stdin, own_env), Some(capture)).await?;
         read_rows(&printed)
     }
 
@@ -98,8 +99,8 @@ impl Pump for ProgramPump {
             stdin.push_str(&serde_json::to_string(row)?);
             stdin.push('\n');
         }
-        let own = vec![("RONDEL_PUMP_EPOCH", cx.epoch(&item).to_string()), ("RONDEL_PUMP_ITEM", item.clone())];
-        self.call(cx, |params| std::mem::take(&mut params.execute), (stdin, own), None).await?;
+        let own_env = vec![("RONDEL_PUMP_EPOCH", cx.epoch(&item).to_string()), ("RONDEL_PUMP_ITEM", item.clone())];
+        self.call(cx, |params| std::mem::take(&mut params.execute), (stdin, own_env), None).await?;
         if let Some(checkpoint) = rows.iter().rev().find_map(|row| row.checkpoint.as_ref()) {
             cx.checkpoint(&item, checkpoint)?;
         }

@@ -110,11 +110,11 @@ impl Interpreter {
         let own = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
         let interpreter = interpreter.unwrap_or_else(own);
         let call = if check { Call::Check } else { Call::Run(args, shard) };
-        let argv = script_line(interpreter, script, language.extension, folder.path(), call)?;
+        let argv = script_argv(interpreter, script, language.extension, folder.path(), call)?;
         for (name, value) in language.env {
             env.entry((*name).to_owned()).or_insert_with(|| (*value).to_owned());
         }
-        Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
+        Ok(Program { argv, env, cwd, stdin, own_env: Vec::new(), folder })
     }
 }
 
@@ -148,9 +148,9 @@ fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
     })
 }
 
-/// Interpreter, script, arguments, shard index, number of shards. With one argument or none this is what XXL-JOB's
-/// scripts get.
-pub(super) fn script_line(
+/// The command line of the interpreter: its options, the script, the arguments, the shard's index and the number of
+/// shards. A script with at most one argument gets the same arguments as under XXL-JOB.
+pub(super) fn script_argv(
     interpreter: Vec<String>,
     script: &str,
     extension: &str,

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use tempfile::TempDir;
 
 use super::program::Program;
-use super::script::{Args, Call, Script, script_line};
+use super::script::{Args, Call, Script, script_argv};
 use crate::job_error::JobError;
 use crate::shard::Shard;
 
@@ -28,9 +28,9 @@ pub(super) struct ShellParams {
     stdin: Option<String>,
 }
 
-/// What the params ask to run.
+/// The program or script that the params ask to run.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(super) enum RequestedCommand {
     /// A program and its arguments.
     Program(Vec<String>),
     /// A script, by its text or its name.
@@ -38,8 +38,8 @@ pub(super) enum Work {
 }
 
 impl ShellParams {
-    /// Takes the work out of the params.
-    pub(super) fn take_work(&mut self, allow_scripts: bool) -> Result<Work, JobError> {
+    /// Takes the program or script out of the params.
+    pub(super) fn take_command(&mut self, allow_scripts: bool) -> Result<RequestedCommand, JobError> {
         match (self.argv.take(), self.script.take()) {
             (Some(argv), None) if argv.first().is_some_and(|program| !program.is_empty()) => {
                 let with_script =
@@ -48,7 +48,7 @@ impl ShellParams {
                     Some((name, _)) => {
                         Err(JobError::terminal(format_args!("params: {name} goes with script, not with argv")))
                     }
-                    None => Ok(Work::Program(argv)),
+                    None => Ok(RequestedCommand::Program(argv)),
                 }
             }
             (Some(_), None) => Err(JobError::terminal("params: argv must begin with a program")),
@@ -58,7 +58,7 @@ impl ShellParams {
             (None, Some(Script::Kept(_))) if !allow_scripts => Err(JobError::terminal(
                 "this agent does not run scripts of the server: start it with --allow-scripts, or give argv",
             )),
-            (None, Some(script)) => Ok(Work::Script(script)),
+            (None, Some(script)) => Ok(RequestedCommand::Script(script)),
             (Some(_), Some(_)) | (None, None) => Err(JobError::terminal("params: give either argv or script")),
         }
     }
@@ -68,23 +68,28 @@ impl ShellParams {
     }
 }
 
-/// The program to start. If the code is a script, its text is written into `folder`.
-pub(super) fn program(params: ShellParams, code: Code, shard: Shard, folder: TempDir) -> Result<Program, JobError> {
+/// The program to start. If the command is a script, its text is written into `folder`.
+pub(super) fn program(
+    params: ShellParams,
+    command: ResolvedCommand,
+    shard: Shard,
+    folder: TempDir,
+) -> Result<Program, JobError> {
     let ShellParams { args, check, interpreter, env, cwd, stdin, .. } = params;
-    let argv = match code {
-        Code::Program(argv) => argv,
-        Code::Script(text) => {
+    let argv = match command {
+        ResolvedCommand::Program(argv) => argv,
+        ResolvedCommand::Script(text) => {
             let interpreter = interpreter.unwrap_or_else(|| vec!["sh".to_owned()]);
             let call = if check { Call::Check } else { Call::Run(args, shard) };
-            script_line(interpreter, &text, "sh", folder.path(), call)?
+            script_argv(interpreter, &text, "sh", folder.path(), call)?
         }
     };
-    Ok(Program { argv, env, cwd, stdin, own: Vec::new(), folder })
+    Ok(Program { argv, env, cwd, stdin, own_env: Vec::new(), folder })
 }
 
-/// The work with the script's text looked up.
+/// A requested command whose script, if it is one, was replaced by its text.
 #[derive(Debug)]
-pub(super) enum Code {
+pub(super) enum ResolvedCommand {
     Program(Vec<String>),
     Script(String),
 }

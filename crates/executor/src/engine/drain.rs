@@ -9,7 +9,7 @@ use super::{HeldRun, Link};
 use crate::run::StopCause;
 use crate::table::RunTable;
 
-/// How long dropped tasks may take to end. Only one that blocks its thread takes longer, and it cannot be stopped.
+/// How long dropped tasks may take to end. Only a task that blocks its thread takes longer, and that cannot be stopped.
 const TASKS_GRACE: Duration = Duration::from_secs(2);
 
 type Table = RunTable<HeldRun, Link>;
@@ -21,7 +21,8 @@ impl Engine {
         self.end_pumps();
         if !self.settles_within(drain_grace, |table| table.is_empty()).await {
             self.stop(&StopCause::Drained, |_| true);
-            // A run is dropped after its grace and reports, so only a blocked thread can use up this limit.
+            // A run that does not stop is dropped and reported after its grace, so only a blocked thread can use up this
+            // limit.
             self.settles_within(timing.cancel_grace + TASKS_GRACE, |table| table.is_empty()).await;
         }
         let answered = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_lingering_logs();

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 use crate::lifecycle::lock;
 use crate::table::{Item, TableLink};
 
-/// Items in one round of messages.
+/// The largest number of items in one round of messages.
 const BATCH_MAX: usize = 500;
 
 /// Encoded bytes in one round of messages, unless one item alone has more. It is well below what a server accepts in

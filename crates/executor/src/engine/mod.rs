@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{Instrument as _, Span};
 
-use crate::attempt::{self, Ended};
+use crate::attempt::{self, EndedAttempt};
 use crate::catalog::Catalog;
 use crate::host;
 use crate::identity::Secret;
@@ -35,7 +35,7 @@ use crate::table::{Item, RunKey, RunTable, TableLink as _};
 use crate::trace;
 use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
-pub(crate) use silence::{Silence, Silent, silence_limit};
+pub(crate) use silence::{Silence, SilencePeriod, silence_limit};
 
 /// A handler that still runs this long after its grace counts as stuck: one that yields is dropped when the grace ends.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
@@ -133,21 +133,21 @@ impl Engine {
 
     async fn run(self: &Arc<Self>, run: RunContext) {
         let Some(handler) = self.catalog.handlers.get(run.handler()).cloned() else { return };
-        self.heed_silence();
+        self.enforce_silence_limit();
         rondel_failpoint::pass("executor.starting");
         let span = trace::span(&run);
         let execution = async {
             tracing::debug!("the run begins");
             let ended = attempt::execute(&run, handler).await;
-            trace::ended(&Span::current(), &run, &ended.ending);
+            trace::record_end(&Span::current(), &run, &ended.ending);
             ended
         };
-        let Ended { ending, started_at, finished_at } = execution.instrument(span).await;
+        let EndedAttempt { ending, started_at, finished_at } = execution.instrument(span).await;
         let result = wire_result(&run, &ending, (started_at.as_millis(), finished_at.as_millis()));
         rondel_failpoint::pass("executor.finished");
         let startable = self.finish(&run, result);
         self.start(startable);
-        self.poke();
+        self.wake_waiters();
     }
 
     /// Records the end of a run, and returns the runs that can now start. A group's last report is sent before its
@@ -172,18 +172,18 @@ impl Engine {
         for run in self.table().stop(|run: &HeldRun| which(run), ended, now()) {
             run.stop(cause.clone());
         }
-        self.poke();
+        self.wake_waiters();
     }
 
     /// Stops the runs that must not run twice if no server has answered for too long. This is also checked before each
-    /// run begins: a paused process may resume exactly there, when the run is already another executor's.
-    fn heed_silence(&self) {
+    /// run begins: a paused process may resume exactly there, when another executor already has the run.
+    fn enforce_silence_limit(&self) {
         self.stop_silenced(self.setup.silence.exceeded(host::uptime()));
     }
 
     /// Stops each run whose own limit the silence has exceeded.
-    fn stop_silenced(&self, silent: Option<Silent>) {
-        let Some(Silent { limit, lasted }) = silent else { return };
+    fn stop_silenced(&self, silent: Option<SilencePeriod>) {
+        let Some(SilencePeriod { limit, lasted }) = silent else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
         // Whole seconds, except for lengths under one second.
         let length = if lasted < Duration::from_secs(1) { lasted } else { Duration::from_secs(lasted.as_secs()) };
@@ -216,12 +216,12 @@ impl Engine {
         }
         if !stuck.is_empty() {
             self.start(startable);
-            self.poke();
+            self.wake_waiters();
         }
     }
 
     /// Wakes the journal loop and a drain, after a result was made or acknowledged.
-    fn poke(&self) {
+    fn wake_waiters(&self) {
         if self.journal.is_some() {
             self.journal_wake.notify_one();
         }
@@ -234,7 +234,7 @@ impl Engine {
     pub(crate) fn hello(&self) -> Hello {
         let (held, finished) = self.table().inventory();
         let identity = &self.identity;
-        fitted(Hello {
+        fit_hello(Hello {
             namespace: identity.namespace.clone(),
             app: identity.app.clone(),
             name: identity.name.clone(),
@@ -260,7 +260,7 @@ impl Engine {
     /// Begins a session whose hello was sent at uptime `hello_at`; `None` if another session to the same node is alive.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = now();
-        self.stop_silenced(self.setup.silence.welcomed(welcome.silence_ms, hello_at, host::uptime()));
+        self.stop_silenced(self.setup.silence.record_welcome(welcome.silence_ms, hello_at, host::uptime()));
         let mut table = self.table();
         if table.outbox.links().any(|link| link.node_id() == welcome.node_id) {
             return None;
@@ -272,7 +272,7 @@ impl Engine {
         table.link_up(&link, now);
         drop(table);
         if let Some(journal) = &self.journal {
-            journal.welcomed();
+            journal.record_welcome();
             self.journal_wake.notify_one();
         }
         Some(link)
@@ -295,11 +295,11 @@ impl Engine {
 
     /// Records that a server was heard. Returns false if the silence before was too long: runs that must not run twice are
     /// stopped, and this session and all older ones must be reopened, because their triggers may have gone to other executors.
-    pub(crate) fn heard(&self, link: &Link) -> bool {
+    pub(crate) fn record_heard(&self, link: &Link) -> bool {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;
         }
-        let exceeded = self.setup.silence.heard(host::uptime());
+        let exceeded = self.setup.silence.record_heard(host::uptime());
         self.stop_silenced(exceeded);
         exceeded.is_none()
     }
@@ -325,7 +325,7 @@ impl Engine {
         rondel_failpoint::pass("executor.acknowledged");
         self.table().acked(acks, now());
         self.forget_reports(acks);
-        self.poke();
+        self.wake_waiters();
     }
 
     pub(crate) fn log_acked(&self, acks: &[v1::LogAck]) {
@@ -344,7 +344,7 @@ impl Engine {
         link.push(Item::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
     }
 
-    /// Logs what is wrong with declared jobs. Those without a problem are registered.
+    /// Logs the problems of declared jobs; jobs without a problem are registered.
     pub(crate) fn declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
         let lines: BTreeSet<String> = problems
             .iter()
@@ -376,9 +376,9 @@ fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
 
-/// Drops the schemas of parameters if the hello would be larger than a server accepts. Parameters are still checked
-/// when a handler reads them; all other fields are needed.
-fn fitted(hello: Hello) -> Hello {
+/// Drops the schemas of parameters if the hello would be larger than a server accepts: parameters are still checked when
+/// a handler reads them. If that is not enough, it also drops when the held runs began.
+fn fit_hello(hello: Hello) -> Hello {
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX {
         return hello;
     }
@@ -418,10 +418,10 @@ mod tests {
             handler_infos: (0..16).map(info).collect(),
             ..Hello::default()
         };
-        let fits = fitted(hello.clone());
+        let fits = fit_hello(hello.clone());
         assert!(rondel_proto::encoded_len(&fits) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX);
         assert_eq!((fits.handler_infos.len(), fits.held.len(), fits.declared.len()), (0, hello.held.len(), 1_000));
         let usual = Hello { held: Vec::new(), finished: Vec::new(), declared: Vec::new(), ..hello };
-        assert_eq!(fitted(usual).handler_infos.len(), 16);
+        assert_eq!(fit_hello(usual).handler_infos.len(), 16);
     }
 }

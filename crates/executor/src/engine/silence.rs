@@ -10,7 +10,7 @@ use rondel_proto::v1;
 
 /// A silence of all servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Silent {
+pub(crate) struct SilencePeriod {
     /// The length after which the runs that must not run twice stop.
     pub(crate) limit: Duration,
     pub(crate) lasted: Duration,
@@ -19,7 +19,7 @@ pub(crate) struct Silent {
 /// How long no server may answer before a run stops; `None` if it continues.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
-        // Its items may belong to another group by then.
+        // The items of the group may belong to another group by then.
         return Some(limit);
     }
     match trigger.on_silence() {
@@ -32,7 +32,7 @@ pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Du
     }
 }
 
-/// The default, if neither the builder nor a server sets the limit.
+/// The limit if neither the builder nor a server sets one.
 const SILENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
@@ -51,17 +51,22 @@ impl Silence {
     }
 
     /// How long no server has answered; `None` before the first welcome.
-    pub(crate) fn lasted(&self, uptime: Duration) -> Option<Silent> {
+    pub(crate) fn lasted(&self, uptime: Duration) -> Option<SilencePeriod> {
         let limit = self.limit_ms.load(Ordering::Relaxed);
         let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
         let limit_of_servers = Duration::from_millis(limit);
-        (limit > 0).then_some(Silent { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
+        (limit > 0).then_some(SilencePeriod { limit: limit_of_servers, lasted: Duration::from_millis(silent) })
     }
 
     /// Records the answer to the hello that was sent at `hello_at`. The server counts as heard at that instant and not
     /// now, because the welcome may have waited in the socket. If the silence before was too long, it is returned, and
     /// the older streams are invalid.
-    pub(crate) fn welcomed(&self, silence_ms: u32, hello_at: Duration, uptime: Duration) -> Option<Silent> {
+    pub(crate) fn record_welcome(
+        &self,
+        silence_ms: u32,
+        hello_at: Duration,
+        uptime: Duration,
+    ) -> Option<SilencePeriod> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_some() {
             self.exceeded_count.fetch_add(1, Ordering::Relaxed);
@@ -81,7 +86,7 @@ impl Silence {
     /// Records that a server was heard. If the silence before was too long, it is returned and continues: messages that
     /// waited in the socket of a paused process may be for runs that another executor has by now. Only a new welcome
     /// ends it.
-    pub(crate) fn heard(&self, uptime: Duration) -> Option<Silent> {
+    pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_none() {
             self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
@@ -90,7 +95,7 @@ impl Silence {
     }
 
     /// The silence, if it is too long for runs that must not run twice.
-    pub(crate) fn exceeded(&self, uptime: Duration) -> Option<Silent> {
+    pub(crate) fn exceeded(&self, uptime: Duration) -> Option<SilencePeriod> {
         self.lasted(uptime).filter(|silent| silent.lasted >= silent.limit)
     }
 }
@@ -103,7 +108,7 @@ fn as_ms(length: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn limit(silent: Option<Silent>) -> Option<Duration> {
+    fn limit(silent: Option<SilencePeriod>) -> Option<Duration> {
         silent.map(|silent| silent.limit)
     }
 
@@ -112,34 +117,38 @@ mod tests {
         let silence = Silence::new(None);
         let at = Duration::from_secs;
         assert_eq!(limit(silence.exceeded(at(60))), None, "no server was heard yet");
-        assert_eq!(limit(silence.welcomed(3_000, at(60), at(60))), None);
-        silence.heard(at(62));
+        assert_eq!(limit(silence.record_welcome(3_000, at(60), at(60))), None);
+        silence.record_heard(at(62));
         assert_eq!(limit(silence.exceeded(at(64))), None);
         assert_eq!(limit(silence.exceeded(at(65))), Some(at(3)));
-        assert_eq!(limit(silence.heard(at(65))), Some(at(3)), "a word that waited while the process stood still");
+        assert_eq!(
+            limit(silence.record_heard(at(65))),
+            Some(at(3)),
+            "a word that waited while the process stood still"
+        );
         assert_eq!(limit(silence.exceeded(at(66))), Some(at(3)));
         assert_eq!(silence.exceeded_count(), 0);
-        assert_eq!(limit(silence.welcomed(3_000, at(66), at(66))), Some(at(3)));
+        assert_eq!(limit(silence.record_welcome(3_000, at(66), at(66))), Some(at(3)));
         assert_eq!(silence.exceeded_count(), 1, "the streams of before are over");
-        assert_eq!((limit(silence.heard(at(67))), limit(silence.exceeded(at(69)))), (None, None));
-        assert_eq!(limit(silence.welcomed(3_000, at(66), at(69))), None);
+        assert_eq!((limit(silence.record_heard(at(67))), limit(silence.exceeded(at(69)))), (None, None));
+        assert_eq!(limit(silence.record_welcome(3_000, at(66), at(69))), None);
         assert_eq!(limit(silence.exceeded(at(69))), None, "another server was heard since");
     }
 
     #[test]
     fn a_welcome_that_waited_while_the_process_stood_still_ends_no_silence() {
         let (silence, at) = (Silence::new(None), Duration::from_secs);
-        silence.welcomed(3_000, at(60), at(60));
-        assert_eq!(limit(silence.welcomed(3_000, at(61), at(70))), Some(at(3)));
-        assert_eq!(limit(silence.heard(at(70))), Some(at(3)), "what came behind it waited as well");
-        assert_eq!(limit(silence.welcomed(3_000, at(70), at(71))), Some(at(3)));
-        assert_eq!(limit(silence.heard(at(71))), None);
+        silence.record_welcome(3_000, at(60), at(60));
+        assert_eq!(limit(silence.record_welcome(3_000, at(61), at(70))), Some(at(3)));
+        assert_eq!(limit(silence.record_heard(at(70))), Some(at(3)), "what came behind it waited as well");
+        assert_eq!(limit(silence.record_welcome(3_000, at(70), at(71))), Some(at(3)));
+        assert_eq!(limit(silence.record_heard(at(71))), None);
     }
 
     #[test]
     fn what_is_configured_counts_more_than_what_is_told() {
         let silence = Silence::new(Some(Duration::from_secs(1)));
-        silence.welcomed(0, Duration::ZERO, Duration::ZERO);
+        silence.record_welcome(0, Duration::ZERO, Duration::ZERO);
         assert_eq!(limit(silence.exceeded(Duration::from_secs(1))), Some(Duration::from_secs(1)));
     }
 
@@ -159,7 +168,7 @@ mod tests {
         assert_eq!((limit(Continue, true, 0), limit(Continue, true, -1)), (None, None));
         let silence = Silence::new(None);
         assert_eq!(silence.lasted(at(9)), None, "no server was heard yet");
-        silence.welcomed(3_000, at(60), at(60));
-        assert_eq!(silence.lasted(at(62)), Some(Silent { limit: at(3), lasted: at(2) }));
+        silence.record_welcome(3_000, at(60), at(60));
+        assert_eq!(silence.lasted(at(62)), Some(SilencePeriod { limit: at(3), lasted: at(2) }));
     }
 }

@@ -62,10 +62,10 @@ impl SweepLoop {
             }
         }
         drop(table);
-        self.engine.heed_silence();
+        self.engine.enforce_silence_limit();
         self.engine.end_stuck(now);
         if let Some(handlers) = self.engine.handler_runtime.get() {
-            self.pulse.feel(handlers, &self.engine.setup.lifecycle.tracker, now);
+            self.pulse.check(handlers, &self.engine.setup.lifecycle.tracker, now);
         }
     }
 
@@ -77,7 +77,7 @@ impl SweepLoop {
         }
         let table = self.engine.table();
         for log in marked {
-            // A run that has ended puts the rest of its log on the stream itself, before its result.
+            // The log of a run that has ended is not marked again: its remaining chunks are sent with its result.
             if !table.outbox.ship(&log) && (log.has_unsent() || log.has_chunks()) && table.is_open(log.key()) {
                 shipping.mark(log);
             }

@@ -55,7 +55,7 @@ impl JournalLoop {
         if !self.journal.wants_shrinking(needed) {
             return;
         }
-        let kept: Vec<_> = self.engine.table().outbox.journaled().cloned().collect();
+        let kept: Vec<_> = self.engine.table().outbox.unacked_journaled().cloned().collect();
         self.on_disk(move |journal| journal.rewrite(&kept)).await;
     }
 

@@ -94,7 +94,7 @@ impl RunLog {
     pub(crate) fn push(self: &Arc<Self>, level: &'static str, at: Timestamp, text: &str) {
         let masks = self.masks.get();
         let none = Masks::default();
-        // Masked as a whole first: a secret may span lines.
+        // The text is masked as a whole before it is split, because a secret may span lines.
         let masked = masks.unwrap_or(&none).apply(text);
         for text in masked.trim_end_matches('\n').split('\n') {
             self.push_line(level, at, line::tidy(text, &none));
@@ -149,7 +149,7 @@ impl RunLog {
     }
 
     /// Resolves when there is room.
-    pub(crate) async fn room(&self) {
+    pub(crate) async fn wait_for_room(&self) {
         loop {
             let mut changed = std::pin::pin!(self.room.notified());
             changed.as_mut().enable();
@@ -160,8 +160,8 @@ impl RunLog {
         }
     }
 
-    /// Counts the output that a writer did not even make into lines, because the log is full.
-    pub(crate) fn left_out(&self, lines: u64, bytes: u64) {
+    /// Counts output of which a writer made no lines, because the log is full.
+    pub(crate) fn count_left_out(&self, lines: u64, bytes: u64) {
         if let Some(tail) = &mut lock(&self.state).tail {
             tail.leave_out(lines, bytes);
         }

@@ -37,7 +37,7 @@ impl Tail {
         self.gone_bytes += bytes;
     }
 
-    /// A line that counts the lines left out, if there are any, and the last lines.
+    /// The last lines. If lines before them were left out, the first line counts those.
     pub(super) fn into_lines(self, whole: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
         let (lines, bytes) = (self.gone_lines, Bytes(self.gone_bytes));
         let mark = (self.gone_bytes > 0 || lines > 0).then(|| LogLine {

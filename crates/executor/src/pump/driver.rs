@@ -13,13 +13,13 @@ use tokio::time::Instant;
 use super::context::{Checkpoints, PumpContext};
 use super::ending::{ending, names};
 use super::group::{
-    CheckpointError, Executed, Execution, Failure, Fetched, Group, Limits, Row, Step, Task, without_a_tenth,
+    CheckpointError, Execution, ExecutionEnd, Failure, Fetched, Group, Limits, Row, Step, Task, without_a_tenth,
 };
 use super::handler::Pump;
 use super::item::Item;
-use super::port::{Port, Until};
+use super::port::{Port, TestLimit};
 use crate::ending::Ending;
-use crate::engine::Silent;
+use crate::engine::SilencePeriod;
 use crate::host;
 use crate::job_error::JobError;
 use crate::lifecycle::{lock, until};
@@ -43,7 +43,7 @@ impl<R: Clone + Send> Checkpoints for Shared<R> {
 type CallResult<T> = Result<Result<T, JobError>, JoinError>;
 
 /// A call that has returned.
-enum Returned<R> {
+enum ReturnedCall<R> {
     Fetch(CallResult<Vec<Row<R>>>),
     Execution { number: u64, item: String, result: CallResult<()> },
 }
@@ -53,7 +53,7 @@ struct Driver<P: Pump> {
     run: RunContext,
     limits: Limits,
     shared: Arc<Shared<P::Row>>,
-    calls: FuturesUnordered<BoxFuture<'static, Returned<P::Row>>>,
+    calls: FuturesUnordered<BoxFuture<'static, ReturnedCall<P::Row>>>,
     fetch: Option<AbortHandle>,
     executions: BTreeMap<u64, AbortHandle>,
     failed_selects: u64,
@@ -105,7 +105,7 @@ impl<P: Pump> Driver<P> {
                 () = self.run.stopped(), if !self.is_stopped => {}
                 () = port.leaving().cancelled(), if !self.is_leaving => {}
                 () = port.poked() => {}
-                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.returned(returned),
+                Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned),
                 () = until(wake_at) => {}
             }
         }
@@ -125,8 +125,8 @@ impl<P: Pump> Driver<P> {
     /// if the group has ended.
     fn work(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
-            // Checked before each row: the selected rows may belong to another executor by now.
-            self.heed_stop();
+            // A stop is checked before each step, because another executor may own the items by now.
+            self.apply_stop();
             let step = self.group().next(now());
             match step {
                 Step::Fetch { items, limit } => self.select(items, limit),
@@ -141,8 +141,8 @@ impl<P: Pump> Driver<P> {
         }
     }
 
-    fn heed_stop(&mut self) {
-        if let Some(Silent { limit, lasted }) = self.run.setup().silence.exceeded(host::uptime())
+    fn apply_stop(&mut self) {
+        if let Some(SilencePeriod { limit, lasted }) = self.run.setup().silence.exceeded(host::uptime())
             && self.run.silence_limit(limit).is_some_and(|own| own <= lasted)
         {
             self.run.stop(StopCause::Silence { length: limit });
@@ -163,10 +163,10 @@ impl<P: Pump> Driver<P> {
 
     /// Whether the limit of a test that runs this group is reached.
     fn is_due(&self) -> bool {
-        match self.shared.port.until() {
+        match self.shared.port.test_limit() {
             None => false,
-            Some(Until::Dry) => self.group().is_dry(),
-            Some(Until::Rows(count)) => {
+            Some(TestLimit::Dry) => self.group().is_dry(),
+            Some(TestLimit::Rows(count)) => {
                 let total = self.group().total();
                 total.done + total.failed >= count
             }
@@ -195,7 +195,7 @@ impl<P: Pump> Driver<P> {
             Ok(rows.into_iter().map(row).collect())
         });
         self.fetch = Some(handle.abort_handle());
-        self.calls.push(Box::pin(async { Returned::Fetch(handle.await) }));
+        self.calls.push(Box::pin(async { ReturnedCall::Fetch(handle.await) }));
     }
 
     fn execute(&mut self, execution: Execution<P::Row>) {
@@ -204,19 +204,19 @@ impl<P: Pump> Driver<P> {
         let pump = Arc::clone(&self.pump);
         let handle = run::spawn(async move { pump.execute(&context, rows).await.map_err(Into::into) });
         self.executions.insert(number, handle.abort_handle());
-        self.calls.push(Box::pin(async move { Returned::Execution { number, item, result: handle.await } }));
+        self.calls.push(Box::pin(async move { ReturnedCall::Execution { number, item, result: handle.await } }));
     }
 
-    fn returned(&mut self, returned: Returned<P::Row>) {
+    fn finish_call(&mut self, returned: ReturnedCall<P::Row>) {
         match returned {
-            Returned::Fetch(result) => self.selected(result),
-            Returned::Execution { number, item, result } => {
+            ReturnedCall::Fetch(result) => self.selected(result),
+            ReturnedCall::Execution { number, item, result } => {
                 self.executions.remove(&number);
                 let (how, error) = match result {
-                    Ok(Ok(())) => (Executed::Done, String::new()),
-                    Ok(Err(error)) => (Executed::Failed, error.message),
-                    Err(error) if error.is_panic() => (Executed::Failed, panic_message(&*error.into_panic())),
-                    Err(_) => (Executed::Aborted, "aborted before its end".to_owned()),
+                    Ok(Ok(())) => (ExecutionEnd::Done, String::new()),
+                    Ok(Err(error)) => (ExecutionEnd::Failed, error.message),
+                    Err(error) if error.is_panic() => (ExecutionEnd::Failed, panic_message(&*error.into_panic())),
+                    Err(_) => (ExecutionEnd::Aborted, "aborted before its end".to_owned()),
                 };
                 let failures = self.group().executed(number, how, now());
                 if !failures.is_empty() {

@@ -19,12 +19,12 @@ pub struct Port {
     wake: Notify,
     /// Cancelled when the executor drains: the group releases its items and ends.
     leaving: CancellationToken,
-    until: OnceLock<Until>,
+    test_limit: OnceLock<TestLimit>,
 }
 
-/// When the group of a test releases its items on its own.
+/// When the group of a [`TestPump`](super::TestPump) releases its items on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Until {
+pub(crate) enum TestLimit {
     Dry,
     Rows(u64),
 }
@@ -66,12 +66,12 @@ impl Port {
         self.wake.notified().await;
     }
 
-    pub(super) fn set_until(&self, until: Until) {
-        self.until.get_or_init(|| until);
+    pub(super) fn set_test_limit(&self, limit: TestLimit) {
+        self.test_limit.get_or_init(|| limit);
     }
 
-    pub(super) fn until(&self) -> Option<Until> {
-        self.until.get().copied()
+    pub(super) fn test_limit(&self) -> Option<TestLimit> {
+        self.test_limit.get().copied()
     }
 }
 

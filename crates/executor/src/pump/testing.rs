@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use super::PumpHandler;
 use super::handler::Pump;
-use super::port::Until;
+use super::port::TestLimit;
 use crate::attempt;
 use crate::ending::Ending;
 use crate::handler::JobHandler;
@@ -34,7 +34,7 @@ pub struct TestPump {
     items: Vec<PumpItem>,
     trigger: Trigger,
     states: States,
-    until: Until,
+    until: TestLimit,
     time_limit: Duration,
 }
 
@@ -68,7 +68,7 @@ impl TestPump {
             items: Vec::new(),
             trigger,
             states: States::default(),
-            until: Until::Dry,
+            until: TestLimit::Dry,
             time_limit: TIME_LIMIT,
         }
     }
@@ -152,7 +152,7 @@ impl TestPump {
 
     /// Ends the test after this many rows were executed, done or failed; by default it ends when every item is dry.
     pub fn until_rows(mut self, count: u64) -> Self {
-        self.until = Until::Rows(count);
+        self.until = TestLimit::Rows(count);
         self
     }
 
@@ -168,7 +168,7 @@ impl TestPump {
         let run = RunContext::new(&Arc::new(Setup::new(self.states, Timing::default())), self.trigger, 0);
         if let Some(port) = run.pump() {
             port.put(PumpOrder { run_id: 1, attempt: 1, term: 1, number: 1, items: self.items, r#yield: false });
-            port.set_until(self.until);
+            port.set_test_limit(self.until);
         }
         let subscriber = tracing_subscriber::registry().with(log_layer());
         let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);

@@ -10,7 +10,7 @@ use rondel_proto::v1::{self, PumpItem, PumpOrder, PumpProgress, Trigger};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::attempt::{self, Ended};
+use crate::attempt::{self, EndedAttempt};
 use crate::handler::JobHandler;
 use crate::job_error::JobError;
 use crate::run::{RunContext, StopCause};
@@ -119,7 +119,7 @@ fn limits() -> v1::Pump {
 /// A group that runs beside the test.
 struct Running {
     run: RunContext,
-    task: tokio::task::JoinSet<Ended>,
+    task: tokio::task::JoinSet<EndedAttempt>,
     handle: tokio::task::AbortHandle,
     number: i64,
 }
@@ -379,7 +379,7 @@ async fn a_row_is_not_started_after_too_long_a_silence() {
     let rows = Rows::new(9).taking(|_| Duration::from_millis(200));
     let mut running = Running::start(&rows, v1::Pump { threads: 1, ..limits() });
     let silence = &running.run.setup().silence;
-    silence.welcomed(100, crate::host::uptime(), crate::host::uptime());
+    silence.record_welcome(100, crate::host::uptime(), crate::host::uptime());
     running.order(vec![item("a")]);
     let (status, _, message) = running.ended().await;
     assert_eq!(status, RunStatus::Failed);

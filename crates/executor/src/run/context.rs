@@ -259,7 +259,7 @@ impl RunContext {
         self.inner.resolved.get_or_init(|| params);
     }
 
-    /// The server's span that the run was sent in.
+    /// The server's span from which the run was sent.
     pub(crate) fn server_span(&self) -> Option<TraceParent> {
         self.inner.trigger.traceparent.parse().ok()
     }
@@ -301,8 +301,8 @@ impl RunContext {
         limits.map_or(self.inner.setup.timing.cancel_grace, |limits| limits.hand_over)
     }
 
-    /// Whether the run should have ended: its timeout has passed, or it must stop. For a cancelled pump, the part of
-    /// its grace beyond the ordinary one must have passed too.
+    /// Whether the run should have ended: its timeout has passed, or it must stop. For a cancelled
+    /// group of a pump job, the time by which its grace exceeds the ordinary one must have passed too.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)

@@ -93,7 +93,7 @@ pub fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
 }
 
 /// Runs the handler's future inside the run; a panic becomes its message.
-pub(crate) async fn within<F: Future<Output = Ending>>(run: RunContext, future: F) -> Result<Ending, String> {
+pub(crate) async fn run_in_scope<F: Future<Output = Ending>>(run: RunContext, future: F) -> Result<Ending, String> {
     let guarded = std::panic::AssertUnwindSafe(RUN.scope(run, future)).catch_unwind();
     guarded.await.map_err(|payload| panic_message(payload.as_ref()))
 }

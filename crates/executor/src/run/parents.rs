@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 /// The parameter in which servers list these runs.
 const PARENTS: &str = "parents";
 
-/// Takes the parents out of the parameters. The job's own parameter of this name stays. It is recognised by its lack of
-/// the run id and the status, which servers add for each parent. A run that is repeated by hand has the parents too.
+/// Takes the parents out of the parameters. A job's own parameter of this name stays: it lacks the run id and the status
+/// that servers list for each parent. A run that is repeated by hand has the parents too.
 pub(crate) fn take(params: &mut Value) -> Option<Map<String, Value>> {
     let fields = params.as_object_mut()?;
     let is_run = |parents: &Value| parents["run_id"].is_string() && parents["status"].is_string();

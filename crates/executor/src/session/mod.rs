@@ -3,7 +3,7 @@
 mod servers;
 mod stream;
 
-use rondel_core::backoff::{doubled, spread};
+use rondel_core::backoff::{backoff, with_jitter};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(crate) fn dial_configured(engine: &Arc<Engine>) {
 
 /// Dials the servers that a welcome named. Earlier ones that are neither named nor configured are given up.
 fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
-    for url in engine.servers.name(servers) {
+    for url in engine.servers.set_named(servers) {
         dial(engine, url);
     }
 }
@@ -55,7 +55,7 @@ impl Dialler {
         let engine = Arc::clone(&self.engine);
         let timing = &engine.setup.timing;
         let mut failed_count = 0_u32;
-        while !engine.servers.gives_up(&self.url) {
+        while !engine.servers.drop_if_unwanted(&self.url) {
             let began = Instant::now();
             match stream::session(&engine, &self.url).await {
                 End::Stopped => return,
@@ -74,10 +74,10 @@ impl Dialler {
                 }
             }
             failed_count = failed_count.saturating_add(1);
-            let wait = doubled(timing.reconnect_min, timing.reconnect_max, failed_count);
+            let wait = backoff(timing.reconnect_min, timing.reconnect_max, failed_count);
             tokio::select! {
                 () = engine.setup.lifecycle.soft.cancelled() => return,
-                () = tokio::time::sleep(spread(wait, rand::random())) => {}
+                () = tokio::time::sleep(with_jitter(wait, rand::random())) => {}
             }
         }
     }
@@ -127,7 +127,7 @@ impl Trouble {
         Some(reason)
     }
 
-    /// Forgets the trouble after a session: the next one is new.
+    /// Forgets the trouble after a session, so that the next trouble counts as new.
     fn clear(&mut self) {
         self.reported = None;
     }

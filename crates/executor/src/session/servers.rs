@@ -76,8 +76,8 @@ impl TokenSource {
         Ok(Some(value))
     }
 
-    /// Describes a refused token: where it comes from, and its beginning, which lists of tokens show.
-    pub(crate) async fn shown(&self) -> String {
+    /// Describes a refused token: its source, and its first characters as lists of tokens show them.
+    pub(crate) async fn describe_refused(&self) -> String {
         match self {
             Self::None => "none was sent: name one with .token_file(path) or .token(text)".to_owned(),
             Self::Text(token) => {
@@ -155,7 +155,7 @@ impl Servers {
     }
 
     /// Stores the servers that a welcome named, and returns them for dialling.
-    pub(crate) fn name(&self, urls: &[String]) -> Vec<ServerUrl> {
+    pub(crate) fn set_named(&self, urls: &[String]) -> Vec<ServerUrl> {
         let mut named = BTreeSet::new();
         for url in urls {
             match ServerUrl::parse(url) {
@@ -174,8 +174,9 @@ impl Servers {
         lock(&self.known).dialled.insert(url.clone())
     }
 
-    /// Whether neither the settings nor any server name this server any more; the task that dials it then ends.
-    pub(crate) fn gives_up(&self, url: &ServerUrl) -> bool {
+    /// Returns whether neither the settings nor the latest list of servers name this server. It then no longer counts as
+    /// dialled, and the task that dials it must end.
+    pub(crate) fn drop_if_unwanted(&self, url: &ServerUrl) -> bool {
         let mut known = lock(&self.known);
         let wanted = self.configured.contains(url) || known.named.contains(url);
         if !wanted {
@@ -219,15 +220,15 @@ mod tests {
     fn named_servers_are_dialled_once_and_while_they_are_named() {
         let configured = BTreeSet::from([ServerUrl::parse("http://a").unwrap()]);
         let servers = Servers::new(configured, TokenSource::None, None, None).unwrap();
-        let named = servers.name(&["http://a/".to_owned(), "http://b".to_owned(), "nonsense".to_owned()]);
+        let named = servers.set_named(&["http://a/".to_owned(), "http://b".to_owned(), "nonsense".to_owned()]);
         assert_eq!(named.len(), 2);
         let b = ServerUrl::parse("http://b").unwrap();
         assert!(servers.claim(&b) && !servers.claim(&b));
-        assert!(!servers.gives_up(&b));
-        servers.name(&["http://a".to_owned()]);
-        assert!(servers.gives_up(&b), "no longer named");
+        assert!(!servers.drop_if_unwanted(&b));
+        servers.set_named(&["http://a".to_owned()]);
+        assert!(servers.drop_if_unwanted(&b), "no longer named");
         assert!(servers.claim(&b), "may be dialled again");
-        assert!(!servers.gives_up(&servers.configured()[0]));
+        assert!(!servers.drop_if_unwanted(&servers.configured()[0]));
     }
 
     #[cfg(unix)]
@@ -258,7 +259,7 @@ mod tests {
         let secret = format!("rondel_exec_{}", "0123456789abcdef".repeat(4));
         let swapped = TokenSource::File(secret.clone().into()).header().await.unwrap_err();
         assert!(swapped.contains("is named by its path") && !swapped.contains(&secret), "{swapped}");
-        let shown = TokenSource::Text(secret).shown().await;
+        let shown = TokenSource::Text(secret).describe_refused().await;
         assert!(shown.ends_with("begins with rondel_exec_01234"), "{shown}");
     }
 }

@@ -29,7 +29,7 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// The shortest time between two rounds: under load, messages become larger instead of more frequent.
 const ROUND_PERIOD: Duration = Duration::from_millis(1);
 
-/// The default, if a welcome does not set it.
+/// The period of heartbeats if a welcome does not set it.
 const HEARTBEAT: Duration = Duration::from_secs(2);
 
 /// How long the goodbye may take.
@@ -59,7 +59,7 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
         () = stop.cancelled() => return End::Stopped,
         opened = open(engine, url) => opened,
     };
-    let Opened { sender, mut inbound, welcome, hello_at } = match opened {
+    let OpenedSession { sender, mut inbound, welcome, hello_at } = match opened {
         Ok(opened) => opened,
         Err(end) => return end,
     };
@@ -77,7 +77,7 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
     end
 }
 
-struct Opened {
+struct OpenedSession {
     sender: mpsc::Sender<ExecutorMessage>,
     inbound: Streaming<ServerMessage>,
     welcome: Welcome,
@@ -85,7 +85,7 @@ struct Opened {
     hello_at: Duration,
 }
 
-async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
+async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, End> {
     let timing = &engine.setup.timing;
     let endpoint = engine.servers.endpoint(url, timing).map_err(|error| End::Unreachable(chain(&error)))?;
     let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
@@ -113,11 +113,11 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<Opened, End> {
         Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
             return Err(End::Refused(refused_token(engine, &status).await));
         }
-        Err(status) => return Err(not_welcome(&status)),
+        Err(status) => return Err(end_from_status(&status)),
     };
     match first.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => Err(End::Refused(too_old(&welcome))),
-        Some(FromServer::Welcome(welcome)) => Ok(Opened { sender, inbound, welcome, hello_at }),
+        Some(FromServer::Welcome(welcome)) => Ok(OpenedSession { sender, inbound, welcome, hello_at }),
         _ => Err(End::Unreachable("the server began without a welcome".to_owned())),
     }
 }
@@ -133,7 +133,7 @@ fn too_old(welcome: &Welcome) -> String {
 
 /// Describes the refused token, and how to get a good one.
 async fn refused_token(engine: &Engine, status: &Status) -> String {
-    let (identity, shown) = (&engine.identity, engine.servers.token.shown().await);
+    let (identity, shown) = (&engine.identity, engine.servers.token.describe_refused().await);
     format!(
         "{}; {shown}. rondel token list --everybody shows those that are good, rondel token create NAME --kind executor \
          --role executor:{}/{} makes one",
@@ -159,7 +159,7 @@ fn with_hint(line: String) -> String {
     line
 }
 
-fn not_welcome(status: &Status) -> End {
+fn end_from_status(status: &Status) -> End {
     let reason = status_line(status);
     match status.code() {
         Code::Unauthenticated
@@ -210,7 +210,7 @@ fn heartbeat_period(welcome: &Welcome) -> Duration {
     if welcome.heartbeat_ms == 0 { HEARTBEAT } else { Duration::from_millis(welcome.heartbeat_ms.into()) }
 }
 
-/// Reads messages. Every heartbeat is answered, so a stream without messages for several of them is dead.
+/// Reads messages. A server answers every heartbeat, so a stream without messages for several periods is dead.
 async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerMessage>, heartbeat: Duration) -> End {
     let patience = heartbeat * 3 + Duration::from_secs(1);
     loop {
@@ -219,18 +219,18 @@ async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerM
             Ok(Err(status)) => return End::Lost(status_line(&status)),
             Ok(Ok(None)) => return End::Lost("the server closed the session".to_owned()),
             Ok(Ok(Some(message))) => {
-                if !engine.heard(link) {
+                if !engine.record_heard(link) {
                     return End::Lost("nothing was heard for too long; what came meanwhile does not count".to_owned());
                 }
                 if let Some(body) = message.body {
-                    take(engine, link, body);
+                    handle_message(engine, link, body);
                 }
             }
         }
     }
 }
 
-fn take(engine: &Arc<Engine>, link: &Link, body: FromServer) {
+fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
     match body {
         FromServer::HeartbeatReply(reply) => engine.setup.clock.observe(Timestamp::from_millis(reply.now_at_ms)),
         FromServer::Triggers(triggers) => engine.offer(link, triggers),

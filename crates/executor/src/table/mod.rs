@@ -142,7 +142,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 
     fn is_fenced(&self, node_id: i64, epoch: i64) -> bool {
-        let is_fenced = self.fenced(node_id).is_some_and(|fenced| epoch <= fenced);
+        let is_fenced = self.fenced_epoch(node_id).is_some_and(|fenced| epoch <= fenced);
         is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
@@ -269,7 +269,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
     /// The highest epoch of that node whose triggers are refused.
     #[must_use]
-    pub fn fenced(&self, node_id: i64) -> Option<i64> {
+    pub fn fenced_epoch(&self, node_id: i64) -> Option<i64> {
         self.fences.get(&node_id).copied()
     }
 

@@ -74,7 +74,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// The results on disk that wait for an acknowledgement.
-    pub fn journaled(&self) -> impl Iterator<Item = &v1::Result> {
+    pub fn unacked_journaled(&self) -> impl Iterator<Item = &v1::Result> {
         self.unacked.values().filter(|unacked| unacked.journaled).map(|unacked| &unacked.result)
     }
 

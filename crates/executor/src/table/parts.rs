@@ -39,8 +39,8 @@ pub trait TableLog {
     fn has_chunks(&self) -> bool;
     /// Whether lines wait to be sent.
     fn has_unsent(&self) -> bool;
-    /// The chunks that this stream does not have yet; `whole` includes an unfinished one.
-    fn collect(&self, link: u64, whole: bool) -> Vec<LogChunk>;
+    /// The chunks that this stream does not have yet, up to a limit of unacknowledged bytes; with `flush`, all of them.
+    fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk>;
     /// Forgets the chunks up to this one, which a server has.
     fn acked(&self, sequence: i64);
     /// Accepts no more lines.

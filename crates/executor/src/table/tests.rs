@@ -241,7 +241,7 @@ fn triggers_are_refused_for_one_reason_each() {
     table.fence(&Fence { node_id: 7, node_epoch: 3 });
     table.fence(&Fence { node_id: 7, node_epoch: 2 });
     table.offer(&link, triggers(3, &[1]), &TestIntake, start());
-    assert_eq!((link.take(), table.fenced(7)), (vec!["Fenced 1".to_owned()], Some(3)));
+    assert_eq!((link.take(), table.fenced_epoch(7)), (vec!["Fenced 1".to_owned()], Some(3)));
     let mut unknown = triggers(4, &[1]);
     unknown.triggers[0].handler = "other".to_owned();
     table.offer(&link, unknown, &TestIntake, start());

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rondel_core::outcome::fold_shards;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::spec::Delivery;
 use rondel_core::{Job, JobId, Run, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
@@ -15,7 +15,7 @@ use crate::truth::Truth;
 fn rows(facts: &Facts, job: JobId) -> Vec<&Run> {
     let is_row = |run: &&Run| run.job == job && run.cause == 0 && run.shard_index <= 0;
     let is_whole = |run: &&Run| {
-        run.shard_index == BROADCAST || run.shard_total.is_none_or(|total| total <= 1) || run.parent.is_none()
+        run.shard_index == ROOT_SHARD || run.shard_total.is_none_or(|total| total <= 1) || run.parent.is_none()
     };
     let mut rows: Vec<&Run> = facts.runs.values().filter(is_row).filter(is_whole).collect();
     rows.sort_by_key(|run| run.fire_at);
@@ -61,7 +61,7 @@ pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I1, the other way round: no row exists for an instant that no schedule has.
+/// I1, the other way round: each row of a schedule is for one of its instants.
 pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {
@@ -110,7 +110,7 @@ pub(super) fn children(facts: &Facts) -> Vec<String> {
                     && run.status == RunStatus::Succeeded
                     && run.due_at >= child.created_at
                     && run.trigger != rondel_core::Trigger::Parent
-                    && (run.shard_index == BROADCAST || !parent.spec.is_sharded())
+                    && (run.shard_index == ROOT_SHARD || !parent.spec.is_sharded())
             });
             for root in roots {
                 let has_child = facts.runs.values().any(|run| run.job == child.id && run.cause == root.id.get());
@@ -128,7 +128,7 @@ pub(super) fn children(facts: &Facts) -> Vec<String> {
 /// I8: a sharded fire has the shards that its row names, and the verdict that follows from theirs.
 pub(super) fn shards(facts: &Facts) -> Vec<String> {
     let mut found = Vec::new();
-    for root in facts.runs.values().filter(|run| run.shard_index == BROADCAST && run.shard_total.is_some()) {
+    for root in facts.runs.values().filter(|run| run.shard_index == ROOT_SHARD && run.shard_total.is_some()) {
         let is_shard = |run: &&Run| run.parent == Some(root.id) && run.job == root.job && run.shard_index >= 0;
         let shards: Vec<&Run> = facts.runs.values().filter(is_shard).collect();
         let indexes: BTreeSet<i32> = shards.iter().map(|run| run.shard_index).collect();

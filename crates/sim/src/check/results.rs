@@ -1,12 +1,12 @@
 //! Checks of results: what was acknowledged is stored, and what is stored happened.
 
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Reason, RunId, RunStatus};
 use rondel_proto::v1::result::Status;
 use rondel_proto::v1::result_ack::Kind;
 
 use super::facts::Facts;
-use crate::truth::{Acked, Start, Truth};
+use crate::truth::{AckedResult, Start, Truth};
 
 const fn verdict(status: Status) -> RunStatus {
     match status {
@@ -27,7 +27,7 @@ fn stored(facts: &Facts, run: RunId, attempt: i32) -> Option<RunStatus> {
     facts.attempts.get(&(run, attempt)).map(|attempt| attempt.status)
 }
 
-fn is_end_of_group(facts: &Facts, acked: &Acked) -> bool {
+fn is_end_of_group(facts: &Facts, acked: &AckedResult) -> bool {
     let job = facts.runs.get(&acked.run).and_then(|run| facts.jobs.get(&run.job));
     // A deleted job is not among the facts, and may have been a pump.
     let is_pump = job.is_none_or(|job| job.spec.pump.is_some());
@@ -35,14 +35,14 @@ fn is_end_of_group(facts: &Facts, acked: &Acked) -> bool {
 }
 
 /// Whether the group ended because the window of its pump did.
-fn has_ended_window(facts: &Facts, acked: &Acked) -> bool {
+fn has_ended_window(facts: &Facts, acked: &AckedResult) -> bool {
     let run = facts.runs.get(&acked.run).filter(|run| run.attempt == acked.attempt);
     run.and_then(|run| run.reason).is_some_and(Reason::ends_window)
 }
 
 /// I6: a result that was acknowledged as stored is in the ledger.
 pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
-    let complain = |acked: &Acked| {
+    let complain = |acked: &AckedResult| {
         let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
             // The run was stopped before its handler began, or it was to be cancelled anyway.
@@ -66,7 +66,7 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
         // A run asked to stop after its timeout reports that it was cancelled; the server stores the timeout.
         let was_overdue = acked.status == Status::Cancelled && stored == Some(RunStatus::TimedOut);
         (!is_there && !was_overdue).then(|| {
-            let Acked { run, attempt, status, kind, .. } = acked;
+            let AckedResult { run, attempt, status, kind, .. } = acked;
             format!("I6 durable: run {run} attempt {attempt} was {status:?}, acknowledged {kind:?}; stored {stored:?}")
         })
     };
@@ -77,7 +77,7 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
 pub(super) fn no_false_success(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     let is_stored_success =
-        |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != BROADCAST;
+        |run: &&rondel_core::Run| run.status == RunStatus::Succeeded && run.shard_index != ROOT_SHARD;
     for run in facts.runs.values().filter(is_stored_success) {
         let did = |start: &Start| {
             (start.run, start.attempt) == (run.id, run.attempt) && start.ended == Some(Status::Succeeded)

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::spec::{OverlapPolicy, OverlapScope};
-use rondel_core::{JobId, Reason, RunId, RunStatus, Timestamp, Trigger};
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1::result::Status;
 
 use super::facts::Facts;
@@ -172,7 +172,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
         let is_forbidden = |start: &&Start| {
             let run = facts.runs.get(&start.run);
             start.job == off.job
-                && run.is_some_and(|run| run.cause == 0 && run.shard_index != BROADCAST)
+                && run.is_some_and(|run| run.cause == 0 && run.shard_index != ROOT_SHARD)
                 && start.attempt == 1
                 && start.fire_at > off.answered_at + EDIT_SLACK
                 // A server's clock lags by as much as the database takes to answer.
@@ -213,12 +213,12 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     for start in &truth.starts {
         let (Some(job), Some(run)) = (facts.jobs.get(&start.job), facts.runs.get(&start.run)) else { continue };
         let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
-        // It was sent to an executor that was paused.
+        // The run was sent to an executor that was paused.
         let was_asleep = truth
             .stops
             .iter()
             .any(|(incarnation, from, _)| *incarnation == start.incarnation && *from <= start.began_ms);
-        let until = server_came(truth, start) + job.spec.queue_timeout + QUEUE_SLACK;
+        let until = server_came(truth, start, run) + job.spec.queue_timeout + QUEUE_SLACK;
         if start.at > until && !is_catch_up && !was_asleep {
             found.push(format!(
                 "I12 queue time: {}, due {}, could wait until {until}",
@@ -230,10 +230,12 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// When a server was available for the run: at its due instant or, if there was none, when one returned.
-fn server_came(truth: &Truth, start: &Start) -> Timestamp {
+/// When a server was available for the run: at its due instant or, if there was none, when one returned. A shard is never read before it
+/// is sent, because its owner stored it: what counts is when the owner read its broadcast.
+fn server_came(truth: &Truth, start: &Start, run: &Run) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
     let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);
-    let read = truth.first_read.get(&(start.run, start.attempt)).filter(|read| **read <= start.at);
-    read.map_or(came, |read| came.max(*read))
+    let keys = [Some((start.run, start.attempt)), run.parent.map(|parent| (parent, 1))];
+    let reads = keys.into_iter().flatten().filter_map(|key| truth.first_read.get(&key));
+    reads.filter(|read| **read <= start.at).fold(came, |came, read| came.max(*read))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel::Item;
-use rondel::pump::group::{Executed, Execution, Group, Limits, Row, Step, Task};
+use rondel::pump::group::{Execution, ExecutionEnd, Group, Limits, Row, Step, Task};
 use rondel::table::TableRun as _;
 use rondel_proto::v1;
 use tokio::time::sleep;
@@ -15,17 +15,17 @@ use tokio_util::sync::CancellationToken;
 use super::{Executor, now};
 use crate::link::{Held, Stop};
 use crate::profile::GRACE;
-use crate::pumps::truth::{self, Hold, Place, owner_of};
+use crate::pumps::truth::{self, Hold, ItemKey, owner_of};
 use crate::world::{lock, until};
 
 /// A call that has returned.
-enum Returned {
+enum ReturnedCall {
     /// The rows, or an error if the select failed; `None` if it was aborted.
     Fetch(Option<Result<Vec<Row<usize>>, ()>>),
-    Execution(u64, Executed),
+    Execution(u64, ExecutionEnd),
 }
 
-type Call = Pin<Box<dyn Future<Output = Returned> + Send>>;
+type Call = Pin<Box<dyn Future<Output = ReturnedCall> + Send>>;
 
 /// Drives one group.
 pub(super) struct Driver {
@@ -41,7 +41,7 @@ pub(super) struct Driver {
     /// The items of the newest order; its number is the next field.
     ordered: BTreeMap<String, i64>,
     number: (i64, i64),
-    /// Items that an order took from this group, or that it has released.
+    /// Items that an order took from this group, or that the group has released.
     gone: BTreeSet<(String, i64)>,
     is_stopped: bool,
     is_leaving: bool,
@@ -80,7 +80,7 @@ impl Driver {
             let wake_at = wake_at.into_iter().chain(self.group.report_at()).min();
             tokio::select! {
                 biased;
-                returned = next(&mut self.calls), if !self.calls.is_empty() => self.returned(returned),
+                returned = next(&mut self.calls), if !self.calls.is_empty() => self.finish_call(returned),
                 () = held.port.poked() => {}
                 () = held.stopping.cancelled(), if !self.is_stopped => {}
                 () = held.port.leaving().cancelled(), if !self.is_leaving => {}
@@ -123,7 +123,7 @@ impl Driver {
         for item in order.items.iter().filter(|item| !item.release) {
             let hold = Hold { epoch: item.epoch, owner };
             // The order may be late: the item may already have its next owner.
-            let known = truth.holds.entry(self.place(&item.name)).or_insert(hold);
+            let known = truth.holds.entry(self.item_key(&item.name)).or_insert(hold);
             if known.epoch <= item.epoch {
                 *known = hold;
             }
@@ -139,7 +139,7 @@ impl Driver {
 
     fn work(&mut self) -> Option<Option<std::time::Instant>> {
         loop {
-            self.heed_stop();
+            self.apply_stop();
             match self.group.next(now()) {
                 Step::Fetch { items, limit } => self.select(&items, limit),
                 Step::Execute(execution) => self.execute(execution),
@@ -153,8 +153,8 @@ impl Driver {
         }
     }
 
-    fn heed_stop(&mut self) {
-        self.executor.heed_silence();
+    fn apply_stop(&mut self) {
+        self.executor.enforce_silence_limit();
         if !self.is_leaving && self.held.port.leaving().is_cancelled() {
             self.is_leaving = true;
             self.group.stop(None);
@@ -165,7 +165,7 @@ impl Driver {
         }
     }
 
-    fn place(&self, item: &str) -> Place {
+    fn item_key(&self, item: &str) -> ItemKey {
         (self.held.job_id(), item.to_owned())
     }
 
@@ -177,8 +177,8 @@ impl Driver {
         for item in items {
             let checkpoint = item.checkpoint.parse().unwrap_or(0);
             self.progress.entry((item.name.clone(), item.epoch)).or_insert(checkpoint);
-            let place = self.place(&item.name);
-            let open = truth.open_rows(&place, now_ms).into_iter();
+            let item_key = self.item_key(&item.name);
+            let open = truth.open_rows(&item_key, now_ms).into_iter();
             rows.extend(open.map(|key| Row { item: item.name.clone(), key: format!("{key}"), value: key }));
         }
         drop(truth);
@@ -193,8 +193,8 @@ impl Driver {
         self.calls.push(Box::pin(async move {
             tokio::select! {
                 biased;
-                () = abort.cancelled() => Returned::Fetch(None),
-                () = sleep(length) => Returned::Fetch(Some(if fails { Err(()) } else { Ok(rows) })),
+                () = abort.cancelled() => ReturnedCall::Fetch(None),
+                () = sleep(length) => ReturnedCall::Fetch(Some(if fails { Err(()) } else { Ok(rows) })),
             }
         }));
     }
@@ -211,9 +211,9 @@ impl Driver {
                 biased;
                 () = abort.cancelled() => {
                     sleep(last).await;
-                    Returned::Execution(number, Executed::Aborted)
+                    ReturnedCall::Execution(number, ExecutionEnd::Aborted)
                 }
-                () = sleep(length) => Returned::Execution(number, if fails { Executed::Failed } else { Executed::Done }),
+                () = sleep(length) => ReturnedCall::Execution(number, if fails { ExecutionEnd::Failed } else { ExecutionEnd::Done }),
             }
         }));
     }
@@ -229,19 +229,19 @@ impl Driver {
         if self.gone.contains(&(item.to_owned(), epoch)) {
             lock(&self.executor.world().pumps).violate("P1 gone", &format!("{}, which was gone", what()));
         }
-        if self.executor.was_silent() {
+        if self.executor.is_silence_exceeded() {
             lock(&self.executor.world().pumps).violate("P1 silence", &format!("{} in silence", what()));
         }
     }
 
     /// Records the start of rows. Returns the execution's index, how long it takes, and whether it fails.
     fn note_start(&self, item: &str, epoch: i64, keys: Vec<usize>) -> (usize, Duration, bool) {
-        let (world, place) = (self.executor.world(), self.place(item));
+        let (world, item_key) = (self.executor.world(), self.item_key(item));
         world.record("rows begin", self.held.trigger.run_id, || {
             format!("{} {item} epoch {epoch}: {keys:?}", self.executor.host.name)
         });
         let mut truth = lock(&world.pumps);
-        let rows = truth.rows(&place);
+        let rows = truth.rows(&item_key);
         let (mut length, mut fails) = (Duration::ZERO, false);
         for key in &keys {
             let row = &mut rows[*key];
@@ -250,7 +250,7 @@ impl Driver {
             row.failures_left = row.failures_left.saturating_sub(1);
         }
         truth.executions.push(truth::Execution {
-            place,
+            item_key,
             epoch,
             owner: owner_of(self.held.key()),
             executor: self.executor.host.index,
@@ -263,9 +263,9 @@ impl Driver {
         (truth.executions.len() - 1, length, fails)
     }
 
-    fn returned(&mut self, returned: Returned) {
+    fn finish_call(&mut self, returned: ReturnedCall) {
         match returned {
-            Returned::Fetch(result) => {
+            ReturnedCall::Fetch(result) => {
                 self.fetch = None;
                 match result {
                     None => self.group.fetch_aborted(),
@@ -278,9 +278,9 @@ impl Driver {
                     }
                 }
             }
-            Returned::Execution(number, how) => {
+            ReturnedCall::Execution(number, how) => {
                 if let Some((_, index)) = self.executions.remove(&number) {
-                    self.note_end(index, how == Executed::Done);
+                    self.note_end(index, how == ExecutionEnd::Done);
                 }
                 self.group.executed(number, how, now());
             }
@@ -293,23 +293,23 @@ impl Driver {
         let mut truth = lock(&world.pumps);
         let execution = &mut truth.executions[index];
         (execution.ended_ms, execution.is_done) = (Some(now_ms), is_done);
-        let (place, epoch, keys) = (execution.place.clone(), execution.epoch, execution.keys.clone());
-        let rows = truth.rows(&place);
+        let (item_key, epoch, keys) = (execution.item_key.clone(), execution.epoch, execution.keys.clone());
+        let rows = truth.rows(&item_key);
         if !is_done {
             keys.iter().for_each(|key| rows[*key].failed_count += 1);
             return;
         }
         keys.iter().for_each(|key| _ = rows[*key].done_ms.get_or_insert(now_ms));
         drop(truth);
-        let progress = self.progress.entry((place.1.clone(), epoch)).or_default();
+        let progress = self.progress.entry((item_key.1.clone(), epoch)).or_default();
         *progress += keys.len() as u64;
         // If the item is no longer held, the checkpoint is refused, as it should be.
-        self.group.checkpoint(&place.1, epoch, &progress.to_string()).ok();
+        self.group.checkpoint(&item_key.1, epoch, &progress.to_string()).ok();
     }
 }
 
 /// Waits for the next call that returns, and removes it.
-async fn next(calls: &mut Vec<Call>) -> Returned {
+async fn next(calls: &mut Vec<Call>) -> ReturnedCall {
     std::future::poll_fn(|context| {
         let ready = calls.iter_mut().enumerate().find_map(|(index, call)| match call.as_mut().poll(context) {
             std::task::Poll::Ready(returned) => Some((index, returned)),

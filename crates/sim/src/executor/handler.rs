@@ -19,16 +19,16 @@ use crate::world::lock;
 impl Executor {
     /// Runs the handler. Its behaviour is drawn from the run, so that it does not depend on other events.
     pub(super) async fn handle(self: Arc<Self>, key: RunKey) {
-        self.heed_silence();
+        self.enforce_silence_limit();
         let Some(held) = lock(&self.table).get(key).cloned() else { return };
         let trigger = held.trigger.clone();
         if let Some(cause) = held.stopped() {
             return self.end(key, never_begun(result(&trigger, stopped(cause), self.world().now()), cause));
         }
-        let place = self.note_start(&held);
+        let start_index = self.note_start(&held);
         if let Some(pump) = &trigger.pump {
             let status = Driver::new(&self, held.clone(), pump).drive().await;
-            return self.conclude(place, &held, status);
+            return self.conclude(start_index, &held, status);
         }
         let mut chance = Chance::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
         let (length, ending) = plan(&mut chance);
@@ -45,11 +45,11 @@ impl Executor {
                 if is_late { stopped(Stop::TimedOut) } else { ending }
             }
         };
-        self.conclude(place, &held, status);
+        self.conclude(start_index, &held, status);
     }
 
-    fn conclude(self: &Arc<Self>, place: usize, held: &Held, status: (v1::result::Status, bool)) {
-        self.note_end(place, status.0);
+    fn conclude(self: &Arc<Self>, start_index: usize, held: &Held, status: (v1::result::Status, bool)) {
+        self.note_end(start_index, status.0);
         let silent = held.stopped() == Some(Stop::Silence) && status == stopped(Stop::Silence);
         let result = result(&held.trigger, status, self.world().now());
         // Only groups can be unfinished.
@@ -109,9 +109,9 @@ impl Executor {
         truth.starts.len() - 1
     }
 
-    fn note_end(&self, place: usize, status: v1::result::Status) {
+    fn note_end(&self, start_index: usize, status: v1::result::Status) {
         let mut truth = self.world().truth();
-        let start = &mut truth.starts[place];
+        let start = &mut truth.starts[start_index];
         (start.ended_ms, start.ended) = (Some(self.world().elapsed_ms()), Some(status));
         let (run, attempt) = (start.run, start.attempt);
         drop(truth);

@@ -46,7 +46,7 @@ impl Executor {
     pub(super) fn pump_orders(&self, orders: v1::PumpOrders) {
         let (node, epoch) = (orders.node_id, orders.node_epoch);
         let table = lock(&self.table);
-        let is_fenced = table.fenced(node).is_some_and(|fenced| epoch <= fenced);
+        let is_fenced = table.fenced_epoch(node).is_some_and(|fenced| epoch <= fenced);
         for (held, order) in table.pump_orders(orders) {
             if is_fenced {
                 let what = format!("{} takes orders of node {node} under epoch {epoch}", self.host.name);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, Reason, Run, RunStatus};
 
-use super::truth::{Execution, Loss, Place, PumpTruth, Row};
+use super::truth::{Execution, ItemKey, Loss, PumpTruth, Row};
 use crate::check::Facts;
 use crate::truth::{Start, Truth};
 use crate::world::elapsed_ms;
@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 5;
 /// An executor that was paused for this long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
-/// With a slow database, the delay between a server's look at the root runs and the begin of a new one.
+/// The longest delay between a server's look at the root runs and the beginning of a new one, with a slow database.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
@@ -32,17 +32,17 @@ pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<Stri
 }
 
 fn describe(one: &Execution) -> String {
-    let Execution { place, epoch, owner, executor, began_ms, .. } = one;
+    let Execution { item_key, epoch, owner, executor, began_ms, .. } = one;
     format!(
         "rows of {} at epoch {epoch} by run {} attempt {} on x{executor} at {began_ms} ms",
-        place.1, owner.run, owner.attempt
+        item_key.1, owner.run, owner.attempt
     )
 }
 
 /// P1: rows of an item at an epoch are executed only by its owner at that epoch.
 fn owners(pumps: &PumpTruth) -> Vec<String> {
     let is_wrong = |one: &&Execution| {
-        let tenure = pumps.tenures.get(&(one.place.clone(), one.epoch));
+        let tenure = pumps.tenures.get(&(one.item_key.clone(), one.epoch));
         tenure.is_none_or(|tenure| tenure.owner != one.owner)
     };
     let wrong = pumps.executions.iter().filter(is_wrong);
@@ -60,17 +60,17 @@ fn stood_still(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> boo
 /// P1: executions of one item under two epochs overlap only if the older owner had been fenced, or its executor was
 /// paused and lost.
 fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
-    let mut by_place: BTreeMap<&Place, Vec<&Execution>> = BTreeMap::new();
+    let mut by_item: BTreeMap<&ItemKey, Vec<&Execution>> = BTreeMap::new();
     for one in &pumps.executions {
-        by_place.entry(&one.place).or_default().push(one);
+        by_item.entry(&one.item_key).or_default().push(one);
     }
     let mut found = Vec::new();
-    for executions in by_place.values() {
+    for executions in by_item.values() {
         for (index, first) in executions.iter().enumerate() {
             let end_ms = first.ended_ms.unwrap_or(u64::MAX);
             for second in executions.iter().skip(index + 1).take_while(|second| second.began_ms < end_ms) {
                 let older = if first.epoch <= second.epoch { first } else { second };
-                let lost = pumps.tenures.get(&(older.place.clone(), older.epoch)).and_then(|tenure| tenure.lost);
+                let lost = pumps.tenures.get(&(older.item_key.clone(), older.epoch)).and_then(|tenure| tenure.lost);
                 let is_allowed = match lost.map(|(_, how)| how) {
                     _ if first.epoch == second.epoch => {
                         first.owner == second.owner && first.incarnation == second.incarnation
@@ -92,7 +92,7 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     for one in &pumps.executions {
-        let lost = pumps.tenures.get(&(one.place.clone(), one.epoch)).and_then(|tenure| tenure.lost);
+        let lost = pumps.tenures.get(&(one.item_key.clone(), one.epoch)).and_then(|tenure| tenure.lost);
         let Some((at_ms, how)) = lost.filter(|(at_ms, _)| *at_ms < one.began_ms) else { continue };
         let is_allowed = match how {
             Loss::Fenced => true,
@@ -109,11 +109,11 @@ fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 /// P5: a row that is done does not begin again at the same epoch, and a group never executes a row twice at the same
 /// time.
 fn repeated(pumps: &PumpTruth) -> Vec<String> {
-    let mut last: BTreeMap<(&Place, i64, usize), &Execution> = BTreeMap::new();
+    let mut last: BTreeMap<(&ItemKey, i64, usize), &Execution> = BTreeMap::new();
     let mut found = Vec::new();
     for one in &pumps.executions {
         for key in &one.keys {
-            let Some(before) = last.insert((&one.place, one.epoch, *key), one) else { continue };
+            let Some(before) = last.insert((&one.item_key, one.epoch, *key), one) else { continue };
             if before.is_done || before.ended_ms.is_none_or(|ended_ms| ended_ms > one.began_ms) {
                 found.push(format!("P5 row: {} again: {}", key, describe(one)));
             }
@@ -126,7 +126,7 @@ fn repeated(pumps: &PumpTruth) -> Vec<String> {
 fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     let is_dry = |root: &&Run| {
-        root.cancel_reason == Some(Reason::Dry) && root.shard_index == BROADCAST && !facts.has_clock_faults
+        root.cancel_reason == Some(Reason::Dry) && root.shard_index == ROOT_SHARD && !facts.has_clock_faults
     };
     for root in facts.runs.values().filter(is_dry) {
         let Some(ended_ms) = root.finished_at.map(elapsed_ms) else { continue };
@@ -153,7 +153,7 @@ fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 /// one.
 fn begun(facts: &Facts) -> Vec<String> {
     let mut by_job: BTreeMap<JobId, Vec<&Run>> = BTreeMap::new();
-    for run in facts.runs.values().filter(|run| run.shard_index == BROADCAST) {
+    for run in facts.runs.values().filter(|run| run.shard_index == ROOT_SHARD) {
         by_job.entry(run.job).or_default().push(run);
     }
     let mut found = Vec::new();

@@ -18,7 +18,7 @@ use crate::faults::Hosts;
 use crate::world::{World, lock};
 
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
-/// Time in addition to the hand-over and to the loss of an executor: servers start, adopt, and send.
+/// The time in which servers start, adopt and send, in addition to the hand-over and to the loss of an executor.
 const MARGIN: Duration = Duration::from_secs(20);
 const LOST_AFTER: Duration = Duration::from_secs(6);
 /// How long after the failure of the last root run the next one begins.
@@ -29,15 +29,15 @@ const ROWS_WITHIN: Duration = Duration::from_secs(200);
 const CALM_AFTER: Duration = Duration::from_secs(40);
 const CALM_FOR: Duration = Duration::from_secs(15);
 
-/// The current state of a job.
-struct Look {
+/// The state of a pump job, as last read from the store.
+struct PumpSnapshot {
     record: JobRecord,
     pump: Pump,
     roots: Vec<Run>,
     items: BTreeMap<String, Item>,
 }
 
-impl Look {
+impl PumpSnapshot {
     async fn read(world: &World, name: &str) -> Option<Self> {
         let record = world.store.job(NAMESPACE, name).await.ok().flatten()?;
         let pump = record.spec.compile().ok()?.pump?;
@@ -86,10 +86,10 @@ impl Look {
         let now_ms = world.elapsed_ms();
         let mut truth = lock(&world.pumps);
         let has_rows = |name: &&String| {
-            let place = (self.record.id, (*name).clone());
+            let item_key = (self.record.id, (*name).clone());
             let is_left = |row: &Row| row.arrives_ms <= now_ms && row.done_ms.is_none();
             let gives_up = self.pump.until != Until::Stopped;
-            truth.rows(&place).iter().any(|row| is_left(row) && !(gives_up && row.is_given_up()))
+            truth.rows(&item_key).iter().any(|row| is_left(row) && !(gives_up && row.is_given_up()))
         };
         self.pump.items.keys().filter(has_rows).cloned().collect()
     }
@@ -119,23 +119,23 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
         sleep(LOOK_PERIOD).await;
     }
     for name in names {
-        if let Some(look) = Look::read(world, name).await {
-            look.revive(hosts).await;
+        if let Some(snapshot) = PumpSnapshot::read(world, name).await {
+            snapshot.revive(hosts).await;
         }
     }
     for name in names {
-        is_owned(hosts, name).await;
+        await_owners(hosts, name).await;
     }
     for name in names {
-        is_executed(hosts, name).await;
+        await_executed(hosts, name).await;
     }
     sleep(CALM_AFTER).await;
     let before = lock(&world.pumps).deal_counts.clone();
     sleep(CALM_FOR).await;
     for name in names {
         // A pump that ends on its own is left out, because its root runs may still follow one another.
-        let look = Look::read(world, name).await.filter(|look| look.pump.until == Until::Stopped);
-        let Some(job) = look.map(|look| look.record.id) else { continue };
+        let snapshot = PumpSnapshot::read(world, name).await.filter(|snapshot| snapshot.pump.until == Until::Stopped);
+        let Some(job) = snapshot.map(|snapshot| snapshot.record.id) else { continue };
         let mut truth = lock(&world.pumps);
         let count = |counts: &BTreeMap<_, usize>| counts.get(&job).copied().unwrap_or(0);
         let moved = count(&truth.deal_counts) - count(&before);
@@ -145,26 +145,26 @@ pub(super) async fn recover(hosts: &Hosts, names: &[String]) {
     }
 }
 
-/// P2: each item of a working pump has an owner in time.
-async fn is_owned(hosts: &Hosts, name: &str) {
+/// P2: each item of a working pump has an owner in time. Waits until this holds, or records a violation.
+async fn await_owners(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
     let began = tokio::time::Instant::now();
     let mut works_since = began;
     loop {
-        let Some(look) = Look::read(world, name).await else { return };
-        let homeless = look.homeless(world);
-        let is_over = look.pump.until != Until::Stopped && !look.has_open_root();
+        let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
+        let homeless = snapshot.homeless(world);
+        let is_over = snapshot.pump.until != Until::Stopped && !snapshot.has_open_root();
         if homeless.is_empty() || is_over {
             return;
         }
-        look.revive(hosts).await;
-        if !look.has_open_root() {
+        snapshot.revive(hosts).await;
+        if !snapshot.has_open_root() {
             works_since = tokio::time::Instant::now();
         }
-        let limit = look.pump.limits.hand_over + LOST_AFTER + MARGIN;
+        let limit = snapshot.pump.limits.hand_over + LOST_AFTER + MARGIN;
         let is_late = works_since.elapsed() > limit || began.elapsed() > limit + AFTER_FAILURE;
         if is_late {
-            let root = look.roots.first().map(|run| (run.id, run.status, run.reason));
+            let root = snapshot.roots.first().map(|run| (run.id, run.status, run.reason));
             let what = format!(
                 "{homeless:?} of {name} have no owner that works, long after everything was well; root run {root:?}"
             );
@@ -174,18 +174,19 @@ async fn is_owned(hosts: &Hosts, name: &str) {
     }
 }
 
-/// P2: each row that has arrived is executed, and a pump until empty ends as dry.
-async fn is_executed(hosts: &Hosts, name: &str) {
+/// P2: each row that has arrived is executed, and a pump until empty ends as dry. Waits until this holds, or records a
+/// violation.
+async fn await_executed(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
     let began = tokio::time::Instant::now();
     loop {
-        let Some(look) = Look::read(world, name).await else { return };
-        if !look.is_complete(world) {
+        let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
+        if !snapshot.is_complete(world) {
             return;
         }
-        look.revive(hosts).await;
-        let (unfinished, newest) = (look.unfinished(world), look.roots.first());
-        let is_over = look.pump.until == Until::Stopped || newest.is_some_and(|run| run.status.is_terminal());
+        snapshot.revive(hosts).await;
+        let (unfinished, newest) = (snapshot.unfinished(world), snapshot.roots.first());
+        let is_over = snapshot.pump.until == Until::Stopped || newest.is_some_and(|run| run.status.is_terminal());
         if unfinished.is_empty() && is_over {
             return;
         }
@@ -204,13 +205,15 @@ pub(super) async fn end(hosts: &Hosts, names: &[String], chance: &mut Chance) {
     for name in names {
         let how = chance.below(3);
         loop {
-            let (Some(look), Some(engine)) = (Look::read(&hosts.world, name).await, engine(hosts)) else { break };
-            let record = &look.record;
+            let (Some(snapshot), Some(engine)) = (PumpSnapshot::read(&hosts.world, name).await, engine(hosts)) else {
+                break;
+            };
+            let record = &snapshot.record;
             let is_done = match how {
                 // A run that was started by hand continues while its job is paused.
                 0 | 1 => {
                     let paused = catalog::set_enabled(&engine, record, false, "user").await.is_ok();
-                    let cancels = how == 1 || look.pump.until != Until::Stopped;
+                    let cancels = how == 1 || snapshot.pump.until != Until::Stopped;
                     paused && (!cancels || engine.cancel_runs(record, None, "user", None).await.is_ok())
                 }
                 _ => catalog::delete(&engine, record, None, false, (None, "user")).await.is_ok(),

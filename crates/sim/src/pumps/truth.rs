@@ -14,7 +14,7 @@ use crate::chance::{Chance, mix};
 const ROWS: u64 = 0x0000_5035_0000_7215;
 
 /// An item of a job.
-pub(crate) type Place = (JobId, String);
+pub(crate) type ItemKey = (JobId, String);
 
 /// A row of an item, as it is in the store of the pump's user.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub(crate) const ROW_RETRY_MAX: u32 = 3;
 /// One call of `execute`.
 #[derive(Clone, Debug)]
 pub(crate) struct Execution {
-    pub(crate) place: Place,
+    pub(crate) item_key: ItemKey,
     pub(crate) epoch: i64,
     pub(crate) owner: Owner,
     pub(crate) executor: usize,
@@ -84,17 +84,17 @@ pub(crate) struct PumpTruth {
     seed: u64,
     /// Rows arrive until this time.
     arrive_until_ms: u64,
-    rows: BTreeMap<Place, Vec<Row>>,
+    rows: BTreeMap<ItemKey, Vec<Row>>,
     /// Jobs whose rows all exist from the beginning, because nothing begins a root run for later ones.
     pub(crate) full_at_once: Vec<JobId>,
     pub(crate) executions: Vec<Execution>,
-    /// By item and epoch.
-    pub(crate) tenures: BTreeMap<(Place, i64), Tenure>,
+    /// The owners of items in the store, by item and epoch.
+    pub(crate) tenures: BTreeMap<(ItemKey, i64), Tenure>,
     /// The group that was last ordered to hold each item.
-    pub(crate) holds: BTreeMap<Place, Hold>,
+    pub(crate) holds: BTreeMap<ItemKey, Hold>,
     /// The items of each version of a job.
     pub(crate) names: BTreeMap<(JobId, i64), Vec<String>>,
-    /// Changes of items other than reports.
+    /// How many changes of items each job has had, reports not included.
     pub(crate) deal_counts: BTreeMap<JobId, usize>,
     pub(crate) violations: Vec<String>,
 }
@@ -111,25 +111,25 @@ impl PumpTruth {
     }
 
     /// The rows of an item, drawn on first use.
-    pub(crate) fn rows(&mut self, place: &Place) -> &mut Vec<Row> {
-        let until = if self.full_at_once.contains(&place.0) { 0 } else { self.arrive_until_ms };
+    pub(crate) fn rows(&mut self, item_key: &ItemKey) -> &mut Vec<Row> {
+        let until = if self.full_at_once.contains(&item_key.0) { 0 } else { self.arrive_until_ms };
         let seed = self.seed;
-        self.rows.entry(place.clone()).or_insert_with(|| {
-            let name = place.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
-            let mut chance = Chance::new(mix(seed ^ mix(place.0.get().unsigned_abs())) ^ name);
+        self.rows.entry(item_key.clone()).or_insert_with(|| {
+            let name = item_key.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
+            let mut chance = Chance::new(mix(seed ^ mix(item_key.0.get().unsigned_abs())) ^ name);
             (0..chance.below(16)).map(|_| row(&mut chance, until)).collect()
         })
     }
 
     /// The rows of an item that have arrived and are not done.
-    pub(crate) fn open_rows(&mut self, place: &Place, now_ms: u64) -> Vec<usize> {
+    pub(crate) fn open_rows(&mut self, item_key: &ItemKey, now_ms: u64) -> Vec<usize> {
         let is_open = |row: &Row| row.arrives_ms <= now_ms && row.done_ms.is_none();
-        self.rows(place).iter().enumerate().filter(|(_, row)| is_open(row)).map(|(key, _)| key).collect()
+        self.rows(item_key).iter().enumerate().filter(|(_, row)| is_open(row)).map(|(key, _)| key).collect()
     }
 
     /// The rows of an item, if they were drawn before.
-    pub(crate) fn known_rows(&self, place: &Place) -> &[Row] {
-        self.rows.get(place).map_or(&[], Vec::as_slice)
+    pub(crate) fn known_rows(&self, item_key: &ItemKey) -> &[Row] {
+        self.rows.get(item_key).map_or(&[], Vec::as_slice)
     }
 
     /// The items of a version of a job.
@@ -138,12 +138,12 @@ impl PumpTruth {
     }
 
     /// The highest epoch under which the item ever had an owner; 0 for none.
-    pub(crate) fn highest_epoch(&self, place: &Place) -> i64 {
-        let of_it = (place.clone(), i64::MIN)..=(place.clone(), i64::MAX);
+    pub(crate) fn highest_epoch(&self, item_key: &ItemKey) -> i64 {
+        let of_it = (item_key.clone(), i64::MIN)..=(item_key.clone(), i64::MAX);
         self.tenures.range(of_it).next_back().map_or(0, |((_, epoch), _)| *epoch)
     }
 
-    pub(crate) fn owner_lost(&mut self, key: &(Place, i64), at_ms: u64, how: Loss) {
+    pub(crate) fn owner_lost(&mut self, key: &(ItemKey, i64), at_ms: u64, how: Loss) {
         if let Some(tenure) = self.tenures.get_mut(key) {
             tenure.lost.get_or_insert((at_ms, how));
         }

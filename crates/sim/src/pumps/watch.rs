@@ -3,17 +3,17 @@
 use std::collections::BTreeMap;
 
 use rondel_core::JobId;
-use rondel_core::pump::{Change, Item};
+use rondel_core::pump::{Item, ItemChange};
 use rondel_store::{Cluster as _, LeaseToken, Pumps as _};
 
-use super::truth::{Loss, Place, PumpTruth, Tenure};
+use super::truth::{ItemKey, Loss, PumpTruth, Tenure};
 use crate::world::{World, lock};
 
 /// Checks what a call has changed.
-pub(crate) async fn changed(
+pub(crate) async fn check_changes(
     world: &World,
     token: LeaseToken,
-    (job, changes): (JobId, &[(String, Change)]),
+    (job, changes): (JobId, &[(String, ItemChange)]),
     before: &[Item],
 ) {
     let after = world.store.pump_items(job).await.unwrap_or_default();
@@ -36,20 +36,20 @@ pub(crate) async fn changed(
         );
     }
     for item in &after {
-        let place = (job, item.name.clone());
+        let item_key = (job, item.name.clone());
         let known = before.get(item.name.as_str()).copied();
         if known == Some(item) {
             continue;
         }
-        compare(&mut truth, &place, known, item);
-        note_owner(&mut truth, &place, (known, item, changes), now_ms);
+        compare(&mut truth, &item_key, known, item);
+        note_owner(&mut truth, &item_key, (known, item, changes), now_ms);
     }
 }
 
 /// P3: the stored values of an item never go back.
-fn compare(truth: &mut PumpTruth, place: &Place, before: Option<&Item>, after: &Item) {
-    let name = &place.1;
-    let highest = truth.highest_epoch(place);
+fn compare(truth: &mut PumpTruth, item_key: &ItemKey, before: Option<&Item>, after: &Item) {
+    let name = &item_key.1;
+    let highest = truth.highest_epoch(item_key);
     let is_dealt = after.owner.is_some() && before.is_none_or(|before| before.owner != after.owner);
     if is_dealt && after.epoch <= highest {
         truth
@@ -76,33 +76,37 @@ fn compare(truth: &mut PumpTruth, place: &Place, before: Option<&Item>, after: &
 
 fn note_owner(
     truth: &mut PumpTruth,
-    place: &Place,
-    (before, after, changes): (Option<&Item>, &Item, &[(String, Change)]),
+    item_key: &ItemKey,
+    (before, after, changes): (Option<&Item>, &Item, &[(String, ItemChange)]),
     now_ms: u64,
 ) {
-    let of_item = changes.iter().filter(|(name, _)| *name == place.1).map(|(_, change)| change);
+    let of_item = changes.iter().filter(|(name, _)| *name == item_key.1).map(|(_, change)| change);
     let is_other = |owner| Some(owner) != after.owner || before.is_some_and(|before| before.epoch != after.epoch);
     if let Some(before) = before.filter(|item| item.owner.is_some_and(is_other)) {
         let mut how = Loss::Released;
         for change in of_item.clone() {
             match change {
-                Change::Free { .. } => how = Loss::Freed,
-                Change::Fence { .. } => how = Loss::Fenced,
-                Change::Report(_) | Change::Add | Change::Remove | Change::Deal { .. } | Change::Ask { .. } => {}
+                ItemChange::Free { .. } => how = Loss::Freed,
+                ItemChange::Fence { .. } => how = Loss::Fenced,
+                ItemChange::Report(_)
+                | ItemChange::Add
+                | ItemChange::Remove
+                | ItemChange::Deal { .. }
+                | ItemChange::Ask { .. } => {}
             }
         }
-        truth.owner_lost(&(place.clone(), before.epoch), now_ms, how);
+        truth.owner_lost(&(item_key.clone(), before.epoch), now_ms, how);
     }
-    *truth.deal_counts.entry(place.0).or_default() +=
-        of_item.filter(|change| !matches!(change, Change::Report(_))).count();
+    *truth.deal_counts.entry(item_key.0).or_default() +=
+        of_item.filter(|change| !matches!(change, ItemChange::Report(_))).count();
     let Some(owner) = after.owner else { return };
     let tenure = Tenure { owner, lost: None };
-    let known = truth.tenures.entry((place.clone(), after.epoch)).or_insert(tenure);
+    let known = truth.tenures.entry((item_key.clone(), after.epoch)).or_insert(tenure);
     if known.owner != owner {
         let (epoch, first) = (after.epoch, known.owner);
         truth.violate(
             "P1 one owner",
-            &format!("item {} has {owner:?} at epoch {epoch}, {first:?} had it before", place.1),
+            &format!("item {} has {owner:?} at epoch {epoch}, {first:?} had it before", item_key.1),
         );
     }
 }

@@ -10,13 +10,14 @@ use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, Run
 use serde_json::json;
 
 use super::broadcasts::expanded;
+use super::edits::delete;
 use super::{DEFAULT, FAILED, created, finish, finish_one, job_with, join, name, next_id, pending, spec};
 use crate::Store;
 use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
     RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
-use crate::catalog::{Namespace, NewJob};
+use crate::catalog::{Deleted, Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -198,6 +199,15 @@ pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
     let apps = ["app".to_owned()];
     assert_eq!(listed(IncidentQuery { within: Some(&apps), ..query }).await, [again, single, member]);
     assert_eq!(listed(IncidentQuery { within: Some(&[]), ..query }).await, []);
+    let of_other_app = |number: i64| {
+        let mut record = incident(&rule, 100 + number, now);
+        record.incident.subject.app = Some("other".to_owned());
+        record
+    };
+    let others: Vec<IncidentRecord> = (0..45).map(of_other_app).collect();
+    assert!(write(store, &rule, version(store, namespace).await, &others).await);
+    let two = IncidentQuery { within: Some(&apps), limit: 2, ..query };
+    assert_eq!(listed(two).await, [again, single], "behind many that are left out");
 
     assert!(store.delete_alert_rule(namespace, &rule.spec.name, now).await.unwrap());
     assert_eq!(listed(IncidentQuery { is_open: Some(true), ..query }).await, []);
@@ -328,7 +338,7 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
         author: "conformance".to_owned(),
         now,
     };
-    let job = created(store.create_job(new).await.unwrap());
+    let job = created(store.create_job(new.clone()).await.unwrap());
     let now = store.now().await.unwrap();
     let looks = store.expectations_of(&[job.id, JobId::new(1)]).await.unwrap();
     let kinds: Vec<ExpectKind> = looks.iter().map(|look| look.kind).collect();
@@ -360,6 +370,15 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), []);
     assert!(!store.alerts_due(now).await.unwrap().contains(&namespace));
+
+    // A decision that was made before the job was deleted is not written.
+    let seen = version(store, namespace).await;
+    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+    assert!(!store.write_alerts(&write(seen, &[], None)).await.unwrap());
+    let all = json!({"no_success_for": "1h", "late": "1m", "longer_than": "1h"});
+    let three = NewJob { id: JobId::new(next_id()), spec: spec(&name("job"), json!({"expect": all})), ..new };
+    let job = created(store.create_job(three).await.unwrap());
+    assert_eq!(store.expectations_of(&[job.id]).await.unwrap().len(), 3);
 }
 
 /// A run that fails for good is dead until it is acknowledged; another namespace cannot acknowledge it.

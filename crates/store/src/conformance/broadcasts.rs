@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::Outcome;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus};
 
 use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read, run};
@@ -14,7 +14,7 @@ use crate::{LeaseToken, Store};
 async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;
-    let whole = Run { shard_index: BROADCAST, shard_total: None, ..run(&job, token, at) };
+    let whole = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at) };
     claim(store, token, &job, vec![whole.clone()]).await;
     whole
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, JobSpec, Reason, Run, RunStatus, Timestamp};
 
 use super::broadcasts::shards;
@@ -56,7 +56,7 @@ pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord
 async fn following(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (JobRecord, Run) {
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
     let job = delayed_job(store, at).await;
-    let run = Run { shard_index, shard_total: (shard_index != BROADCAST).then_some(1), ..run(&job, token, at) };
+    let run = Run { shard_index, shard_total: (shard_index != ROOT_SHARD).then_some(1), ..run(&job, token, at) };
     let run = follow(store, token, &job, run).await;
     assert_eq!(due(store, &job, &[token.node]).await, None, "not before its run ends");
     (job, run)
@@ -122,7 +122,7 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
 /// The next fire of a broadcast follows from its last shard, and from the verdict of the whole if it had no shard.
 pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
-    let (job, whole) = following(store, token, BROADCAST).await;
+    let (job, whole) = following(store, token, ROOT_SHARD).await;
     let shards = shards(&whole, 3);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
     let ends: Vec<AttemptEnd> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
@@ -131,7 +131,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     assert!(end(store, token, &ends[2..]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
 
-    let (job, whole) = following(store, token, BROADCAST).await;
+    let (job, whole) = following(store, token, ROOT_SHARD).await;
     assert!(end(store, token, &[ending(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some());
     assert!(due(store, &job, &[token.node]).await.is_some());
 }

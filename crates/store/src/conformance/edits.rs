@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, run, spec};
@@ -219,7 +219,7 @@ pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     saved(change(store, job.id, &broadcast, None, now).await);
     let shard = |run: Run| (run.shard_index, run.shard_total, run.job_version);
     assert_eq!(shard(read(store, rows[0].id).await), (0, Some(1), 1));
-    assert_eq!(shard(read(store, rows[1].id).await), (BROADCAST, None, 2));
+    assert_eq!(shard(read(store, rows[1].id).await), (ROOT_SHARD, None, 2));
     let paused = JobSpec { enabled: false, ..broadcast };
     saved(change(store, job.id, &paused, None, now).await);
     let (_, reopened) = saved(change(store, job.id, &job.spec, None, now).await);

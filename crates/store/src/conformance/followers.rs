@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::{FieldError, JobId, JobSpec, Reason, Run, RunId, RunStatus, Trigger};
 use serde_json::{Value, json};
 
@@ -316,7 +316,7 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
         at: root.due_at,
     };
     assert_eq!(store.mark(token, &[hand]).await.unwrap(), [root.id]);
-    let policy = AfterPolicy { at_least_once: false, ..POLICY };
+    let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Lost(Reason::ExecutorLost)) };
     let ends = store.finish(finisher(token), &[lost]).await.unwrap();
     assert_eq!(ends.released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
@@ -350,7 +350,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let a = child(store, "a", &[], json!({"over": "children"})).await;
     let b = child(store, "b", &[&a], json!({"over": "children"})).await;
     let c = child(store, "c", &[&b], json!({})).await;
-    let policy = AfterPolicy { awaits_children: true, ..POLICY };
+    let policy = NextStepPolicy { awaits_children: true, ..POLICY };
     let ends = async |run: &Run, outcome| {
         let finish = AttemptEnd { policy, result: Some("1".to_owned()), ..finish(run, outcome) };
         store.finish(finisher(token), &[finish]).await.unwrap()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::delays::{delayed_job, follow};
@@ -140,7 +140,7 @@ pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
         span_count: 11,
         ..run(&job, token, at(10))
     };
-    let whole = Run { shard_index: BROADCAST, shard_total: None, ..run(&job, token, at(40)) };
+    let whole = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at(40)) };
     let rows = [span, run(&job, token, at(30)), whole.clone(), run(&job, token, at(50))];
     claim(store, token, &job, rows.to_vec()).await;
     assert!(store.expand(token, whole.id, &super::broadcasts::shards(&whole, 2)).await.unwrap());

@@ -122,7 +122,7 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     store.note_running(token, &[super::hands::in_hand(&sent_rows[0], "one")]).await.unwrap();
     store.mark(token, &[super::hands::in_hand(&marked_rows[0], "one")]).await.unwrap();
     let again = AttemptEnd {
-        policy: rondel_core::outcome::AfterPolicy { retry_max: 1, ..POLICY },
+        policy: rondel_core::outcome::NextStepPolicy { retry_max: 1, ..POLICY },
         ..finish(&retried_rows[0], FAILED)
     };
     finish_all(store, &[again]).await;

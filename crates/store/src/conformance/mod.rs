@@ -49,7 +49,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::RunOf;
 use rondel_core::{
     AppId, ExecutorId, IdGen, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
@@ -260,6 +260,7 @@ macro_rules! for_each_conformance_check {
             jobs_of_the_dead_are_freed,
             nodes_are_forgotten,
             runs_are_counted_by_hour,
+            batches_of_any_size_are_counted_once,
             failures_are_counted_by_message_and_day,
             a_message_names_the_jobs_that_had_it_most,
             a_message_of_many_jobs_names_some,
@@ -440,7 +441,7 @@ async fn read(store: &dyn Store, id: RunId) -> Run {
     store.runs(&[id]).await.unwrap().pop().unwrap()
 }
 
-const POLICY: AfterPolicy = AfterPolicy {
+const POLICY: NextStepPolicy = NextStepPolicy {
     retry_max: 0,
     backoff: Duration::from_secs(10),
     backoff_max: Duration::from_secs(10),

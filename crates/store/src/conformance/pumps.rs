@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, CancelRequest, NextStep, Outcome};
-use rondel_core::pump::{Change, Counts, Item, Owner, Progress};
+use rondel_core::outcome::{CancelRequest, NextStep, NextStepPolicy, Outcome};
+use rondel_core::pump::{Counts, Item, ItemChange, Owner, Progress};
 use rondel_core::{JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
@@ -39,8 +39,8 @@ fn owner(run: i64) -> Owner {
     Owner { run: RunId::new(run), attempt: 1 }
 }
 
-fn report(owner: Owner, epoch: i64, sequence: i64) -> Change {
-    Change::Report(Progress {
+fn report(owner: Owner, epoch: i64, sequence: i64) -> ItemChange {
+    ItemChange::Report(Progress {
         owner,
         epoch,
         sequence,
@@ -53,7 +53,7 @@ fn report(owner: Owner, epoch: i64, sequence: i64) -> Change {
     })
 }
 
-fn of(name: &str, change: Change) -> (String, Change) {
+fn of(name: &str, change: ItemChange) -> (String, ItemChange) {
     (name.to_owned(), change)
 }
 
@@ -77,7 +77,7 @@ pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     let plain = JobSpec { pump: None, ..record.spec.clone() };
     let (record, _) = saved(change(store, record.id, &plain, None, now).await);
     assert_eq!(known(store, record.id).await.map(|pump| pump.version), Some(2), "its groups are still to end");
-    let made = [of("0", Change::Add)];
+    let made = [of("0", ItemChange::Add)];
     assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().made_count, 1);
     store.forget_pump(record.id).await.unwrap();
     assert_eq!((known(store, record.id).await, items(store, record.id).await), (None, vec![]));
@@ -104,18 +104,18 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     let token = join(store).await;
     let record = pump(store).await;
     settle_at(store, token, &record, now).await;
-    let made = |changes: Vec<(String, Change)>| {
+    let made = |changes: Vec<(String, ItemChange)>| {
         let job = record.id;
         async move { store.change_items(token, job, &changes, now).await.unwrap().made_count }
     };
-    let deal = |epoch, to| Change::Deal { epoch, to };
+    let deal = |epoch, to| ItemChange::Deal { epoch, to };
     let changes = vec![
-        of("b", Change::Add),
-        of("a", Change::Add),
-        of("a", Change::Add),
+        of("b", ItemChange::Add),
+        of("a", ItemChange::Add),
+        of("a", ItemChange::Add),
         of("a", deal(0, owner(1))),
         of("a", deal(1, owner(2))),
-        of("A", Change::Add),
+        of("A", ItemChange::Add),
     ];
     assert_eq!(made(changes).await, 4);
     let found = items(store, record.id).await;
@@ -132,13 +132,13 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     expected.checkpoint.clone_from(&stored.checkpoint);
     assert_eq!(stored, expected);
 
-    assert_eq!(made(vec![of("a", Change::Ask { epoch: 1 })]).await, 1);
+    assert_eq!(made(vec![of("a", ItemChange::Ask { epoch: 1 })]).await, 1);
     assert_eq!(items(store, record.id).await[1].asked_at, Some(now));
-    assert_eq!(made(vec![of("a", Change::Fence { epoch: 1 }), of("a", deal(2, owner(2)))]).await, 2);
+    assert_eq!(made(vec![of("a", ItemChange::Fence { epoch: 1 }), of("a", deal(2, owner(2)))]).await, 2);
     assert_eq!(made(vec![of("a", report(owner(1), 1, 9))]).await, 0, "it was fenced");
     let item = items(store, record.id).await.remove(1);
     assert_eq!((item.owner, item.epoch, item.total().done, item.counts), (Some(owner(2)), 3, 5, Counts::default()));
-    assert_eq!(made(vec![of("b", Change::Remove), of("a", Change::Remove)]).await, 1);
+    assert_eq!(made(vec![of("b", ItemChange::Remove), of("a", ItemChange::Remove)]).await, 1);
     assert_eq!(items(store, record.id).await.len(), 2);
 }
 
@@ -148,7 +148,7 @@ pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     let record = pump(store).await;
     let refused = ChangedItems { made_count: 0, is_refused: true };
     let (home, other) = (join(store).await, join(store).await);
-    let add = [of("a", Change::Add)];
+    let add = [of("a", ItemChange::Add)];
     assert_eq!(store.change_items(home, record.id, &add, now).await.unwrap(), refused, "it has no home yet");
     settle_at(store, home, &record, now).await;
     assert_eq!(store.change_items(other, record.id, &add, now).await.unwrap(), refused);
@@ -164,7 +164,7 @@ pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
 pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) {
     let token = join(store).await;
     let mut run = pending(store, token).await;
-    let policy = AfterPolicy { is_pump: true, ..POLICY };
+    let policy = NextStepPolicy { is_pump: true, ..POLICY };
     for (outcome, reason) in
         [(Outcome::Yielded, Reason::Moved), (Outcome::Yielded, Reason::Moved), (FAILED, Reason::Retry)]
     {
@@ -200,8 +200,8 @@ pub async fn many_items_are_dealt_at_once(store: &dyn Store) {
     let record = pump(store).await;
     settle_at(store, token, &record, now).await;
     let names: Vec<String> = (0..1_000).map(|item| format!("{item:04}")).collect();
-    let changes: Vec<_> = names.iter().map(|name| of(name, Change::Add)).collect();
-    let deals = names.iter().map(|name| of(name, Change::Deal { epoch: 0, to: owner(1) }));
+    let changes: Vec<_> = names.iter().map(|name| of(name, ItemChange::Add)).collect();
+    let deals = names.iter().map(|name| of(name, ItemChange::Deal { epoch: 0, to: owner(1) }));
     let changes: Vec<_> = changes.into_iter().chain(deals).collect();
     let changed = store.change_items(token, record.id, &changes, now).await.unwrap();
     assert_eq!(changed, ChangedItems { made_count: 2_000, is_refused: false });

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::request::IfOpen;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{IdGen, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::shards;
@@ -33,15 +33,19 @@ pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
     let again = read(store, asked.id).await;
     assert_eq!((again.attempt, again.only_executor.as_deref()), (2, Some("w-2")));
 
-    let whole = named(Run { shard_index: BROADCAST, shard_total: None, ..requested(&job, dead, now) });
+    let whole = named(Run { shard_index: ROOT_SHARD, shard_total: None, ..requested(&job, dead, now) });
     store.request_run(dead, whole.clone()).await.unwrap();
     let shards = shards(&whole, 2);
     assert!(store.expand(dead, whole.id, &shards).await.unwrap());
     for shard in &shards {
         assert_eq!(read(store, shard.id).await.only_executor, only);
     }
-    let cut =
-        named(Run { shard_index: BROADCAST, shard_total: Some(1), open_shards: Some(1), ..requested(&job, dead, now) });
+    let cut = named(Run {
+        shard_index: ROOT_SHARD,
+        shard_total: Some(1),
+        open_shards: Some(1),
+        ..requested(&job, dead, now)
+    });
     let shard =
         Run { id: RunId::new(next_id()), shard_index: 0, parent: Some(cut.id), open_shards: None, ..cut.clone() };
     let rows = store.request_shards(dead, cut, vec![shard]).await.unwrap();

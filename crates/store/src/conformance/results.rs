@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, CancelRequest, NextStep, Outcome};
+use rondel_core::outcome::{CancelRequest, NextStep, NextStepPolicy, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
@@ -97,7 +97,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     ] {
         for is_one_batch in [true, false] {
             let run = pending(store, token).await;
-            let policy = AfterPolicy { retry_max: 1, ..finish(&run, first).policy };
+            let policy = NextStepPolicy { retry_max: 1, ..finish(&run, first).policy };
             let ends = [AttemptEnd { policy, ..finish(&run, first) }, skipped(&run, 2)];
             let answers = if is_one_batch {
                 finish_all(store, &ends).await

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -190,7 +190,7 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
     let rows: Vec<Run> = (0..3).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
     let root = Run {
         id: RunId::new(next_id()),
-        shard_index: BROADCAST,
+        shard_index: ROOT_SHARD,
         shard_total: None,
         fire_at: at + Duration::from_secs(300),
         ..rows[0].clone()

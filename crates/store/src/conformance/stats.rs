@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::run::BROADCAST;
+use rondel_core::outcome::{NextStepPolicy, Outcome};
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::{FAILED, POLICY, claim, compile, finish, finish_all, job, join, name, next_id, run, saved};
@@ -66,7 +66,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
         ..row(8_000)
     };
     rows.push(span);
-    rows.push(Run { shard_index: BROADCAST, shard_total: None, ..row(8_500) });
+    rows.push(Run { shard_index: ROOT_SHARD, shard_total: None, ..row(8_500) });
     claim(store, token, &job, rows.clone()).await;
     let shard = |index| Run {
         id: RunId::new(next_id()),
@@ -78,7 +78,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let shards = [shard(0), shard(1)];
     assert!(store.expand(token, rows[7].id, &shards).await.unwrap());
     let all: Vec<RunId> = rows.iter().chain(&shards).map(|run| run.id).collect();
-    let at_most_once = AfterPolicy { at_least_once: false, ..POLICY };
+    let at_most_once = NextStepPolicy { at_least_once: false, ..POLICY };
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
     // The run is marked: only a marked run may have begun, which makes its end unknown.
     store.mark(token, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
@@ -118,6 +118,27 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     while store.forget_stats(hour + Duration::from_secs(1), 1).await.unwrap() > 0 {}
     let left = store.job_stats(job.id, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
     assert_eq!(left, from_second);
+}
+
+/// Sums are added once, however many there are in a batch.
+pub async fn batches_of_any_size_are_counted_once(store: &dyn Store) {
+    let token = join(store).await;
+    let at = Timestamp::from_secs(1_900_000_800);
+    for sum_count in [3_u64, 5, 7] {
+        let job = job(store, Some(at)).await;
+        let rows: Vec<Run> =
+            (0..sum_count).map(|hour| run(&job, token, at + Duration::from_secs(hour * 3_600))).collect();
+        claim(store, token, &job, rows.clone()).await;
+        // The message is as long as the run's number, so that one row is shorter than the others.
+        let end = |run: &Run| AttemptEnd {
+            message: Some("x".repeat(usize::try_from(run.id.get() % 7).unwrap())),
+            ..finish(run, FAILED)
+        };
+        finish_all(store, &rows.iter().map(end).collect::<Vec<_>>()).await;
+        while store.roll_up(after_ids(), 100).await.unwrap() > 0 {}
+        let ids: Vec<RunId> = rows.iter().map(|run| run.id).collect();
+        assert_eq!(stats(store, job.id).await, truth(store, &ids).await, "{sum_count} sums");
+    }
 }
 
 /// The counts of a job stay with it when it moves to another app, and runs that end afterwards are added to them.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::Outcome;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, Timestamp};
 
 use super::broadcasts::shards;
@@ -18,7 +18,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 async fn old(store: &dyn Store, token: LeaseToken, shard_index: i32) -> Run {
     let at = store.now().await.unwrap().ceil_second() - DAY * 2;
     let job = job(store, Some(at)).await;
-    let run = Run { shard_index, shard_total: (shard_index != BROADCAST).then_some(1), ..run(&job, token, at) };
+    let run = Run { shard_index, shard_total: (shard_index != ROOT_SHARD).then_some(1), ..run(&job, token, at) };
     claim(store, token, &job, vec![run.clone()]).await;
     run
 }
@@ -85,7 +85,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
 pub async fn a_broadcast_goes_as_a_whole(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
-    let whole = old(store, token, BROADCAST).await;
+    let whole = old(store, token, ROOT_SHARD).await;
     let shards = shards(&whole, 5);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
     let ids: Vec<RunId> = std::iter::once(whole.id).chain(shards.iter().map(|shard| shard.id)).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
 use super::{join, next_id};
-use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlState};
+use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState};
 use crate::{LeaseToken, Store};
 
 fn executor(app: AppId, id: i64, (address, token): (&str, &str), seen_at: Timestamp) -> XxlExecutor {
@@ -108,7 +108,7 @@ pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
     for run in &all {
         let same = all.iter().filter(|other| other.number == run.number).map(|other| other.job);
         assert_eq!(same.collect::<BTreeSet<_>>(), BTreeSet::from([run.job]));
-        assert!(run.number >= 1_000_000_000 && run.state == XxlState::Open && run.log_line == 1);
+        assert!(run.number >= 1_000_000_000 && run.state == XxlRunState::Open && run.log_line == 1);
         assert_eq!(run.node, token.node);
     }
     let fenced = LeaseToken { epoch: token.epoch - 1, ..token };
@@ -136,7 +136,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     assert_eq!(found.runs.len(), 1, "one row of three reports");
     assert_eq!(found.outcomes, [XxlReportOutcome::Taken, XxlReportOutcome::Repeated, XxlReportOutcome::Unknown]);
     let found = &found.runs[0];
-    assert_eq!((found.state, found.code, found.message.as_deref()), (XxlState::Reported, Some(200), Some("good")));
+    assert_eq!((found.state, found.code, found.message.as_deref()), (XxlRunState::Reported, Some(200), Some("good")));
     let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap().runs;
     assert_eq!(found[0].message.as_ref().map(|text| text.chars().count()), Some(XXL_MESSAGE_LEN_MAX));
     // A stop replaces a callback that came while it was under way, but not a verdict.
@@ -158,7 +158,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
             "{code}"
         );
         let found = reported.runs;
-        assert_eq!((found[0].state, found[0].code), (XxlState::Reported, Some(expected)), "{code}");
+        assert_eq!((found[0].state, found[0].code), (XxlRunState::Reported, Some(expected)), "{code}");
         if code == -3 {
             store.settle_xxl(&[third], now).await.unwrap();
         }
@@ -169,7 +169,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap()[0].log_line, 12);
     store.settle_xxl(&[first, 7], now).await.unwrap();
     let found = store.report_xxl(app, &[report(first, 500, None)], now).await.unwrap().runs;
-    assert_eq!((found[0].state, found[0].code), (XxlState::Settled, Some(200)));
+    assert_eq!((found[0].state, found[0].code), (XxlRunState::Settled, Some(200)));
     let left: Vec<i64> =
         store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap().iter().map(|run| run.log_id).collect();
     assert_eq!(left, [second]);

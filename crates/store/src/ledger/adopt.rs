@@ -68,7 +68,7 @@ pub(crate) fn adopted(run: Run, ended_at: Timestamp, streams: &LastStreams) -> R
     }
     let before = run.detail.as_deref().cloned().unwrap_or_default();
     let roll_call = Detail { waits_for: Some(WaitFor::RollCall), ..Detail::default() };
-    Run { status: RunStatus::Running, detail: Some(Box::new(before.waiting(roll_call))), ..run }
+    Run { status: RunStatus::Running, detail: Some(Box::new(before.with_wait(roll_call))), ..run }
 }
 
 /// The `limit` jobs with the fewest runs. A job occurs in `counts` once for each status that its runs have.

@@ -1,7 +1,7 @@
 //! The end of attempts: the only way to a verdict.
 
 use async_trait::async_trait;
-use rondel_core::outcome::{AfterPolicy, NextStep, Outcome};
+use rondel_core::outcome::{NextStep, NextStepPolicy, Outcome};
 use rondel_core::reason::Detail;
 use rondel_core::{ExecutorId, IdGen, JobId, Run, RunId, Timestamp};
 
@@ -20,7 +20,7 @@ pub struct AttemptEnd {
     /// How it ended.
     pub outcome: Outcome,
     /// The policy of the job's definition for what follows.
-    pub policy: AfterPolicy,
+    pub policy: NextStepPolicy,
     /// The executor that had the attempt, if any.
     pub executor: Option<(ExecutorId, String)>,
     /// When the handler began.

@@ -1,8 +1,8 @@
 //! Pump jobs and their items.
 
 use async_trait::async_trait;
-use rondel_core::pump::{Change, Item};
-use rondel_core::run::BROADCAST;
+use rondel_core::pump::{Item, ItemChange};
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, NodeId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -32,7 +32,7 @@ impl Pumps for MemStore {
 
     async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>> {
         let state = self.state();
-        let is_root = |run: &&Run| run.job == job && run.shard_index == BROADCAST;
+        let is_root = |run: &&Run| run.job == job && run.shard_index == ROOT_SHARD;
         let mut roots: Vec<Run> = state.runs.values().filter(is_root).cloned().collect();
         roots.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.cause)));
         let mut newest = size(limit);
@@ -52,7 +52,7 @@ impl Pumps for MemStore {
         &self,
         token: LeaseToken,
         job: JobId,
-        changes: &[(String, Change)],
+        changes: &[(String, ItemChange)],
         now: Timestamp,
     ) -> Result<ChangedItems> {
         let at = self.now();

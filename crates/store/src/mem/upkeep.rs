@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{IdGen, Run, RunId, Timestamp};
 
 use crate::mem::{MemStore, State, key, size};
@@ -51,7 +51,7 @@ impl State {
     /// The broadcast that a run is a shard of.
     pub(super) fn whole_of(&self, run: &Run) -> Option<RunId> {
         let whole = self.runs.get(&run.parent?)?;
-        let is_whole = whole.shard_index == BROADCAST && run.shard_index != BROADCAST;
+        let is_whole = whole.shard_index == ROOT_SHARD && run.shard_index != ROOT_SHARD;
         let is_same_fire = (whole.job, whole.fire_at, whole.cause) == (run.job, run.fire_at, run.cause);
         (is_whole && is_same_fire).then_some(whole.id)
     }

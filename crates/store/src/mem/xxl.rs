@@ -7,7 +7,7 @@ use rondel_core::{AppId, ExecutorId, Timestamp};
 
 use super::xxl_rows::NUMBERS_BEFORE;
 use super::{MemStore, size};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun, XxlState, take_reports};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun, XxlRunState, take_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 #[async_trait]
@@ -81,7 +81,7 @@ impl XxlExecutors for MemStore {
                 app: run.app,
                 node: token.node,
                 sent_at: now,
-                state: XxlState::Open,
+                state: XxlRunState::Open,
                 code: None,
                 message: None,
                 reported_at: None,
@@ -95,7 +95,7 @@ impl XxlExecutors for MemStore {
 
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>> {
         let state = self.state();
-        let is_its = |run: &&XxlRun| run.executor == executor && run.state != XxlState::Settled;
+        let is_its = |run: &&XxlRun| run.executor == executor && run.state != XxlRunState::Settled;
         Ok(state.xxl.runs.values().filter(is_its).take(size(limit)).cloned().collect())
     }
 
@@ -114,7 +114,7 @@ impl XxlExecutors for MemStore {
         let mut state = self.state();
         for log_id in log_ids {
             if let Some(run) = state.xxl.runs.get_mut(log_id) {
-                run.state = XxlState::Settled;
+                run.state = XxlRunState::Settled;
                 run.reported_at.get_or_insert(now);
             }
         }
@@ -130,7 +130,7 @@ impl XxlExecutors for MemStore {
 
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let is_old = |run: &&XxlRun| run.state == XxlState::Settled && run.reported_at.is_some_and(|at| at < before);
+        let is_old = |run: &&XxlRun| run.state == XxlRunState::Settled && run.reported_at.is_some_and(|at| at < before);
         let old: Vec<i64> = state.xxl.runs.values().filter(is_old).take(size(limit)).map(|run| run.log_id).collect();
         for log_id in &old {
             state.xxl.runs.remove(log_id);

@@ -354,8 +354,10 @@ impl Texts {
             } else if self.dialect.sends_arrays() {
                 let columns = columns(&arguments[start..end], row_count);
                 arguments.splice(start..end, columns);
-            } else {
+            } else if may_repeat_rows(statement) {
                 text_row_count = pad(&mut arguments, start..end, row_count);
+            } else {
+                text_row_count = row_count;
             }
         }
         (self.text(statement, text_row_count), bind(arguments))
@@ -377,8 +379,14 @@ fn width(statement: &Statement) -> usize {
     ["{values:", "{rows:", "{from:"].into_iter().find_map(types).unwrap_or(1)
 }
 
-/// Fills the rows up to a power of two, so that few texts are prepared on each connection. It repeats the smallest row, which changes no
-/// batch statement's effect and makes a statement at most twice as large. Returns the number of rows.
+/// Whether the statement has the same effect if a row of its batch is repeated. A plain INSERT would violate a key, and one that adds to what
+/// is there would add twice.
+fn may_repeat_rows(statement: &Statement) -> bool {
+    !statement.text.starts_with("INSERT") || statement.text.contains("{ignore}")
+}
+
+/// Fills the rows up to a power of two, so that few texts are prepared on each connection. It repeats the smallest row, which makes a
+/// statement at most twice as large; only for statements that [`may_repeat_rows`] allows. Returns the number of rows.
 fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
     let padded = row_count.next_power_of_two();

@@ -76,6 +76,8 @@ pub struct SqlStore {
     texts: Texts,
     /// How far healing has come among the runs whose ends jobs wait for: the id of the last run that it checked.
     followed_to: AtomicI64,
+    /// The run up to which the runs that were open when they were to be counted have been looked at.
+    counted_to: AtomicI64,
     /// For a connection outside of the pools.
     options: AnyConnectOptions,
     sessions: Sessions,

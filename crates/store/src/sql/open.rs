@@ -61,6 +61,7 @@ impl SqlStore {
             pools: LivePools::open((sessions.clone(), options), sizes, limit),
             texts: Texts::new(dialect),
             followed_to: AtomicI64::new(0),
+            counted_to: AtomicI64::new(0),
             options: probe_options,
             sessions,
             sealer: Sealer::new(config.secret_keys.clone()),

@@ -88,6 +88,8 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::read::LIST_OF_APPS, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_ALL, "run_list (namespace_id=? AND id<?)"),
         (&run::read::LIST_BY_STATUS, "run_list (namespace_id=? AND id<?)"),
+        (&run::read::LIST_OPEN_OF_APPS, "run_open_list (namespace_id=? AND id<?)"),
+        (&run::read::LIST_TROUBLE_OF_APPS, "run_trouble (namespace_id=? AND id<?)"),
         (&run::read::LIST_OPEN, "run_open_list (namespace_id=? AND id<?)"),
         (&run::search::SEARCH_ALL[0], "run_list (namespace_id=? AND id>? AND id<?)"),
         (&run::search::SEARCH_ALL[1], "run_list (namespace_id=? AND id>? AND id<?)"),

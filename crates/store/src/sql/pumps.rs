@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::pump::{Change, Counts, Item, Owner};
+use rondel_core::pump::{Counts, Item, ItemChange, Owner};
 use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -124,7 +124,7 @@ impl Pumps for SqlStore {
         &self,
         token: LeaseToken,
         job: JobId,
-        changes: &[(String, Change)],
+        changes: &[(String, ItemChange)],
         now: Timestamp,
     ) -> Result<ChangedItems> {
         let mut changed = ChangedItems::default();
@@ -160,7 +160,7 @@ impl Tx<'_> {
     async fn change_items(
         &mut self,
         (token, job): (LeaseToken, JobId),
-        changes: &[&(String, Change)],
+        changes: &[&(String, ItemChange)],
         now: Timestamp,
     ) -> Result<Option<u64>> {
         let home = Query::new(&LOCK_HOME_UNDER_LEASE).int(job.get()).int(token.node.get()).int(token.epoch);

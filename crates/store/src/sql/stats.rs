@@ -1,6 +1,7 @@
 //! Counts of runs by job, hour and verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,6 +15,9 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
 use crate::{Result, Stats};
+
+/// How many runs that were open are looked at per transaction. There may be millions, so that all of them would take too long for one.
+const ENTRY_COUNT: usize = 4 * CHUNK_MAX;
 
 const INSERT_CURSOR: Statement = Statement {
     name: "insert_stat_cursor",
@@ -29,13 +33,14 @@ const READ_NEXT: Statement = Statement {
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
            namespace_id, app_id, cause, attempt FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
 };
-const READ_ENDED: Statement = Statement {
-    name: "read_ended_since",
-    text: "SELECT run.id, run.job_id, run.fire_at_ms, run.status, run.reason, run.shard_index, run.shard_total, run.started_at_ms, \
-           run.finished_at_ms, run.span_count, run.namespace_id, run.app_id, run.cause, run.attempt, run_stat_open.counted_as FROM run_stat_open \
-           JOIN run ON run.id = run_stat_open.run_id WHERE run.status NOT IN ('pending', 'waiting', 'running') \
-           AND (run_stat_open.counted_as IS NULL OR run_stat_open.counted_as <> run.status) \
-           ORDER BY run_stat_open.run_id LIMIT ?",
+const READ_OPEN_ENTRIES: Statement = Statement {
+    name: "read_stat_open",
+    text: "SELECT run_id, counted_as FROM run_stat_open WHERE run_id > ? ORDER BY run_id LIMIT ?",
+};
+const READ_COUNTED: Statement = Statement {
+    name: "read_runs_to_count",
+    text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
+           namespace_id, app_id, cause, attempt FROM run WHERE id {in_list}",
 };
 const INSERT_OPEN: Statement = Statement {
     name: "insert_stat_open",
@@ -43,12 +48,6 @@ const INSERT_OPEN: Statement = Statement {
 };
 const DELETE_OPEN: Statement =
     Statement { name: "delete_stat_open", text: "DELETE FROM run_stat_open WHERE run_id {in_list}" };
-/// Deletes the entries of runs that do not change any more, or were removed.
-const DELETE_OLD_OPEN: Statement = Statement {
-    name: "delete_old_stat_open",
-    text: "DELETE FROM run_stat_open WHERE run_id < ? AND (counted_as IS NOT NULL \
-           OR NOT EXISTS (SELECT 1 FROM run WHERE run.id = run_stat_open.run_id))",
-};
 const ADD_STATS: Statement = Statement {
     name: "add_stats",
     text: "INSERT INTO run_stat (job_id, hour_at_ms, status, run_count, duration_ms) {values:iitii} \
@@ -70,14 +69,15 @@ const DELETE_STATS: Statement = Statement { name: "delete_stats", text: "DELETE 
 impl Stats for SqlStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
-        transact!(self, "roll_up", |tx| {
+        let after = self.counted_to.load(Ordering::Relaxed);
+        let (count, next_entry) = transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
             let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
                 Some(row) => Reader::new(&row, "run_stat_cursor").int("run_id")?,
                 None => 0,
             };
             let mut tally = Tally::default();
-            let ended = tx.count_ended(&mut tally, limit).await?;
+            let (ended, next_entry) = tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
             let next = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
             let mut runs = Vec::new();
             for row in tx.rows(next).await? {
@@ -90,9 +90,10 @@ impl Stats for SqlStore {
             if let Some(last) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
             }
-            tx.execute(Query::new(&DELETE_OLD_OPEN).int(IdGen::first_at(before - RECOUNT_FOR))).await?;
-            Ok(u64::try_from(runs.len() + ended).unwrap_or(u64::MAX))
-        })
+            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry))
+        })?;
+        self.counted_to.store(next_entry.unwrap_or(0), Ordering::Relaxed);
+        Ok(count + u64::from(next_entry.is_some()))
     }
 
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>> {
@@ -132,31 +133,55 @@ impl Tally {
         sum.0 += sign * i64::try_from(stat.run_count).unwrap_or(i64::MAX);
         sum.1 += sign * millis(stat.duration);
     }
+
+    /// Adds a run that has a verdict now and was counted as `before`, or not at all.
+    fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
+        let Some(stat) = run.stat() else { return };
+        if let Some(before) = before {
+            self.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
+        }
+        self.add(run.job, stat, 1);
+        self.gains.add(run, before);
+        self.failed.extend(Some(*run).filter(|run| is_new_failure(run, before)));
+    }
 }
 
 impl Tx<'_> {
-    /// Counts runs that were open when the cursor passed them, or whose verdict has changed since.
-    async fn count_ended(&mut self, tally: &mut Tally, limit: u32) -> Result<usize> {
-        let mut done = Vec::new();
-        let rows = self.rows(Query::new(&READ_ENDED).int(limit.into())).await?;
-        for row in &rows {
-            let mut columns = Reader::new(row, "run");
-            let run = counted_run(&mut columns)?;
-            let counted_as: Option<RunStatus> = columns.opt_word("counted_as")?;
-            if let Some(stat) = run.stat() {
-                if let Some(before) = counted_as {
-                    tally.add(run.job, JobStat { status: before, duration: Duration::ZERO, ..stat }, -1);
-                }
-                tally.add(run.job, stat, 1);
-                tally.gains.add(&run, counted_as);
-                tally.failed.extend(Some(run).filter(|run| is_new_failure(run, counted_as)));
+    /// Counts runs that were open when the cursor passed them, or whose verdict has changed since, and deletes the entries of runs that do not
+    /// change any more or were removed. Takes one page of the entries after `after`. Returns how many runs were counted, and the last entry
+    /// unless it was the last page.
+    async fn count_ended(&mut self, tally: &mut Tally, after: i64, old: i64) -> Result<(usize, Option<i64>)> {
+        let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
+        let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
+        for row in self.rows(Query::new(&READ_OPEN_ENTRIES).int(after).int(limit)).await? {
+            let mut columns = Reader::new(&row, "run_stat_open");
+            entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
+        }
+        let next = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
+        let (mut count, mut done) = (0, Vec::new());
+        for chunk in entries.chunks(CHUNK_MAX) {
+            let mut runs = HashMap::with_capacity(chunk.len());
+            for row in self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await? {
+                let run = counted_run(&mut Reader::new(&row, "run"))?;
+                runs.insert(run.id.get(), run);
             }
-            done.push(run.id.get());
+            for (id, counted_as) in chunk {
+                let run = runs.remove(id);
+                match run.filter(|run| run.status.is_terminal() && *counted_as != Some(run.status)) {
+                    Some(run) => {
+                        tally.recount(&run, *counted_as);
+                        count += 1;
+                        done.push(*id);
+                    }
+                    None if run.is_none() || counted_as.is_some() && *id < old => done.push(*id),
+                    None => {}
+                }
+            }
         }
         for chunk in done.chunks(CHUNK_MAX) {
             self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
         }
-        Ok(rows.len())
+        Ok((count, next))
     }
 
     async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
@@ -192,7 +217,7 @@ impl Tx<'_> {
     }
 }
 
-/// Reads the columns with which [`READ_NEXT`] and [`READ_ENDED`] begin.
+/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`].
 fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);

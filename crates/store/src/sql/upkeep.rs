@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{IdGen, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -102,7 +102,7 @@ struct OldRun {
 
 impl OldRun {
     const fn is_whole(&self) -> bool {
-        self.shard_index == BROADCAST
+        self.shard_index == ROOT_SHARD
     }
 }
 

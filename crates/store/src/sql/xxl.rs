@@ -8,7 +8,7 @@ use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun, XxlState, take_reports};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun, XxlRunState, take_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 macro_rules! select_run {
@@ -302,7 +302,7 @@ impl Tx<'_> {
                 app: run.app,
                 node,
                 sent_at: now,
-                state: XxlState::Open,
+                state: XxlRunState::Open,
                 code: None,
                 message: None,
                 reported_at: None,
@@ -313,7 +313,7 @@ impl Tx<'_> {
                 let query = query.int(row.log_id).int(row.run.get()).int(row.attempt.into()).int(row.job.get());
                 let query = query.int(row.number.into()).int(row.executor.get()).int(row.app.get());
                 let query = query.int(row.node.get()).at(row.sent_at);
-                query.int(XxlState::Open.number()).int(1)
+                query.int(XxlRunState::Open.number()).int(1)
             });
             self.execute_all(insert, rows.len()).await?;
             numbered.extend(rows);
@@ -363,7 +363,7 @@ fn read_run(row: &AnyRow) -> Result<XxlRun> {
         sent_at: columns.at("sent_at_ms")?,
         state: {
             let number = columns.int("state")?;
-            XxlState::of_number(number).ok_or_else(|| columns.corrupt("state", format!("{number} is no state")))?
+            XxlRunState::of_number(number).ok_or_else(|| columns.corrupt("state", format!("{number} is no state")))?
         },
         code: columns.opt_small("code")?,
         message: columns.opt_text("message")?,

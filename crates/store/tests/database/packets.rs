@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{AfterPolicy, Outcome};
-use rondel_core::run::{BROADCAST, RunOf};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
+use rondel_core::run::{ROOT_SHARD, RunOf};
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
@@ -76,7 +76,7 @@ impl Place {
                 owner,
             )
         };
-        let whole = |run: Run| if shard_index == BROADCAST { run.for_all_shards() } else { run };
+        let whole = |run: Run| if shard_index == ROOT_SHARD { run.for_all_shards() } else { run };
         let runs: Vec<Run> = (0..count).map(run).map(whole).collect();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
         let seen = self.store.due_jobs(&[NodeId::new(0)], range).await.unwrap()[0];
@@ -115,7 +115,7 @@ pub(super) fn succeeded(run: &Run, result: String) -> AttemptEnd {
         job: run.job,
         attempt: 1,
         outcome: Outcome::Succeeded,
-        policy: AfterPolicy {
+        policy: NextStepPolicy {
             retry_max: 0,
             backoff: Duration::from_secs(1),
             backoff_max: Duration::from_secs(1),
@@ -146,7 +146,7 @@ async fn a_statement_carries_no_more_than_its_bytes() {
         // What creates the tables is larger.
         let before = place.way.largest();
         assert!(before < 2 * BYTES, "{before}");
-        let whole = &place.claim(9, BROADCAST).await[0];
+        let whole = &place.claim(9, ROOT_SHARD).await[0];
         let shards = shards(whole, 50);
         assert!(place.store.expand(place.token, whole.id, &shards).await.unwrap());
         let batch: Vec<AttemptEnd> = shards.iter().map(|shard| succeeded(shard, "r".repeat(PARAMS))).collect();
@@ -164,7 +164,7 @@ async fn a_statement_carries_no_more_than_its_bytes() {
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_beyond_a_packet_that_nothing_names_are_written_in_smaller_statements() {
     for place in Place::all(&StoreConfig::default()).await {
-        let whole = &place.claim(1, BROADCAST).await[0];
+        let whole = &place.claim(1, ROOT_SHARD).await[0];
         let shards = shards(whole, 40);
         place.way.limit(2 * PARAMS);
         let mut failed = 0;

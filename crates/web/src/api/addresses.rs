@@ -52,9 +52,9 @@ pub(crate) struct AddressJson {
 
 /// The address that a request is about.
 #[derive(Debug)]
-pub(crate) struct AtAddress(Option<String>);
+pub(crate) struct AddressQuery(Option<String>);
 
-impl FromQuery for AtAddress {
+impl FromQuery for AddressQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one(Parameter::text("address").about("The address, as it is listed.").required()))
     }
@@ -111,11 +111,11 @@ async fn list(call: Call, Named(name, ..): Named<path::App>) -> Result<Response,
 async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAddress>) -> Result<Response, Problem> {
     // Checks the permission before the body is read, so that a caller without it gets no errors about the body.
     find_app(&call, &name).await?;
-    json(StatusCode::CREATED, &added(&call, &name, body.read()?).await?)
+    json(StatusCode::CREATED, &register_address(&call, &name, body.read()?).await?)
 }
 
 /// Registers an executor by hand, with a line in the audit log.
-pub(crate) async fn added<Q>(call: &Call<Q>, name: &str, new: NewAddress) -> Result<AddressJson, Problem> {
+pub(crate) async fn register_address<Q>(call: &Call<Q>, name: &str, new: NewAddress) -> Result<AddressJson, Problem> {
     let app = app(call, name).await?;
     let executor = add_by_hand(call.engine(), &app, &new.address, &new.token).await.map_err(|error| match error {
         ByHandError::Store(error) => error.into(),
@@ -127,14 +127,14 @@ pub(crate) async fn added<Q>(call: &Call<Q>, name: &str, new: NewAddress) -> Res
     Ok(show(call, &executor))
 }
 
-async fn remove(call: Call<AtAddress>, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
+async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> Result<Response, Problem> {
     let address = call.query.0.clone().unwrap_or_default();
-    removed(&call, &name, &address).await?;
+    remove_address(&call, &name, &address).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Removes an executor that is registered by hand, with a line in the audit log.
-pub(crate) async fn removed<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
+pub(crate) async fn remove_address<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
     let app = app(call, name).await?;
     if address.trim().is_empty() {
         let detail = format!("address: {} is no address; write it as http://10.0.0.5:9999/", quoted(address));

@@ -18,9 +18,9 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::filling::Filling;
+use super::filling::PageBuilder;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::cursor::{Listing, invalid};
 use crate::holdings::HeavyWork;
 use crate::openapi::Doc;
@@ -29,7 +29,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
 use crate::routes::Routes;
-use crate::shares::{self, HeldPlace};
+use crate::shares::{self, HeavyWorkShare};
 use crate::state::Web;
 
 /// How many entries an export reads at a time.
@@ -138,8 +138,8 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
-    let ReadAudit { wanted, cursor } = &person.query;
+async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Response, Problem> {
+    let ReadAudit { wanted, cursor } = &call.query;
     let listing = Listing::new("audit", AuditQuery { limit: 0, ..wanted.clone() });
     let after = cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
@@ -148,13 +148,13 @@ async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response,
     let query = AuditQuery { after, ..wanted.clone() };
     let wants_lines = headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"application/x-ndjson"));
     if wants_lines {
-        return export(&person, query);
+        return export(&call, query);
     }
-    let (mut page, mut query) = (Filling::new(query.limit), query);
-    while let Some(count) = page.wanted() {
+    let (mut page, mut query) = (PageBuilder::new(query.limit), query);
+    while let Some(count) = page.next_row_count() {
         // One entry more than the page needs shows whether there are more.
         query.limit = count + 1;
-        let mut found = person.engine().store().audit(&query).await?;
+        let mut found = call.engine().store().audit(&query).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let has_more = found.len() > count;
         found.truncate(count);
@@ -175,7 +175,7 @@ async fn list(person: Person<ReadAudit>, headers: HeaderMap) -> Result<Response,
 struct Export {
     web: Web,
     caller: Recheck,
-    _place: HeldPlace,
+    _place: HeavyWorkShare,
     /// `None` at the end.
     query: Option<AuditQuery>,
 }
@@ -220,11 +220,11 @@ fn next_count(count: usize, len: usize) -> u32 {
 }
 
 /// Exports all entries that match the query, one in each line, the newest first. An export that ends early has a last line with the reason.
-pub(crate) fn export(person: &Person<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
+pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
-        web: person.web.clone(),
-        _place: shares::place(&person.web, HeavyWork::Export, person.caller.key())?,
-        caller: Recheck::new(person.caller.clone()),
+        web: call.web.clone(),
+        _place: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
+        caller: Recheck::new(call.caller.clone()),
         query: Some(AuditQuery { limit: FIRST_BATCH, ..query }),
     };
     let lines = unfold(export, async |mut export| {

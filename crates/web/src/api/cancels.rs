@@ -83,11 +83,11 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
     let run = find(&call, &path).await?;
     note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
-        CancelAsked::Requested(run) => json(StatusCode::ACCEPTED, &run_json::whole(&call, run.for_reader()).await?),
+        CancelAsked::Requested(run) => json(StatusCode::ACCEPTED, &run_json::show(&call, run.for_reader()).await?),
         // Cancelling a run that is cancelled already is no error.
         CancelAsked::AlreadyEnded(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;
-            json(StatusCode::OK, &run_json::whole(&call, run).await?)
+            json(StatusCode::OK, &run_json::show(&call, run).await?)
         }
         CancelAsked::AlreadyEnded(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
         CancelAsked::NotFound => Err(missing(&call, &path)),

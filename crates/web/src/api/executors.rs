@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::filling::Filling;
+use super::filling::PageBuilder;
 use super::page::{Page, PageQuery};
 use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
@@ -26,14 +26,14 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// How long executors that are gone are listed.
+/// How long an executor stays in the list after it was last seen.
 const SHOWN_FOR: Duration = Duration::from_secs(3600);
 /// Maximum age of another node's report about its executor.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
 /// Maximum number of an app's executors that are switched off. Concurrent callers can exceed it by their number.
 const SWITCH_COUNT_MAX: usize = 1_000;
-/// The id of an executor that is listed only for its switch.
+/// Placeholder for the id of an executor that is listed only because of its switch.
 const NO_INCARNATION: ExecutorId = ExecutorId::new(0);
 
 /// A process that runs jobs.
@@ -132,7 +132,7 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     let listing = Listing::new("executors", call.namespace.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let (items, next) = page(&call, after.clone(), call.query.limit).await?;
-    let (mut page, mut last) = (Filling::new(call.query.limit), after);
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), after);
     for item in items {
         let position = (item.app.clone(), item.name.clone(), item.id);
         if !page.add(&item)? {
@@ -154,7 +154,7 @@ pub(crate) async fn set_switch<Q>(
     name::check(stable).map_err(|_| missing())?;
     let store = call.engine().store();
     let switches = store.switches().await?;
-    let mut named = shown(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    let mut named = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
     named.retain(|one| given_name(&one.position.1) == stable && app.is_none_or(|app| one.position.0 == app));
     let apps: BTreeMap<String, AppId> = named.into_iter().map(|one| (one.position.0, one.app)).collect();
     if apps.len() > 1 {
@@ -219,8 +219,8 @@ impl Fleet {
     }
 }
 
-/// A page of executors, by app and name: those online, those seen lately, and those listed for their switch. Also returns the position at
-/// which the next page begins.
+/// A page of executors, by app and name: those online, those seen within [`SHOWN_FOR`], and those that are switched off. Also returns the
+/// position after which the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
     after: Option<Position>,
@@ -229,9 +229,9 @@ pub(crate) async fn page<Q>(
     let store = call.engine().store();
     let since = call.engine().now() - SHOWN_FOR;
     let fleet = Fleet::read(call).await?;
-    let mut all = shown(call, &fleet.switches, since).await?;
+    let mut all = listed_executors(call, &fleet.switches, since).await?;
     all.sort_by(|a, b| a.position.cmp(&b.position));
-    let mut chosen: Vec<Shown> =
+    let mut chosen: Vec<ListedExecutor> =
         all.into_iter().filter(|one| after.as_ref().is_none_or(|after| one.position > *after)).collect();
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = chosen.len() > limit;
@@ -241,7 +241,7 @@ pub(crate) async fn page<Q>(
     let records = store.executors_by_id(&ids, since).await?;
     let mut records: HashMap<ExecutorId, ExecutorRecord> =
         records.into_iter().map(|record| (record.id, record)).collect();
-    let item = |one: Shown| {
+    let item = |one: ListedExecutor| {
         let (app, name, id) = one.position;
         // An executor that went offline after the list was read is left out.
         let found = match one.is_here {
@@ -263,7 +263,7 @@ pub(crate) async fn find<Q>(
     let store = call.engine().store();
     let since = call.engine().now() - SHOWN_FOR;
     let fleet = Fleet::read(call).await?;
-    let mut all = shown(call, &fleet.switches, since).await?;
+    let mut all = listed_executors(call, &fleet.switches, since).await?;
     all.retain(|one| given_name(&one.position.1) == given_name(name) && app.is_none_or(|app| one.position.0 == app));
     all.sort_by_key(|one| (one.position.1 != name, !one.is_here, !one.is_elsewhere));
     let Some(one) = all.into_iter().next() else { return Ok(None) };
@@ -282,14 +282,14 @@ pub(crate) async fn find<Q>(
 /// The stable names of the executors of an app, in order.
 pub(super) async fn names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, Problem> {
     let switches = call.engine().store().switches().await?;
-    let all = shown(call, &switches, call.engine().now() - SHOWN_FOR).await?;
+    let all = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
     let of_app = all.iter().filter(|one| one.position.0 == app);
     let names: BTreeSet<String> = of_app.map(|one| given_name(&one.position.1).to_owned()).collect();
     Ok(names.into_iter().collect())
 }
 
 /// An executor in a list.
-struct Shown {
+struct ListedExecutor {
     position: Position,
     app: AppId,
     /// Whether it has a stream to this node, and whether it has one to another node.
@@ -297,14 +297,18 @@ struct Shown {
     is_elsewhere: bool,
 }
 
-async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Result<Vec<Shown>, Problem> {
+async fn listed_executors<Q>(
+    call: &Call<Q>,
+    switches: &Switches,
+    since: Timestamp,
+) -> Result<Vec<ListedExecutor>, Problem> {
     let store = call.engine().store();
     let online = call.engine().online_names();
     let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.sees(one.app);
-    let mut all: Vec<Shown> = online
+    let mut all: Vec<ListedExecutor> = online
         .into_iter()
         .filter(is_seen)
-        .map(|one| Shown {
+        .map(|one| ListedExecutor {
             position: (one.app_name, one.name, one.id),
             app: one.app,
             is_here: true,
@@ -322,13 +326,13 @@ async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Resu
     seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
     let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
     let mut names: HashSet<(String, String)> =
-        all.iter().map(|Shown { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
+        all.iter().map(|ListedExecutor { position: (app, name, _), .. }| (app.clone(), name.clone())).collect();
     for one in seen {
         let app = apps.get(&one.app).cloned().unwrap_or_else(|| one.app.to_string());
         let is_elsewhere = elsewhere.contains(&one.id);
         let is_new_name = names.insert((app.clone(), one.name.clone()));
         if !ids.contains(&one.id) && (is_elsewhere || is_new_name) {
-            all.push(Shown { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
+            all.push(ListedExecutor { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
         }
     }
     // An executor that is switched off stays in the list, so that it can be activated long after it was last seen.
@@ -337,7 +341,7 @@ async fn shown<Q>(call: &Call<Q>, switches: &Switches, since: Timestamp) -> Resu
     for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
         if let Some(app) = apps.get(&one.app).filter(|_| call.sees(one.app)) {
             let position = (app.clone(), one.name.clone(), NO_INCARNATION);
-            all.push(Shown { position, app: one.app, is_here: false, is_elsewhere: false });
+            all.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
         }
     }
     Ok(all)
@@ -367,7 +371,7 @@ impl From<OnlineExecutor> for ExecutorJson {
 }
 
 impl ExecutorJson {
-    /// An executor that was not seen for long: only its switch is known.
+    /// An executor that has not been seen for a long time, so that only its switch is known.
     fn absent(name: String, app: String, now: Timestamp) -> Self {
         Self {
             id: NO_INCARNATION,

@@ -16,13 +16,13 @@ const FIRST_COUNT: u32 = 16;
 
 /// A page that is being filled.
 #[derive(Debug)]
-pub(crate) struct Filling {
+pub(crate) struct PageBuilder {
     limit: u32,
     items: Vec<Box<RawValue>>,
     len: usize,
 }
 
-impl Filling {
+impl PageBuilder {
     /// An empty page for at most `limit` items.
     pub(crate) fn new(limit: u32) -> Self {
         Self { limit, items: Vec::new(), len: 0 }
@@ -33,7 +33,7 @@ impl Filling {
     }
 
     /// How many rows to read next: enough to fill the page if the mean length stays the same. `None` if the page is full.
-    pub(crate) fn wanted(&self) -> Option<u32> {
+    pub(crate) fn next_row_count(&self) -> Option<u32> {
         let left = self.limit.saturating_sub(self.count());
         if left == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
             return None;
@@ -78,18 +78,18 @@ mod tests {
 
     #[test]
     fn a_page_ends_with_its_items_or_its_bytes() {
-        let mut short = Filling::new(20);
-        assert_eq!(short.wanted(), Some(16));
+        let mut short = PageBuilder::new(20);
+        assert_eq!(short.next_row_count(), Some(16));
         assert!((0..16).all(|number| short.add(&number).unwrap()));
-        assert_eq!(short.wanted(), Some(4));
+        assert_eq!(short.next_row_count(), Some(4));
         assert!((0..4).all(|number| short.add(&number).unwrap()));
-        assert_eq!((short.wanted(), short.add(&1).unwrap()), (None, false));
-        let mut long = Filling::new(200);
+        assert_eq!((short.next_row_count(), short.add(&1).unwrap()), (None, false));
+        let mut long = PageBuilder::new(200);
         let text = "x".repeat(PAGE_LEN_MAX / 4);
         assert!((0..3).all(|_| long.add(&text).unwrap()));
-        assert_eq!((long.wanted(), long.add(&text).unwrap()), (Some(1), false));
-        let mut huge = Filling::new(200);
+        assert_eq!((long.next_row_count(), long.add(&text).unwrap()), (Some(1), false));
+        let mut huge = PageBuilder::new(200);
         assert!(huge.add(&"x".repeat(2 * PAGE_LEN_MAX)).unwrap(), "a page is never empty");
-        assert_eq!(huge.wanted(), None);
+        assert_eq!(huge.next_row_count(), None);
     }
 }

@@ -53,22 +53,22 @@ pub(super) enum Form {
 
 /// The log to read, and how to read it.
 #[derive(Debug)]
-pub(super) struct Follow {
+pub(super) struct FollowRequest {
     pub(super) run: Run,
     pub(super) listing: Listing,
     pub(super) position: Position,
     pub(super) wanted: LineFilter,
     pub(super) form: Form,
     /// Whether to wait for lines that are not written yet.
-    pub(super) waits: bool,
+    pub(super) waits_for_lines: bool,
     /// Whether to end with the attempt, instead of continuing with the next one.
-    pub(super) stays: bool,
+    pub(super) ends_with_attempt: bool,
 }
 
-struct Reader {
+struct LogStream {
     web: Web,
     caller: Recheck,
-    follow: Follow,
+    follow: FollowRequest,
     ends_at: Instant,
     spoke_at: Instant,
     is_over: bool,
@@ -85,7 +85,7 @@ struct End {
     next_cursor: Option<String>,
 }
 
-pub(super) fn answer(web: &Web, caller: Caller, follow: Follow) -> Result<Response, Problem> {
+pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result<Response, Problem> {
     let share = load::live(web, StreamKind::Log, caller.key())?;
     let content_type = match follow.form {
         Form::Lines => "application/x-ndjson",
@@ -97,21 +97,21 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: Follow) -> Result<Respon
     // Subscribes before the first read, so that every line stored after it is noticed.
     let stored = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), Recheck::new(caller));
-    let reader = Reader { web, caller, follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
+    let reader = LogStream { web, caller, follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }
 
-fn stream(reader: Reader) -> impl Stream<Item = Result<Bytes, Infallible>> {
+fn stream(reader: LogStream) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(reader, async |mut reader| {
         let bytes = reader.next().await?;
         Some((Ok(bytes), reader))
     })
 }
 
-impl Reader {
+impl LogStream {
     /// The next piece of the stream.
     async fn next(&mut self) -> Option<Bytes> {
         while !self.is_over {
@@ -138,11 +138,11 @@ impl Reader {
                 continue;
             }
             if is_settled {
-                if self.follow.stays || self.follow.position.attempt >= self.follow.run.attempt {
+                if self.follow.ends_with_attempt || self.follow.position.attempt >= self.follow.run.attempt {
                     return self.end(true);
                 }
                 self.follow.position = Position::start(self.follow.position.attempt + 1);
-            } else if !self.follow.waits {
+            } else if !self.follow.waits_for_lines {
                 return self.end(false);
             } else if self.spoke_at.elapsed() >= QUIET_MAX {
                 self.spoke_at = Instant::now();

@@ -275,12 +275,12 @@ fn show_message(message: IncidentMessage) -> MessageJson {
 
 async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
     let record = find(&call, &id).await?;
-    let incident = acknowledged(&call, &record).await?;
+    let incident = acknowledge_incident(&call, &record).await?;
     json(StatusCode::OK, &show(IncidentRecord { incident, ..record }, &channel_names(&call).await?))
 }
 
 /// Acknowledges an incident, with a line in the audit log.
-pub(crate) async fn acknowledged<Q>(call: &Call<Q>, record: &IncidentRecord) -> Result<Incident, Problem> {
+pub(crate) async fn acknowledge_incident<Q>(call: &Call<Q>, record: &IncidentRecord) -> Result<Incident, Problem> {
     call.note.before(&audited(&record.incident));
     let id = record.incident.id;
     let incident = rules::acknowledge(call.engine(), call.namespace.id, id, call.caller.name()).await?;
@@ -365,7 +365,7 @@ pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRec
 async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response, Problem> {
     let new = body.read()?;
     let spec = SilenceSpec { rule: new.rule, job: new.job, app: new.app };
-    let silence = silenced(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
+    let silence = create_silence(&call, SilenceRequest { spec, reason: new.reason, ends_at: new.ends_at }).await?;
     let warnings = silence_warnings(&call, std::slice::from_ref(&silence)).await?;
     json(StatusCode::CREATED, &show_silence((silence, warnings.concat())))
 }
@@ -380,7 +380,7 @@ pub(crate) async fn silence_warnings<Q>(
 }
 
 /// Adds a silence if the caller's roles allow it, with a line in the audit log.
-pub(crate) async fn silenced<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
+pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     call.check(app_of(call, &request.spec).await?, crate::call::forbidden)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(silence.id.to_string());
@@ -399,12 +399,12 @@ async fn app_of<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, 
 }
 
 async fn end_silence(call: Call, Named(id, ..): Named<path::Silence>) -> Result<Response, Problem> {
-    silence_ended(&call, &id).await?;
+    end_silence_by_id(&call, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Ends a silence if the caller's roles allow it, with a line in the audit log.
-pub(crate) async fn silence_ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
+pub(crate) async fn end_silence_by_id<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing =
         || Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted(wanted)));
     let id = wanted.parse::<SilenceId>().map_err(|_| missing())?;

@@ -3,7 +3,7 @@
 use std::str::FromStr;
 use std::time::Duration;
 
-use rondel_core::log_line::Severity;
+use rondel_core::log_line::LineSeverity;
 use rondel_core::{Run, Timestamp};
 use rondel_store::logs::{ChunkSize, LogChunk, LogLine, is_gap_before};
 use rondel_store::{Store, StoreError};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long to wait for a missing chunk while later ones are there.
 const GAP_PATIENCE: Duration = Duration::from_secs(5);
-/// Chunks that are read from the store at a time, if they are short.
+/// Maximum number of chunks that are read from the store at a time.
 const CHUNK_COUNT_MAX: u32 = 32;
 /// Maximum bytes of text in one page, and about how many are decoded at a time. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
@@ -42,7 +42,7 @@ pub(crate) struct LineFilter {
     pub(crate) levels: Vec<Level>,
     pub(crate) contains: Option<String>,
     /// The severities that are wanted; empty for any.
-    pub(crate) severities: Vec<Severity>,
+    pub(crate) severities: Vec<LineSeverity>,
 }
 
 /// The level of a line, or the stream that it was printed to.
@@ -75,7 +75,7 @@ impl LineFilter {
 
     pub(super) fn has(&self, line: &LogLine) -> bool {
         let is_level = self.levels.is_empty() || self.levels.iter().any(|level| level.0 == line.level);
-        let is_severe = |severities: &[Severity]| severities.contains(&Severity::of(&line.level, &line.text));
+        let is_severe = |severities: &[LineSeverity]| severities.contains(&LineSeverity::of(&line.level, &line.text));
         is_level
             && (self.severities.is_empty() || is_severe(&self.severities))
             && self.contains.as_ref().is_none_or(|text| line.text.to_lowercase().contains(text))
@@ -94,7 +94,7 @@ pub(crate) struct Line {
     pub(crate) line: String,
     attempt: i32,
     /// How severe it is, by its level, or by its text where it was printed.
-    #[schemars(extend("enum" = Severity::WORDS))]
+    #[schemars(extend("enum" = LineSeverity::WORDS))]
     pub(crate) severity: &'static str,
 }
 
@@ -229,7 +229,7 @@ impl Lines {
             }
             self.text_bytes = text_bytes;
             let (seq, attempt) = (self.position.seq, self.position.attempt);
-            let severity = Severity::of(&line.level, &line.text).as_str();
+            let severity = LineSeverity::of(&line.level, &line.text).as_str();
             self.lines.push(Line { seq, at: line.at, level: line.level, line: line.text, attempt, severity });
         }
         self.position.chunk = chunk.sequence;

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::access::Permission::View;
-use rondel_core::log_line::{Severity, gap};
+use rondel_core::log_line::{LineSeverity, missing_lines};
 use rondel_core::{Run, Timestamp};
 use rondel_store::logs::is_gap_before;
 use rondel_store::{Store, StoreError};
@@ -124,14 +124,14 @@ pub(crate) async fn search(
 impl LogSearch {
     fn take(&mut self, line: &rondel_store::logs::LogLine, wanted: &LineFilter) {
         self.line_count += 1;
-        let count = match Severity::of(&line.level, &line.text) {
-            Severity::Error => &mut self.severities.error,
-            Severity::Warn => &mut self.severities.warn,
-            Severity::Info => &mut self.severities.info,
-            Severity::Debug => &mut self.severities.debug,
+        let count = match LineSeverity::of(&line.level, &line.text) {
+            LineSeverity::Error => &mut self.severities.error,
+            LineSeverity::Warn => &mut self.severities.warn,
+            LineSeverity::Info => &mut self.severities.info,
+            LineSeverity::Debug => &mut self.severities.debug,
         };
         *count += 1;
-        self.has_gaps |= gap(&line.level, &line.text).is_some();
+        self.has_gaps |= missing_lines(&line.level, &line.text).is_some();
         if wanted.is_all() || !wanted.has(line) {
             return;
         }
@@ -151,7 +151,7 @@ impl LineFilter {
                 Parameter::text("contains").about("Only lines with this text of up to 256 bytes, whatever its case."),
                 Self::parse_contains,
             ),
-            severities: reader.words(Parameter::words("severity", &Severity::WORDS).about(
+            severities: reader.words(Parameter::words("severity", &LineSeverity::WORDS).about(
                 "Only lines of these severities: of the level where a line was logged, of its text where it was printed.",
             )),
         }

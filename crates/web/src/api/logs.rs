@@ -9,7 +9,7 @@ use rondel_core::words::counted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::follow::{self, Follow, Form};
+use super::follow::{self, FollowRequest, Form};
 use super::lines::{self, Line, LineFilter, Part, Position};
 use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
@@ -115,10 +115,14 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
         (false, Form::Lines | Form::Events) => {
             page(&call, &run, &listing, Window { from: position, limit }, line_count).await
         }
-        (waits, form) => {
-            let stays = call.query.attempt.is_some();
+        (waits_for_lines, form) => {
+            let ends_with_attempt = call.query.attempt.is_some();
             let wanted = call.query.wanted;
-            follow::answer(&call.web, call.caller, Follow { run, listing, position, wanted, form, waits, stays })
+            follow::answer(
+                &call.web,
+                call.caller,
+                FollowRequest { run, listing, position, wanted, form, waits_for_lines, ends_with_attempt },
+            )
         }
     }
 }
@@ -174,7 +178,15 @@ pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response
     follow::answer(
         &call.web,
         call.caller.clone(),
-        Follow { run, listing, position, wanted: LineFilter::default(), form: Form::Text, waits: false, stays: true },
+        FollowRequest {
+            run,
+            listing,
+            position,
+            wanted: LineFilter::default(),
+            form: Form::Text,
+            waits_for_lines: false,
+            ends_with_attempt: true,
+        },
     )
 }
 

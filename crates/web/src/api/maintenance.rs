@@ -131,13 +131,13 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
         (Some(_), Some(_)) => return Err(refuse_value("/length", "stands beside ends_at; give one of them")),
         (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),
     };
-    let record = planned(&call, (app, fires), (starts_at, end), reason).await?;
+    let record = add_window(&call, (app, fires), (starts_at, end), reason).await?;
     let now = call.engine().now();
     json(StatusCode::CREATED, &show(record, now))
 }
 
 /// Plans a window if the caller's roles allow it, with a line in the audit log.
-pub(crate) async fn planned<Q>(
+pub(crate) async fn add_window<Q>(
     call: &Call<Q>,
     (app, fires): (Option<String>, FiresInside),
     (starts_at, end): (Option<Timestamp>, WindowEnd),
@@ -165,12 +165,12 @@ pub(crate) async fn planned<Q>(
 }
 
 async fn end(call: Call, Named(id, ..): Named<path::Maintenance>) -> Result<Response, Problem> {
-    ended(&call, &id).await?;
+    end_window(&call, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Ends a window if the caller's roles allow it, with a line in the audit log.
-pub(crate) async fn ended<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
+pub(crate) async fn end_window<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing = || {
         let detail = format!("there is no maintenance window {}", quoted(wanted));
         Problem::new(Code::MaintenanceNotFound, detail)

@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::page::Page;
 use crate::answer::json;
-use crate::call::{Person, quoted};
-use crate::grants::{GrantJson, Places};
+use crate::call::{GlobalCall, quoted};
+use crate::grants::{GrantJson, GrantNames};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -53,13 +53,13 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn get(person: Person) -> Result<Response, Problem> {
-    let caller = &person.caller;
+async fn get(call: GlobalCall) -> Result<Response, Problem> {
+    let caller = &call.caller;
     let account = match caller.account {
-        Some(id) => person.engine().store().account(id).await?.map(|account| account.name),
+        Some(id) => call.engine().store().account(id).await?.map(|account| account.name),
         None => None,
     };
-    let places = Places::of(person.engine(), caller.rights.grants().iter()).await?;
+    let places = GrantNames::of(call.engine(), caller.rights.grants().iter()).await?;
     let grants = places.show(caller.rights.grants());
     json(StatusCode::OK, &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants })
 }
@@ -78,27 +78,27 @@ pub(super) struct SessionJson {
     is_this: bool,
 }
 
-async fn sessions(person: Person) -> Result<Response, Problem> {
-    let found = match account_of_sign_ins(&person).await? {
-        Some(account) => person.engine().store().sign_ins(account).await?,
+async fn sessions(call: GlobalCall) -> Result<Response, Problem> {
+    let found = match account_of_sign_ins(&call).await? {
+        Some(account) => call.engine().store().sign_ins(account).await?,
         None => Vec::new(),
     };
-    let show = |session: WebSession| show(&person, session);
+    let show = |session: WebSession| show(&call, session);
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
 }
 
 /// The account whose sign-ins the caller may see and end: its own, unless its token has fewer rights than the account.
-pub(crate) async fn account_of_sign_ins<Q>(person: &Person<Q>) -> Result<Option<AccountId>, Problem> {
-    let Some(id) = person.caller.account else { return Ok(None) };
-    let account = person.engine().store().account(id).await?;
-    let account = account.filter(|account| person.caller.actor().may_manage_sign_ins(&account.grants));
+pub(crate) async fn account_of_sign_ins<Q>(call: &GlobalCall<Q>) -> Result<Option<AccountId>, Problem> {
+    let Some(id) = call.caller.account else { return Ok(None) };
+    let account = call.engine().store().account(id).await?;
+    let account = account.filter(|account| call.caller.actor().may_manage_sign_ins(&account.grants));
     if account.is_none() {
-        person.note.denied();
+        call.note.denied();
     }
     Ok(account.map(|account| account.id))
 }
 
-fn show<Q>(person: &Person<Q>, session: WebSession) -> SessionJson {
+fn show<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
     SessionJson {
         id: session.id,
         created_at: session.created_at,
@@ -106,25 +106,25 @@ fn show<Q>(person: &Person<Q>, session: WebSession) -> SessionJson {
         expires_at: session.expires_at,
         address: session.address,
         user_agent: session.user_agent,
-        is_this: Some(session.id) == person.caller.session,
+        is_this: Some(session.id) == call.caller.session,
     }
 }
 
 /// Records for the audit log the caller's sign-in that is about to be ended.
-pub(crate) async fn note_session<Q>(person: &Person<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
-    let own = person.engine().store().sign_ins(account).await?;
+pub(crate) async fn note_session<Q>(call: &GlobalCall<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
+    let own = call.engine().store().sign_ins(account).await?;
     if let Some(session) = own.into_iter().find(|session| session.id == id) {
-        person.note.before(&show(person, session));
+        call.note.before(&show(call, session));
     }
     Ok(())
 }
 
-async fn end_session(person: Person, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
+async fn end_session(call: GlobalCall, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
     let missing = || Problem::new(Code::SessionNotFound, format!("you have no sign-in {}", quoted(&id)));
     let wanted = id.parse::<SessionId>().ok();
-    let (Some(account), Some(wanted)) = (account_of_sign_ins(&person).await?, wanted) else { return Err(missing()) };
-    note_session(&person, account, wanted).await?;
-    if person.engine().store().end_sign_in(wanted, Some(account)).await? {
+    let (Some(account), Some(wanted)) = (account_of_sign_ins(&call).await?, wanted) else { return Err(missing()) };
+    note_session(&call, account, wanted).await?;
+    if call.engine().store().end_sign_in(wanted, Some(account)).await? {
         Ok(StatusCode::NO_CONTENT.into_response())
     } else {
         Err(missing())

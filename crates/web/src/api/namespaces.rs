@@ -12,7 +12,7 @@ use serde_json::json;
 use super::page::Page;
 use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Person, namespace_by_name, visible_namespaces};
+use crate::call::{GlobalCall, namespace_by_name, visible_namespaces};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -63,34 +63,34 @@ pub(super) fn routes() -> Routes {
 }
 
 /// Lists the namespaces in which the caller may see something.
-async fn list(person: Person) -> Result<Response, Problem> {
-    let seen = visible_namespaces(person.engine(), &person.caller).await?;
+async fn list(call: GlobalCall) -> Result<Response, Problem> {
+    let seen = visible_namespaces(call.engine(), &call.caller).await?;
     let items = seen.into_iter().map(|namespace| NamespaceJson { id: namespace.id, name: namespace.name }).collect();
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-async fn create(person: Person, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
+async fn create(call: GlobalCall, body: JsonBody<NewNamespace>) -> Result<Response, Problem> {
     let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
-    let engine = person.engine();
+    let engine = call.engine();
     let made = Namespace { id: NamespaceId::new(engine.new_id()), name: new.name };
-    person.note.object(&made.name);
+    call.note.object(&made.name);
     if !engine.store().create_namespace(&made, engine.now()).await? {
         return Err(Problem::new(Code::NamespaceExists, format!("namespace {} exists", made.name)));
     }
     let made = NamespaceJson { id: made.id, name: made.name };
-    person.note.changed_to(&made);
+    call.note.changed_to(&made);
     json(StatusCode::CREATED, &made)
 }
 
-async fn delete(person: Person, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
-    let found = namespace_by_name(person.engine(), &name).await?;
+async fn delete(call: GlobalCall, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
+    let found = namespace_by_name(call.engine(), &name).await?;
     let used = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
     if found.name == "default" {
         return used("the namespace default is always there");
     }
-    person.note.before(&NamespaceJson { id: found.id, name: found.name });
-    match person.engine().store().delete_namespace(found.id).await? {
+    call.note.before(&NamespaceJson { id: found.id, name: found.name });
+    match call.engine().store().delete_namespace(found.id).await? {
         NamespaceDeleted::Done => Ok(StatusCode::NO_CONTENT.into_response()),
         NamespaceDeleted::NotFound => Err(Problem::new(Code::NamespaceNotFound, "it was removed meanwhile")),
         NamespaceDeleted::Used => {

@@ -6,7 +6,7 @@ use http::header::CONTENT_TYPE;
 use rondel_core::access::Permission::SignedIn;
 use serde_json::{Map, Value};
 
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::openapi::Doc;
 use crate::routes::Routes;
 use crate::state::Web;
@@ -21,8 +21,8 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-async fn get(person: Person) -> Response {
-    answer(&person.web)
+async fn get(call: GlobalCall) -> Response {
+    answer(&call.web)
 }
 
 /// The OpenAPI document for users who signed in: browsers have no token.

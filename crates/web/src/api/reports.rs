@@ -23,19 +23,19 @@ use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::report::{By, Report, ReportQuery, csv, report};
+use crate::report::{GroupBy, Report, ReportQuery, csv, report};
 use crate::routes::Routes;
 
 const FORMATS: [&str; 2] = ["json", "csv"];
 
 /// The query for a report, and its format.
 #[derive(Debug)]
-pub(super) struct AskedReport {
+pub(super) struct FormattedReportQuery {
     query: ReportQuery,
     is_csv: bool,
 }
 
-impl FromQuery for AskedReport {
+impl FromQuery for FormattedReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let query = ReportQuery::from_query(reader);
         let format = |word: &str| match FORMATS.contains(&word) {
@@ -52,7 +52,7 @@ impl FromQuery for AskedReport {
 #[schemars(rename = "Report")]
 struct ReportJson {
     namespace: String,
-    #[schemars(extend("enum" = By::WORDS))]
+    #[schemars(extend("enum" = GroupBy::WORDS))]
     by: &'static str,
     from: Timestamp,
     to: Timestamp,
@@ -237,7 +237,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn get(call: Call<AskedReport>) -> Result<Response, Problem> {
+async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     let query = &call.query.query;
     let made = report(&call, query).await?;
     if call.query.is_csv {
@@ -289,11 +289,11 @@ async fn delete_schedule(call: Call) -> Result<Response, Problem> {
 }
 
 async fn send(call: Call) -> Result<Response, Problem> {
-    json(StatusCode::OK, &SentJson { channel: sent(&call).await? })
+    json(StatusCode::OK, &SentJson { channel: send_weekly_report(&call).await? })
 }
 
 /// Sends the weekly report now, and returns its channel.
-pub(crate) async fn sent<Q>(call: &Call<Q>) -> Result<String, Problem> {
+pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Problem> {
     call.check(None, forbidden)?;
     match send_now(call.engine(), call.namespace.id).await? {
         SentNow::Written(channel) => {

@@ -17,7 +17,7 @@ use crate::call::Call;
 use crate::openapi::Doc;
 use crate::problem::Problem;
 use crate::routes::Routes;
-use crate::run_bulk::{BULK_RUN_COUNT_MAX, Chosen, RunAction, RunProblem, perform, select};
+use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, perform, select};
 
 /// What to do with which runs.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -85,8 +85,8 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         (Some(ids), None) if ids.len() > BULK_RUN_COUNT_MAX => {
             return Err(refuse_value("/ids", format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len())));
         }
-        (Some(ids), None) => Chosen::These(ids.clone()),
-        (None, Some(q)) => Chosen::Matching(Box::new(search_of(&call, q).await?)),
+        (Some(ids), None) => RunSelection::Ids(ids.clone()),
+        (None, Some(q)) => RunSelection::Matching(Box::new(search_of(&call, q).await?)),
         _ => return Err(refuse_value("/q", "give either ids or q")),
     };
     let selected = select(&call, body.action, chosen).await?;

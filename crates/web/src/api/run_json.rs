@@ -4,7 +4,7 @@ use rondel_core::part::Part;
 use rondel_core::pump::Counts;
 use rondel_core::reason::Detail;
 use rondel_core::reason::words::{Subject, sentence};
-use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use schemars::JsonSchema;
@@ -155,7 +155,7 @@ impl RunItem {
             status: run.status,
             attempt: run.attempt,
             executor: run.executor,
-            shard_index: (run.shard_index != BROADCAST).then_some(run.shard_index),
+            shard_index: (run.shard_index != ROOT_SHARD).then_some(run.shard_index),
             shard_total: run.shard_total,
             part,
             trigger: run.trigger,
@@ -203,10 +203,10 @@ pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunIt
 }
 
 /// A run with its attempts, its shards, and the parameters that it has or had.
-pub(super) async fn whole<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
+pub(super) async fn show<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
     call.conceal(std::slice::from_mut(&mut run)).await?;
     let attempts = attempts(call, &run).await?.into_iter().map(AttemptJson::from).collect();
-    let shards = if run.shard_index == BROADCAST { Some(shard_runs(call, &run).await?) } else { None };
+    let shards = if run.shard_index == ROOT_SHARD { Some(shard_runs(call, &run).await?) } else { None };
     let rows = match &shards {
         Some(groups) if run.status.is_terminal() => rows_of_groups(call, groups).await?.map(RowsJson::from),
         _ => None,

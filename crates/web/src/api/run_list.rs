@@ -11,7 +11,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::filling::Filling;
+use super::filling::PageBuilder;
 use super::jobs::find_for_runs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use super::run_json;
@@ -23,7 +23,7 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
-use crate::run_filter::{self, FILTER, ORDERS, Place};
+use crate::run_filter::{self, FILTER, ORDERS, RunPosition};
 
 /// The query of the list.
 #[derive(Debug)]
@@ -112,7 +112,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
         let is_wanted = search.jobs.as_ref().is_none_or(|jobs| jobs.contains(&job.id));
         search.jobs = Some(is_wanted.then_some(job.id).into_iter().collect());
     }
-    let place = query.cursor.as_deref().map(|cursor| listing.position::<Place>(cursor)).transpose()?;
+    let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
     if let Some(place) = place {
         place.apply(&mut search);
     }
@@ -120,9 +120,9 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let ids: Vec<RunId> = page.runs.iter().map(|run| run.id).collect();
     let copies = page.runs.clone();
     let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
-    let mut filling = Filling::new(query.limit);
+    let mut filling = PageBuilder::new(query.limit);
     // A page with too many bytes loses runs at its end or, if the list is read backwards, at its beginning.
-    let is_backward = place.is_some_and(Place::is_backward);
+    let is_backward = place.is_some_and(RunPosition::is_backward);
     let mut places: Vec<usize> = (0..ids.len()).collect();
     if is_backward {
         places.reverse();
@@ -140,9 +140,9 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let edge = |place: Option<&usize>| place.and_then(|place| copies.get(*place));
     let (mut before, mut after) = (page.before, page.after);
     if is_cut && is_backward {
-        before = edge(kept.last()).map(|run| Place::before(&search, run));
+        before = edge(kept.last()).map(|run| RunPosition::before(&search, run));
     } else if is_cut {
-        after = edge(kept.last()).map(|run| Place::of_run(&search, run));
+        after = edge(kept.last()).map(|run| RunPosition::of_run(&search, run));
     }
     let mut items = filling.into_items();
     if is_backward {
@@ -168,12 +168,12 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let job = find_for_runs(call, job).await?;
     let (within, statuses) = (call.seen_apps(), query.statuses.clone());
     let mut wanted = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
-    let mut page = Filling::new(query.limit);
-    let answer = |page: Filling, next_cursor| {
+    let mut page = PageBuilder::new(query.limit);
+    let answer = |page: PageBuilder, next_cursor| {
         let page = RunPage { items: page.into_items(), next_cursor, prev_cursor: None, searched_to: None };
         json(StatusCode::OK, &page)
     };
-    while let Some(count) = page.wanted() {
+    while let Some(count) = page.next_row_count() {
         // One run more than the page needs shows whether there are more.
         wanted.limit = count + 1;
         let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;

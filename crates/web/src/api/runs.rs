@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 use rondel_admin::jobs::{self, JobError, RunRequest, ShardsError};
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::request::{IfOpen, check_key, planned_at};
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, Trigger};
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
@@ -136,9 +136,9 @@ async fn trigger(
     let wanted = RunRequest { params, executor, key, at, trace: call.trace, ..RunRequest::by(trigger_of(&headers)) };
     match jobs::request_run(call.engine(), &record, wanted).await {
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
-            kept(&call, *open).await
+            answer_open_run(&call, *open).await
         }
-        made_run => made(&call, made_run?).await,
+        created => answer_created(&call, created?).await,
     }
 }
 
@@ -158,14 +158,14 @@ pub(crate) fn checked_key(
 }
 
 /// Answers with the open run that has the key of a trigger.
-async fn kept(call: &Call, open: Run) -> Result<Response, Problem> {
+async fn answer_open_run(call: &Call, open: Run) -> Result<Response, Problem> {
     call.check(Some(open.app), || Problem::new(Code::RunNotFound, "the run is gone"))?;
-    json(StatusCode::OK, &run_json::whole(call, open.for_reader()).await?)
+    json(StatusCode::OK, &run_json::show(call, open.for_reader()).await?)
 }
 
 async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
-    json(StatusCode::OK, &run_json::whole(&call, run).await?)
+    json(StatusCode::OK, &run_json::show(&call, run).await?)
 }
 
 async fn retry(
@@ -176,9 +176,9 @@ async fn retry(
 ) -> Result<Response, Problem> {
     let body = body.read()?;
     let run = find(&call, &path).await?;
-    let (record, again) = repetition(&call, &run, trigger_of(&headers)).await?;
+    let (record, again) = retry_request(&call, &run, trigger_of(&headers)).await?;
     match body.only {
-        Some(RetryOnly::Failed) => made(&call, failed_shards(&call, (&record, &run), again).await?).await,
+        Some(RetryOnly::Failed) => answer_created(&call, failed_shards(&call, (&record, &run), again).await?).await,
         None => request(&call, &record, again).await,
     }
 }
@@ -196,7 +196,7 @@ pub(crate) async fn failed_shards<Q>(
 }
 
 /// The job of a run, and the request that repeats the run.
-pub(crate) async fn repetition<Q>(
+pub(crate) async fn retry_request<Q>(
     call: &Call<Q>,
     run: &Run,
     trigger: Trigger,
@@ -221,14 +221,14 @@ pub(crate) async fn repetition<Q>(
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
-    made(call, jobs::request_run(call.engine(), record, request).await?).await
+    answer_created(call, jobs::request_run(call.engine(), record, request).await?).await
 }
 
-async fn made(call: &Call, run: Run) -> Result<Response, Problem> {
+async fn answer_created(call: &Call, run: Run) -> Result<Response, Problem> {
     trace::about(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let mut response = json(StatusCode::CREATED, &run_json::whole(call, run).await?)?;
+    let mut response = json(StatusCode::CREATED, &run_json::show(call, run).await?)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -256,9 +256,9 @@ pub(super) fn missing<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Problem {
 
 /// The broadcast of which this run is one shard; `None` for other runs.
 pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<Option<RunId>, Problem> {
-    let Some(parent) = run.parent.filter(|_| run.shard_index != BROADCAST) else { return Ok(None) };
+    let Some(parent) = run.parent.filter(|_| run.shard_index != ROOT_SHARD) else { return Ok(None) };
     let parents = call.engine().store().runs(&[parent]).await?;
-    let whole = parents.first().filter(|whole| whole.shard_index == BROADCAST && whole.fire_at == run.fire_at);
+    let whole = parents.first().filter(|whole| whole.shard_index == ROOT_SHARD && whole.fire_at == run.fire_at);
     Ok(whole.map(|whole| whole.id))
 }
 

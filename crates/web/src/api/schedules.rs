@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::{self, JobError};
 use rondel_core::access::Permission::View;
-use rondel_core::preview::{Ask, PER_DAY_MAX, Warning, WarningCode, preview};
+use rondel_core::preview::{PER_DAY_MAX, PreviewRequest, Warning, WarningCode, preview};
 use rondel_core::schedule::{Kind, Schedule};
 use rondel_core::spec::{CalendarUse, OneOrMany};
 use rondel_core::words::{self, Lang};
@@ -109,7 +109,7 @@ async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Probl
     }
     let now = call.engine().now();
     let job = compile(&call, body.schedule, body.calendar).await?;
-    let ask = Ask {
+    let ask = PreviewRequest {
         timetable: &job.timetable,
         anchor: now.ceil_second(),
         after: body.after.unwrap_or(now),
@@ -139,7 +139,7 @@ pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value)
     spec.compile_with(calendar).map_err(|errors| JobError::Invalid(errors).into())
 }
 
-fn answer(ask: Ask<'_>) -> PreviewJson {
+fn answer(ask: PreviewRequest<'_>) -> PreviewJson {
     let [en, zh] = [Lang::En, Lang::Zh].map(|lang| words::timetable(ask.timetable, lang));
     let found = preview(ask);
     PreviewJson {

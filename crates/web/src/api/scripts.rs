@@ -38,12 +38,12 @@ impl FromQuery for VersionQuery {
 
 /// The two versions that a query names; by default the newest one and the one before it.
 #[derive(Debug)]
-pub(super) struct TwoQuery {
+pub(super) struct DiffQuery {
     from: Option<i64>,
     to: Option<i64>,
 }
 
-impl FromQuery for TwoQuery {
+impl FromQuery for DiffQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             from: reader.parsed(number("from", "The one before `to` if left out."), version),
@@ -296,13 +296,13 @@ async fn restore(
     let Restore { version, note } = body.read()?;
     let record = find(&call, &name).await?;
     let expected = if_match.against(record.newest.version)?;
-    let saved = put_back(&call, &record, (version, note), expected).await?;
+    let saved = restore_version(&call, &record, (version, note), expected).await?;
     let (_, source) = scripts::version_of(call.engine(), &saved.record, saved.record.newest.version).await?;
     answer_saved(&call, &saved, &source)
 }
 
 /// Restores a version as the newest one, for the API and for a page.
-pub(crate) async fn put_back<Q>(
+pub(crate) async fn restore_version<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
     (version, note): (i64, Option<String>),
@@ -336,14 +336,14 @@ async fn list_versions(call: Call<PageQuery>, Named(name, ..): Named<path::Scrip
 }
 
 async fn diff(
-    call: Call<TwoQuery>,
+    call: Call<DiffQuery>,
     Named(name, ..): Named<path::Script>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let to = call.query.to.unwrap_or(record.newest.version);
     let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
-    let text = diff::text(&compared(&call, &record, from, to).await?);
+    let text = diff::text(&diff_versions(&call, &record, from, to).await?);
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
     }
@@ -351,7 +351,7 @@ async fn diff(
 }
 
 /// The differences between the sources of two versions.
-pub(crate) async fn compared<Q>(
+pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
     from: i64,

@@ -32,9 +32,9 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const DAYS_MAX: u32 = 31;
 const JOB_COUNT: u32 = 50;
 const JOB_COUNT_MAX: u32 = 200;
-/// Maximum delay with which a fire of the other scheduler counts as the same fire.
+/// The default of `tolerance`: the maximum delay with which a fire of the other scheduler counts as the same fire.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
-/// Delay from which on a fire is late.
+/// The default of `late`: the delay from which on a fire counts as late.
 pub(crate) const LATE: Duration = Duration::from_secs(3);
 const LENGTH_MAX: Duration = Duration::from_secs(3_600);
 
@@ -118,7 +118,7 @@ impl FromQuery for SourceQuery {
 
 /// The query of a report.
 #[derive(Clone, Debug)]
-pub(crate) struct ReportQuery {
+pub(crate) struct ShadowReportQuery {
     pub(crate) source: String,
     pub(crate) from: Option<Timestamp>,
     pub(crate) to: Option<Timestamp>,
@@ -129,7 +129,7 @@ pub(crate) struct ReportQuery {
     pub(crate) cursor: Option<String>,
 }
 
-impl FromQuery for ReportQuery {
+impl FromQuery for ShadowReportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             source: source_of(reader),
@@ -322,8 +322,8 @@ async fn observed(call: Call<SourceQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &answer)
 }
 
-async fn show(call: Call<ReportQuery>) -> Result<Response, Problem> {
-    let (range, found) = compared(&call, &call.query).await?;
+async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
+    let (range, found) = read_shadow_report(&call, &call.query).await?;
     let answer = ReportJson {
         source: call.query.source.clone(),
         from: range.from,
@@ -337,7 +337,10 @@ async fn show(call: Call<ReportQuery>) -> Result<Response, Problem> {
 }
 
 /// The report for a query, with what the caller may see.
-pub(crate) async fn compared<Q>(call: &Call<Q>, query: &ReportQuery) -> Result<(Range, ShadowReport), Problem> {
+pub(crate) async fn read_shadow_report<Q>(
+    call: &Call<Q>,
+    query: &ShadowReportQuery,
+) -> Result<(Range, ShadowReport), Problem> {
     let to = query.to.unwrap_or_else(|| call.engine().now());
     let from = query.from.unwrap_or(to.saturating_sub(DAY * 7));
     if from >= to || to.since(from) > DAY * DAYS_MAX {

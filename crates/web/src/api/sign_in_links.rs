@@ -9,7 +9,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use crate::answer::json;
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::openapi::Doc;
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
@@ -37,11 +37,11 @@ pub(super) fn routes() -> Routes {
 }
 
 /// Makes a link that signs in as the caller, once, with the rights of the token, for as long as the token works.
-async fn create(person: Person) -> Result<Response, Problem> {
-    let token = person.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
-    let now = person.engine().now();
-    let secret = sign_in::link(person.engine().store(), SignInOwner::Token(token), now).await?;
-    person.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
+async fn create(call: GlobalCall) -> Result<Response, Problem> {
+    let token = call.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
+    let now = call.engine().now();
+    let secret = sign_in::link(call.engine().store(), SignInOwner::Token(token), now).await?;
+    call.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
     let path = format!("/sign-in?token={}", secret.reveal());
     json(StatusCode::CREATED, &LinkJson { path, expires_at: now + LINK_LIFETIME })
 }

@@ -14,7 +14,7 @@ use super::jobs::{find_app, instant};
 use crate::answer::json;
 use crate::call::Call;
 use crate::openapi::Doc;
-use crate::overview::lanes::{By, LANE_COUNT_MAX, Lane, MARK_COUNT_MAX, Mark, TimelineRequest, timeline};
+use crate::overview::lanes::{LANE_COUNT_MAX, Lane, LaneKind, MARK_COUNT_MAX, Mark, TimelineRequest, timeline};
 use crate::overview::trouble::Trouble;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
@@ -35,7 +35,7 @@ const DENSITY_STEP: Duration = Duration::from_secs(900);
 pub(super) struct TimelineQuery {
     from: Option<Timestamp>,
     to: Option<Timestamp>,
-    by: By,
+    by: LaneKind,
     app: Option<String>,
     contains: Option<String>,
     limit: u32,
@@ -43,8 +43,9 @@ pub(super) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let by =
-            |word: &str| By::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", By::WORDS.join(", ")));
+        let by = |word: &str| {
+            LaneKind::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", LaneKind::WORDS.join(", ")))
+        };
         let part = |text: &str| {
             let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
@@ -60,7 +61,7 @@ impl FromQuery for TimelineQuery {
                 instant,
             ),
             by: reader
-                .parsed(Parameter::word("by", &By::WORDS).about("What a lane is about; `job` if left out."), by)
+                .parsed(Parameter::word("by", &LaneKind::WORDS).about("What a lane is about; `job` if left out."), by)
                 .unwrap_or_default(),
             app: reader.one(Parameter::name("app").about("Only this app.")),
             contains: reader

@@ -6,7 +6,7 @@ use rondel_store::access::TokenRecord;
 
 use crate::access::unauthenticated;
 use crate::body::refuse_value;
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::problem::{Code, Problem};
 
 /// The descent and the expiry of a new token.
@@ -23,11 +23,11 @@ pub(super) struct Bounds {
 
 /// The bounds of a token that the caller makes. If the caller asks for an end later than that of its own token, this is refused.
 pub(super) async fn of_new<Q>(
-    person: &Person<Q>,
+    call: &GlobalCall<Q>,
     wanted: Option<Timestamp>,
     is_asked: bool,
 ) -> Result<Bounds, Problem> {
-    let Some(token) = person.caller.minting_token() else {
+    let Some(token) = call.caller.minting_token() else {
         return Ok(Bounds {
             minted_by: None,
             line: None,
@@ -36,7 +36,7 @@ pub(super) async fn of_new<Q>(
             is_inherited: false,
         });
     };
-    let ancestors = lineage::ancestors(person.engine().store(), token).await?;
+    let ancestors = lineage::ancestors(call.engine().store(), token).await?;
     if ancestors.len() > GENERATION_MAX {
         return Err(too_long());
     }
@@ -63,12 +63,12 @@ pub(super) async fn of_new<Q>(
 /// The bounds of the token that replaces `old`. An account gives it the lifetime of the old one, counted from now; a caller with a token
 /// cannot give it an expiry later than that of its own token or of the old one.
 pub(super) async fn of_replacement<Q>(
-    person: &Person<Q>,
+    call: &GlobalCall<Q>,
     old: &TokenRecord,
     now: Timestamp,
 ) -> Result<Bounds, Problem> {
-    let store = person.engine().store();
-    let caller = person.caller.minting_token();
+    let store = call.engine().store();
+    let caller = call.caller.minting_token();
     let (minted_by, is_same_series) = match lineage::of_replacement(store, old, caller, now).await? {
         Descent::From(token) => (token, false),
         Descent::SameSeries => (old.minted_by, true),

@@ -3,7 +3,7 @@
 use rondel_core::access::{Permission, Reach};
 use rondel_store::access::{TokenRecord, TokenScope};
 
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::problem::{Code, Problem};
 
 /// Maximum number of tokens of one account, or of one line of tokens without an account, that work at the same time.
@@ -11,8 +11,8 @@ const LIVING_COUNT_MAX: u64 = 200;
 
 /// Checks that there is room for one more token of its account or, without an account, of its line. Tokens of executors have no limit: they
 /// belong to the server, and the admins of their apps decide their number.
-pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<(), Problem> {
-    let (store, now) = (person.engine().store(), person.engine().now());
+pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Result<(), Problem> {
+    let (store, now) = (call.engine().store(), call.engine().now());
     let (count, whose) = match token.owner {
         Some(owner) => (store.living_tokens(owner, now).await?, "of this account work already"),
         None if token.kind.is_of_executors() => return Ok(()),
@@ -29,13 +29,13 @@ pub(super) async fn check<Q>(person: &Person<Q>, token: &TokenRecord) -> Result<
 }
 
 /// The scope of the tokens that the caller may manage; `None` for all tokens.
-pub(super) async fn scope<Q>(person: &Person<Q>) -> Result<Option<TokenScope>, Problem> {
-    let rights = &person.caller.rights;
+pub(super) async fn scope<Q>(call: &GlobalCall<Q>) -> Result<Option<TokenScope>, Problem> {
+    let rights = &call.caller.rights;
     if rights.allow_somewhere(Permission::Cluster) {
         return Ok(None);
     }
-    let store = person.engine().store();
-    let mut scope = TokenScope { account: person.caller.account, ..TokenScope::default() };
+    let store = call.engine().store();
+    let mut scope = TokenScope { account: call.caller.account, ..TokenScope::default() };
     for namespace in store.namespaces().await? {
         if rights.allow_executor(namespace.id, None) {
             scope.namespaces.push(namespace.id);

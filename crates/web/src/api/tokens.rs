@@ -22,10 +22,10 @@ use super::{token_name, token_room};
 use crate::access::unauthenticated;
 use crate::answer::json;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
-use crate::call::{Person, quoted, visible_namespace};
+use crate::call::{GlobalCall, quoted, visible_namespace};
 use crate::caller::Caller;
 use crate::cursor::{Listing, invalid};
-use crate::grants::{GrantJson, Places, check_covered, read_grants};
+use crate::grants::{GrantJson, GrantNames, check_covered, read_grants};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -132,7 +132,7 @@ pub(crate) struct TokenJson {
 }
 
 impl TokenJson {
-    fn new(record: &TokenRecord, places: &Places) -> Self {
+    fn new(record: &TokenRecord, places: &GrantNames) -> Self {
         Self {
             id: record.id,
             kind: record.kind.as_str(),
@@ -200,50 +200,50 @@ pub(super) fn routes() -> Routes {
 
 /// Lists the caller's own tokens or, with `all`, all tokens that it may manage: an admin of the cluster manages the tokens of all owners,
 /// an admin of a namespace or an app the tokens of its executors.
-async fn list(person: Person<ListTokens>) -> Result<Response, Problem> {
-    let caller = &person.caller;
-    let listing = Listing::new("tokens", (person.query.all, caller.account));
-    let after = person.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
+async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
+    let caller = &call.caller;
+    let listing = Listing::new("tokens", (call.query.all, caller.account));
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
         return Err(invalid("does not hold an id"));
     }
-    let limit = person.query.limit;
-    let (mut found, has_more) = page(&person, after, limit).await?;
+    let limit = call.query.limit;
+    let (mut found, has_more) = page(&call, after, limit).await?;
     found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next_cursor = found.last().filter(|_| has_more).map(|last| listing.cursor(last.id));
-    let items = show_all(&person, &found).await?;
+    let items = show_all(&call, &found).await?;
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
 /// A page of the tokens that the query asks for, and whether there are more.
 async fn page(
-    person: &Person<ListTokens>,
+    call: &GlobalCall<ListTokens>,
     after: Option<TokenId>,
     limit: u32,
 ) -> Result<(Vec<TokenRecord>, bool), Problem> {
-    manageable(person, person.query.all, after, limit).await
+    manageable(call, call.query.all, after, limit).await
 }
 
 /// The caller's own tokens, or all that the caller may manage; and whether there are more.
 pub(crate) async fn manageable<Q>(
-    person: &Person<Q>,
+    call: &GlobalCall<Q>,
     all: bool,
     mut after: Option<TokenId>,
     limit: u32,
 ) -> Result<(Vec<TokenRecord>, bool), Problem> {
-    let owner = if all { None } else { person.caller.account };
+    let owner = if all { None } else { call.caller.account };
     // A caller without an account has no tokens of its own.
     if owner.is_none() && !all {
         return Ok((Vec::new(), false));
     }
-    let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), person.engine().store());
-    let scope = if owner.is_none() { token_room::scope(person).await? } else { None };
+    let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
+    let scope = if owner.is_none() { token_room::scope(call).await? } else { None };
     let mut found = Vec::new();
     while found.len() <= limit {
         let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
         let is_last = batch.len() < usize::try_from(BATCH).unwrap_or(usize::MAX);
         after = batch.last().map(|last| last.id);
-        found.extend(batch.into_iter().filter(|token| may_manage(&person.caller, token)));
+        found.extend(batch.into_iter().filter(|token| may_manage(&call.caller, token)));
         if is_last {
             break;
         }
@@ -258,31 +258,31 @@ pub(crate) fn may_manage(caller: &Caller, token: &TokenRecord) -> bool {
     caller.actor().may_manage_token(TokenTarget { owner: token.owner, is_executor, grants: &token.grants })
 }
 
-/// The newest tokens of the caller's account, as far as it may see them.
-pub(crate) async fn own<Q>(person: &Person<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
-    let Some(owner) = person.caller.account else { return Ok(Vec::new()) };
+/// The newest tokens of the caller's account that the caller may manage.
+pub(crate) async fn own<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
+    let Some(owner) = call.caller.account else { return Ok(Vec::new()) };
     let query = TokenQuery { owner: Some(owner), limit, ..TokenQuery::default() };
-    let mut found = person.engine().store().tokens(&query).await?;
-    found.retain(|token| may_manage(&person.caller, token));
+    let mut found = call.engine().store().tokens(&query).await?;
+    found.retain(|token| may_manage(&call.caller, token));
     Ok(found)
 }
 
 /// Tokens as the API shows them.
-pub(crate) async fn show_all<Q>(person: &Person<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
-    let places = Places::of(person.engine(), found.iter().flat_map(|token| &token.grants)).await?;
+pub(crate) async fn show_all<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
+    let places = GrantNames::of(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
     Ok(found.iter().map(|token| TokenJson::new(token, &places)).collect())
 }
 
-async fn create(person: Person, body: JsonBody<NewToken>) -> Result<Response, Problem> {
-    let made = make(&person, body.read()?).await?;
+async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
+    let made = make(&call, body.read()?).await?;
     json(StatusCode::CREATED, &made)
 }
 
 /// Makes a token. A token of the API belongs to its creator and can do no more than the creator. A token for executors belongs to the
 /// server: it works on when its creator leaves.
-pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJson, Problem> {
-    let engine = person.engine();
-    person.note.object(&new.name);
+pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<TokenJson, Problem> {
+    let engine = call.engine();
+    call.note.object(&new.name);
     token_name::check(&new.name)?;
     let kind = match new.kind {
         Kind::Api => TokenKind::Api,
@@ -295,39 +295,39 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewToken) -> Result<TokenJs
     }
     let namespace = match &new.namespace {
         None => None,
-        Some(name) => Some(visible_namespace(engine, &person.caller, name).await?.id),
+        Some(name) => Some(visible_namespace(engine, &call.caller, name).await?.id),
     };
     // Roles are checked before an app is created by its name: only a caller who may grant the role in the whole namespace may do so.
-    let grants = covered_grants(person, &new.grants).await?;
+    let grants = covered_grants(call, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
-    let bounds = token_descent::of_new(person, expires_at, new.expires_in.is_some()).await?;
+    let bounds = token_descent::of_new(call, expires_at, new.expires_in.is_some()).await?;
     let Bounds { minted_by, line, expires_at, is_inherited, .. } = bounds;
     let secret = Token::generate_for(kind);
-    let owner = person.caller.account.filter(|_| kind == TokenKind::Api);
+    let owner = call.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| only_namespace(&grants));
     let record = secret.record(engine.new_id(), kind, now);
     let (name, declares) = (new.name, new.declares);
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
-    token_room::check(person, &record).await?;
+    token_room::check(call, &record).await?;
     // The caller's own token may have ended since it was checked.
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
     }
-    with_secret(person, &record, (&secret, is_inherited)).await
+    with_secret(call, &record, (&secret, is_inherited)).await
 }
 
 /// The token as the API shows it, with its secret, which the audit log does not get. A token for executors has a warning if its maker's
 /// token limits its expiry.
 async fn with_secret<Q>(
-    person: &Person<Q>,
+    call: &GlobalCall<Q>,
     record: &TokenRecord,
     (secret, is_inherited): (&Token, bool),
 ) -> Result<TokenJson, Problem> {
-    let places = Places::of(person.engine(), record.grants.iter()).await?;
+    let places = GrantNames::of(call.engine(), record.grants.iter()).await?;
     let shown = TokenJson::new(record, &places);
-    person.note.changed_to(&shown);
+    call.note.changed_to(&shown);
     let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
     let warning = |end: Timestamp| {
         format!(
@@ -340,38 +340,38 @@ async fn with_secret<Q>(
 }
 
 async fn covered_grants<Q>(
-    person: &Person<Q>,
+    call: &GlobalCall<Q>,
     wanted: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
     for one in wanted {
         // The answer must not show whether a namespace exists that the caller may not see.
         if let Some(namespace) = &one.namespace {
-            visible_namespace(person.engine(), &person.caller, namespace).await?;
+            visible_namespace(call.engine(), &call.caller, namespace).await?;
         }
     }
     let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
-    let whole = read_grants(person.engine(), &whole).await?;
-    if check_covered(&person.caller, &whole).is_err() {
+    let whole = read_grants(call.engine(), &whole).await?;
+    if check_covered(&call.caller, &whole).is_err() {
         // A caller with roles on single apps can only name apps that exist.
         for one in wanted {
-            check_known_app(person, one).await?;
+            check_known_app(call, one).await?;
         }
     }
-    let grants = read_grants(person.engine(), wanted).await?;
-    check_covered(&person.caller, &grants)?;
+    let grants = read_grants(call.engine(), wanted).await?;
+    check_covered(&call.caller, &grants)?;
     Ok(grants)
 }
 
-async fn check_known_app<Q>(person: &Person<Q>, wanted: &GrantJson) -> Result<(), Problem> {
+async fn check_known_app<Q>(call: &GlobalCall<Q>, wanted: &GrantJson) -> Result<(), Problem> {
     let (Some(namespace), Some(app)) = (&wanted.namespace, &wanted.app) else { return Ok(()) };
-    let store = person.engine().store();
-    let namespace = visible_namespace(person.engine(), &person.caller, namespace).await?;
+    let store = call.engine().store();
+    let namespace = visible_namespace(call.engine(), &call.caller, namespace).await?;
     let known = match rondel_core::name::check(app) {
         Ok(()) => store.app(namespace.id, app).await?,
         Err(_) => None,
     };
     match known {
-        Some(app) if person.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
+        Some(app) if call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
         _ => Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app)))),
     }
 }
@@ -425,27 +425,27 @@ fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
 
 /// Replaces a token by a new one; the old one keeps working for a while.
 async fn rotate(
-    person: Person,
+    call: GlobalCall,
     Named(id, ..): Named<path::Token>,
     body: OptionalJsonBody<Rotate>,
 ) -> Result<Response, Problem> {
-    let old = find(&person, &id).await?;
+    let old = find(&call, &id).await?;
     let overlap = overlap(body.read()?.overlap.as_deref())?;
-    json(StatusCode::CREATED, &replace(&person, old, overlap).await?)
+    json(StatusCode::CREATED, &replace(&call, old, overlap).await?)
 }
 
 /// Replaces a token, with the default overlap.
-pub(crate) async fn rotate_one<Q>(person: &Person<Q>, id: &str) -> Result<TokenJson, Problem> {
-    let old = find(person, id).await?;
-    replace(person, old, OVERLAP).await
+pub(crate) async fn rotate_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
+    let old = find(call, id).await?;
+    replace(call, old, OVERLAP).await
 }
 
-async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
-    let engine = person.engine();
+async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {
+    let engine = call.engine();
     let now = engine.now();
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
-    let bounds = token_descent::of_replacement(person, &old, now).await?;
+    let bounds = token_descent::of_replacement(call, &old, now).await?;
     let Bounds { minted_by, line, is_same_series, expires_at, is_inherited } = bounds;
     let record = TokenRecord {
         id: fresh.id,
@@ -459,42 +459,42 @@ async fn replace<Q>(person: &Person<Q>, old: TokenRecord, overlap: Duration) -> 
         expires_at,
         ..old.clone()
     };
-    token_room::check(person, &record).await?;
+    token_room::check(call, &record).await?;
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
         return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; make a new one"));
     }
-    with_secret(person, &record, (&secret, is_inherited)).await
+    with_secret(call, &record, (&secret, is_inherited)).await
 }
 
-async fn revoke(person: Person, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
-    revoke_one(&person, &id).await?;
+async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<Response, Problem> {
+    revoke_one(&call, &id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Revokes a token. Revoking one twice is no error.
-pub(crate) async fn revoke_one<Q>(person: &Person<Q>, id: &str) -> Result<(), Problem> {
-    let found = find(person, id).await?;
-    let now = person.engine().now();
-    person.note.changed_to(&serde_json::json!({"revoked_at": now}));
-    person.engine().store().revoke_token(found.id, now).await?;
+pub(crate) async fn revoke_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<(), Problem> {
+    let found = find(call, id).await?;
+    let now = call.engine().now();
+    call.note.changed_to(&serde_json::json!({"revoked_at": now}));
+    call.engine().store().revoke_token(found.id, now).await?;
     Ok(())
 }
 
 /// The token with this id, if the caller may manage it.
-async fn find<Q>(person: &Person<Q>, id: &str) -> Result<TokenRecord, Problem> {
-    let caller = &person.caller;
+async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem> {
+    let caller = &call.caller;
     let found = match id.parse::<TokenId>().ok().filter(|id| id.get() > 0) {
-        Some(id) => person.engine().store().token_by_id(id).await?,
+        Some(id) => call.engine().store().token_by_id(id).await?,
         None => None,
     };
     let is_there = found.is_some();
     let found = found.filter(|found| may_manage(caller, found));
     if is_there && found.is_none() {
-        person.note.denied();
+        call.note.denied();
     }
     let found = found.ok_or_else(|| Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted(id))))?;
-    person.note.object(&found.name);
-    let places = Places::of(person.engine(), found.grants.iter()).await?;
-    person.note.before(&TokenJson::new(&found, &places));
+    call.note.object(&found.name);
+    let places = GrantNames::of(call.engine(), found.grants.iter()).await?;
+    call.note.before(&TokenJson::new(&found, &places));
     Ok(found)
 }

@@ -48,7 +48,7 @@ pub(crate) async fn only_executor<Q>(
         return Err(refuse(format!("executor {} does not have handler {}", quoted(stable), quoted(handler))));
     }
     // The definition was checked when it was saved: it has no errors.
-    match Select::new(&record.spec.select).unwrap_or_default().unmet(stable, &executor.labels) {
+    match Select::new(&record.spec.select).unwrap_or_default().unmet_condition(stable, &executor.labels) {
         None => Ok(stable.to_owned()),
         Some(_) => Err(refuse(format!(
             "executor {} does not meet the conditions of the job (select); name one that does",

@@ -16,9 +16,9 @@ use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use super::sign_in_links::LinkJson;
 use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
-use crate::call::{Person, quoted};
+use crate::call::{GlobalCall, quoted};
 use crate::cursor::{Listing, invalid};
-use crate::grants::{GrantJson, Places, read_grants};
+use crate::grants::{GrantJson, GrantNames, read_grants};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -61,7 +61,7 @@ pub(crate) struct UserJson {
 }
 
 impl UserJson {
-    fn new(account: &Account, places: &Places) -> Self {
+    fn new(account: &Account, places: &GrantNames) -> Self {
         Self {
             id: account.id,
             name: account.name.clone(),
@@ -183,14 +183,14 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
+async fn list(call: GlobalCall<ListUsers>) -> Result<Response, Problem> {
     let listing = Listing::new("users", ());
-    let after = person.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
     if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
         return Err(invalid("does not hold a name"));
     }
-    let limit = person.query.limit;
-    let mut items = page(&person, after.as_deref(), limit + 1).await?;
+    let limit = call.query.limit;
+    let mut items = page(&call, after.as_deref(), limit + 1).await?;
     let has_more = items.len() > usize::try_from(limit).unwrap_or(usize::MAX);
     items.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     let next_cursor = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.name));
@@ -198,27 +198,27 @@ async fn list(person: Person<ListUsers>) -> Result<Response, Problem> {
 }
 
 /// A page of users by name, as the API shows them.
-pub(crate) async fn page<Q>(person: &Person<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
-    let found = person.engine().store().accounts(after, limit).await?;
-    let places = Places::of(person.engine(), found.iter().flat_map(|account| &account.grants)).await?;
+pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
+    let found = call.engine().store().accounts(after, limit).await?;
+    let places = GrantNames::of(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
     Ok(found.iter().map(|account| UserJson::new(account, &places)).collect())
 }
 
-async fn create(person: Person, body: JsonBody<NewUser>) -> Result<Response, Problem> {
-    let account = make(&person, body.read()?).await?;
-    json(StatusCode::CREATED, &show(&person, &account).await?)
+async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {
+    let account = make(&call, body.read()?).await?;
+    json(StatusCode::CREATED, &show(&call, &account).await?)
 }
 
 /// Creates a user.
-pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account, Problem> {
-    let engine = person.engine();
-    person.note.object(&new.name);
+pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
+    let engine = call.engine();
+    call.note.object(&new.name);
     name::check_account(&new.name).map_err(|message| refuse_value("/name", message))?;
     let display_name = checked_display(new.display_name.as_deref().unwrap_or(&new.name))?;
     let grants = read_grants(engine, &new.grants).await?;
     let password = match &new.password {
         None => None,
-        Some(password) => Some(hashed(&person.web, password, &new.name).await?),
+        Some(password) => Some(hash_password(&call.web, password, &new.name).await?),
     };
     let now = engine.now();
     let account = Account {
@@ -233,7 +233,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account,
         grants,
     };
     if engine.store().create_account(&account).await? {
-        person.note.changed_to(&show(person, &account).await?);
+        call.note.changed_to(&show(call, &account).await?);
         Ok(account)
     } else {
         Err(Problem::new(Code::UserExists, format!("user {} exists", account.name)))
@@ -241,7 +241,7 @@ pub(crate) async fn make<Q>(person: &Person<Q>, new: NewUser) -> Result<Account,
 }
 
 /// Checks and hashes a password.
-pub(crate) async fn hashed(web: &Web, password: &str, name: &str) -> Result<PasswordHash, Problem> {
+pub(crate) async fn hash_password(web: &Web, password: &str, name: &str) -> Result<PasswordHash, Problem> {
     passwords::check(password, name).map_err(|message| refuse_value("/password", message))?;
     web.passwords.hash(password).await.map_err(|error| {
         Problem::new(Code::Internal, "the log of the server has the cause under this request id")
@@ -255,112 +255,112 @@ fn checked_display(text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-async fn get(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
-    let account = find(&person, &name).await?;
-    json(StatusCode::OK, &show(&person, &account).await?)
+async fn get(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
+    let account = find(&call, &name).await?;
+    json(StatusCode::OK, &show(&call, &account).await?)
 }
 
 async fn change(
-    person: Person,
+    call: GlobalCall,
     Named(name, ..): Named<path::User>,
     body: JsonBody<ChangeUser>,
 ) -> Result<Response, Problem> {
     // A missing user is reported before errors in the body.
-    find(&person, &name).await?;
-    json(StatusCode::OK, &apply(&person, &name, body.read()?).await?)
+    find(&call, &name).await?;
+    json(StatusCode::OK, &apply(&call, &name, body.read()?).await?)
 }
 
 /// Changes a user.
-pub(crate) async fn apply<Q>(person: &Person<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
-    let account = find(person, name).await?;
-    person.note.before(&show(person, &account).await?);
+pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
+    let account = find(call, name).await?;
+    call.note.before(&show(call, &account).await?);
     let grants = match &wanted.grants {
         None => None,
-        Some(grants) => Some(read_grants(person.engine(), grants).await?),
+        Some(grants) => Some(read_grants(call.engine(), grants).await?),
     };
-    // Unchanged roles are not set again: that would end the user's sign-ins.
+    // Unchanged roles are not set again, since setting roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
     let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
-    if wanted.provider_sign_in.is_some() && !person.caller.actor().may_change_sign_in_of(account.id) {
+    if wanted.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
         return Err(Problem::new(Code::Forbidden, "a token cannot change how its own account signs in"));
     }
     let provider_link = wanted.provider_sign_in.map(|is_linked| match is_linked {
-        true => ProviderLink::Since(account.provider_linked_at.unwrap_or_else(|| person.engine().now())),
+        true => ProviderLink::Since(account.provider_linked_at.unwrap_or_else(|| call.engine().now())),
         false => ProviderLink::None,
     });
     let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
-    changed(person.engine().store().change_account(account.id, &change).await?, name)?;
-    let shown = show(person, &find(person, name).await?).await?;
-    person.note.changed_to(&shown);
+    changed(call.engine().store().change_account(account.id, &change).await?, name)?;
+    let shown = show(call, &find(call, name).await?).await?;
+    call.note.changed_to(&shown);
     Ok(shown)
 }
 
 /// Sets the password of another user. The user's sign-ins end, and the tokens too unless they are kept.
 async fn set_password(
-    person: Person,
+    call: GlobalCall,
     Named(name, ..): Named<path::User>,
     body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
     // A missing user is reported before errors in the body.
-    find(&person, &name).await?;
-    reset_password(&person, &name, body.read()?).await?;
+    find(&call, &name).await?;
+    reset_password(&call, &name, body.read()?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Sets another password for a user.
-pub(crate) async fn reset_password<Q>(person: &Person<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
-    let account = find(person, name).await?;
-    if person.caller.account == Some(account.id) {
+pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
+    let account = find(call, name).await?;
+    if call.caller.account == Some(account.id) {
         let detail = "your own password is set on the page Account, by the user who knows the current one; a token cannot set it";
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    let hash = hashed(&person.web, &new.password, name).await?;
-    let now = person.engine().now();
+    let hash = hash_password(&call.web, &new.password, name).await?;
+    let now = call.engine().now();
     let kept = KeptAccess { session: None, tokens: new.keep_tokens };
-    note_password(person, &account, (now, new.keep_tokens));
-    if person.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
+    note_password(call, &account, (now, new.keep_tokens));
+    if call.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
 }
 
 /// Records for the audit log that a password was changed.
-pub(crate) fn note_password<Q>(person: &Person<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
-    person.note.object(&account.name);
-    person.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
-    person.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
+pub(crate) fn note_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
+    call.note.object(&account.name);
+    call.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
+    call.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
 
 /// Makes a link that signs a user in once, for a first or a forgotten password.
-async fn link(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
-    let (path, expires_at) = new_link(&person, &name).await?;
+async fn link(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
+    let (path, expires_at) = new_link(&call, &name).await?;
     json(StatusCode::CREATED, &LinkJson { path, expires_at })
 }
 
 /// Makes a link that signs the user in; returns its path and its expiry.
-pub(crate) async fn new_link<Q>(person: &Person<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
-    let account = find(person, name).await?;
-    if !person.caller.actor().may_change_sign_in_of(account.id) {
+pub(crate) async fn new_link<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
+    let account = find(call, name).await?;
+    if !call.caller.actor().may_change_sign_in_of(account.id) {
         let detail = "a token cannot make a link that signs in as its own account; POST /api/v1/sign-in-links makes one with the token's rights";
         return Err(Problem::new(Code::Forbidden, detail));
     }
-    let now = person.engine().now();
-    person.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
-    let whose = match person.caller.minting_token() {
+    let now = call.engine().now();
+    call.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
+    let whose = match call.caller.minting_token() {
         Some(token) => SignInOwner::AccountBy(account.id, token),
         None => SignInOwner::Account(account.id),
     };
-    let secret = sign_in::link(person.engine().store(), whose, now).await?;
+    let secret = sign_in::link(call.engine().store(), whose, now).await?;
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
 }
 
-async fn delete(person: Person, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
-    remove(&person, &name).await?;
+async fn delete(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
+    remove(&call, &name).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Deletes a user, with the user's tokens.
-pub(crate) async fn remove<Q>(person: &Person<Q>, name: &str) -> Result<(), Problem> {
-    let account = find(person, name).await?;
-    person.note.before(&show(person, &account).await?);
-    changed(person.engine().store().delete_account(account.id).await?, name)
+pub(crate) async fn remove<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(), Problem> {
+    let account = find(call, name).await?;
+    call.note.before(&show(call, &account).await?);
+    changed(call.engine().store().delete_account(account.id).await?, name)
 }
 
 fn changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
@@ -373,13 +373,13 @@ fn changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
     }
 }
 
-async fn show<Q>(person: &Person<Q>, account: &Account) -> Result<UserJson, Problem> {
-    Ok(UserJson::new(account, &Places::of(person.engine(), account.grants.iter()).await?))
+async fn show<Q>(call: &GlobalCall<Q>, account: &Account) -> Result<UserJson, Problem> {
+    Ok(UserJson::new(account, &GrantNames::of(call.engine(), account.grants.iter()).await?))
 }
 
-pub(crate) async fn find<Q>(person: &Person<Q>, wanted: &str) -> Result<Account, Problem> {
+pub(crate) async fn find<Q>(call: &GlobalCall<Q>, wanted: &str) -> Result<Account, Problem> {
     let found = match name::check_account(wanted) {
-        Ok(()) => person.engine().store().account_by_name(wanted).await?,
+        Ok(()) => call.engine().store().account_by_name(wanted).await?,
         Err(_) => None,
     };
     found.ok_or_else(|| missing(wanted))

@@ -22,7 +22,7 @@ pub(super) struct Schemas {
 }
 
 /// All schemas, and the names of the request schemas that were renamed.
-pub(super) struct Renamed {
+pub(super) struct MergedSchemas {
     pub(super) schemas: Map<String, Value>,
     names: BTreeSet<String>,
 }
@@ -52,11 +52,11 @@ impl Schemas {
     }
 
     /// Merges the schemas of requests and answers.
-    pub(super) fn finish(mut self) -> Renamed {
+    pub(super) fn finish(mut self) -> MergedSchemas {
         let requests = self.requests.take_definitions(true);
         let mut schemas = self.answers.take_definitions(true);
         schemas.values_mut().for_each(open);
-        let alike = Renamed { schemas: Map::new(), names: BTreeSet::new() };
+        let alike = MergedSchemas { schemas: Map::new(), names: BTreeSet::new() };
         let differs = |name: &String| {
             let mut request = requests[name].clone();
             alike.apply(&mut request);
@@ -73,7 +73,7 @@ impl Schemas {
             }
             names.extend(more);
         }
-        let mut renamed = Renamed { schemas: Map::new(), names };
+        let mut renamed = MergedSchemas { schemas: Map::new(), names };
         for (name, mut schema) in requests {
             renamed.apply(&mut schema);
             let name = if renamed.names.contains(&name) { format!("{name}Input") } else { name };
@@ -84,7 +84,7 @@ impl Schemas {
     }
 }
 
-impl Renamed {
+impl MergedSchemas {
     /// Points references to request schemas at the names that these have in the document.
     pub(super) fn apply(&self, value: &mut Value) {
         match value {

@@ -28,7 +28,7 @@ const OPEN_COUNT: u32 = 400;
 
 /// What each lane of a timeline is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) enum By {
+pub(crate) enum LaneKind {
     /// A job.
     #[default]
     Job,
@@ -38,7 +38,7 @@ pub(crate) enum By {
     Executor,
 }
 
-impl By {
+impl LaneKind {
     pub(crate) const WORDS: [&'static str; 3] = ["job", "app", "executor"];
     pub(crate) const ALL: [Self; 3] = [Self::Job, Self::App, Self::Executor];
 
@@ -58,7 +58,7 @@ impl By {
 /// The request for a timeline.
 #[derive(Clone, Debug)]
 pub(crate) struct TimelineRequest {
-    pub(crate) by: By,
+    pub(crate) by: LaneKind,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
     /// Only this app.
@@ -118,9 +118,9 @@ pub(crate) async fn timeline<Q: Sync>(
     trouble: &Trouble,
 ) -> Result<Timeline, Problem> {
     match request.by {
-        By::Job => by_job(call, request, trouble).await,
-        By::App => by_app(call, request).await,
-        By::Executor => by_executor(call, request).await,
+        LaneKind::Job => by_job(call, request, trouble).await,
+        LaneKind::App => by_app(call, request).await,
+        LaneKind::Executor => by_executor(call, request).await,
     }
 }
 
@@ -149,7 +149,7 @@ async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Tr
     // In a long range, fewer runs can be distinguished.
     let share = if joined_length(request) > Step::Hour.length() { 8 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
-    let mut drawn = drawn(call, &jobs, (request, mark_count)).await?;
+    let mut drawn = read_lane_data(call, &jobs, (request, mark_count)).await?;
     let lanes = jobs.iter().map(|job| {
         let plan = plans.remove(&job.id).unwrap_or_default();
         job_lane(job, plan, drawn.remove(&job.id).unwrap_or_default(), (now, joined_length(request)))
@@ -159,7 +159,7 @@ async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Tr
 
 /// The data from which the lane of a job is drawn.
 #[derive(Debug, Default)]
-struct Drawn {
+struct LaneData {
     /// Its newest runs, the newest first.
     marks: Vec<RunMark>,
     /// Runs before this are joined.
@@ -168,20 +168,20 @@ struct Drawn {
     stretches: Vec<StatPoint>,
 }
 
-/// Reads the newest runs of each job, and the counts of those that have more.
-async fn drawn<Q: Sync>(
+/// Reads the newest runs of each job and, for jobs that have more runs, the counts of the earlier ones.
+async fn read_lane_data<Q: Sync>(
     call: &Call<Q>,
     jobs: &[JobRecord],
     (request, mark_count): (&TimelineRequest, usize),
-) -> Result<BTreeMap<JobId, Drawn>, Problem> {
+) -> Result<BTreeMap<JobId, LaneData>, Problem> {
     let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
-    let mut drawn: BTreeMap<JobId, Drawn> = BTreeMap::new();
+    let mut drawn: BTreeMap<JobId, LaneData> = BTreeMap::new();
     for mark in call.engine().store().marks(&ids, request.from, request.to, limit).await? {
         drawn.entry(mark.job).or_default().marks.push(mark);
     }
     let length = joined_length(request);
-    for Drawn { marks, cut, .. } in drawn.values_mut() {
+    for LaneData { marks, cut, .. } in drawn.values_mut() {
         // Only runs after the newest joined stretch are drawn one by one.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
         *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
@@ -209,7 +209,7 @@ async fn drawn<Q: Sync>(
     Ok(drawn)
 }
 
-/// The jobs that fail, those that failed recently, and those that run: in this order.
+/// First the jobs whose newest runs failed, then the jobs with a failed run in the last day, then the jobs that are running.
 async fn worst<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
@@ -241,7 +241,8 @@ async fn worst<Q: Sync>(
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-/// Of these jobs, those whose names contain the wanted text: one more than there are lanes, or all if some may be left out later.
+/// The jobs among these whose names contain the wanted text: one more than there are lanes, or all of them if [`worst`] filters
+/// them further.
 async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
@@ -253,8 +254,8 @@ async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> R
     Ok(store.jobs_named(call.namespace.id, &ordered).await?)
 }
 
-fn job_lane(job: &JobRecord, plan: LanePlan, drawn: Drawn, (now, length): (Timestamp, Duration)) -> Lane {
-    let Drawn { mut marks, cut, stretches } = drawn;
+fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Timestamp, Duration)) -> Lane {
+    let LaneData { mut marks, cut, stretches } = drawn;
     // A run that was claimed ahead of its instant is drawn as a planned fire.
     let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);

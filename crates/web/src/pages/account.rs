@@ -4,26 +4,28 @@ use askama::Template;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
 use rondel_admin::current_password::{self, Proof};
-use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignInOwner};
+use rondel_admin::sign_in::{self, SESSION_LIFETIME, SignInClient, SignInOwner};
 use rondel_core::access::Permission;
 use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::{Account, KeptAccess, WebSession};
 
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows, words};
+use super::grants_form::{
+    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of, sent_grants, sent_rows,
+};
 use super::moment::Moment;
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{Asked, LIMIT, Nav, Plain, Shell, User, html};
-use super::sign_in::{add_cookie, blocked, failed};
+use super::shell::{LIMIT, Nav, NoQuery, Shell, User, WithLang, html};
+use super::sign_in::{add_cookie, sign_in_problem, too_many_attempts};
 use super::texts::Texts;
 use crate::api::me::{account_of_sign_ins, note_session};
 use crate::api::tokens::{self, NewToken, TokenJson};
-use crate::api::users::{self, hashed};
+use crate::api::users::{self, hash_password};
 use crate::body::{read_value, refuse_value};
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::cookies;
-use crate::grants::{GrantJson, Places};
+use crate::grants::{GrantJson, GrantNames};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::{own_path, to};
@@ -46,7 +48,7 @@ struct AccountPage {
     /// How many tokens of the account work: a new password ends them unless they are kept.
     living_count: u64,
     /// The secret of a token that was made just now, and its expiry if the token behind this sign-in limits it.
-    made: Option<(String, Option<Moment>)>,
+    new_token: Option<(String, Option<Moment>)>,
     error: Option<String>,
     picker: GrantPicker,
     /// The name of a token as it was typed.
@@ -77,7 +79,7 @@ impl TokenRow {
         Self {
             id: one.id.to_string(),
             is_over: one.revoked_at.is_some() || one.expires_at.is_some_and(|end| end <= now),
-            grants: one.grants.iter().map(|grant| words(grant, t)).collect(),
+            grants: one.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             ends_at: one.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: one.last_used_at.map(|at| Moment::new(at, now, t)),
             name: one.name,
@@ -86,7 +88,7 @@ impl TokenRow {
     }
 }
 
-type Visitor = Person<Asked<Plain>>;
+type PageCall = GlobalCall<WithLang<NoQuery>>;
 
 /// A grant as a line: `operator default/billing`.
 #[cfg(test)]
@@ -99,7 +101,7 @@ pub(super) fn line(grant: &GrantJson) -> String {
 }
 
 /// Parses grants in lines such as `operator orders/billing`.
-pub(super) fn lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
+pub(super) fn parse_grant_lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     let grant = |(index, line): (usize, &str)| {
         let (role, place) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
@@ -113,23 +115,23 @@ pub(super) fn lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
     lines.map(grant).collect()
 }
 
-pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
-    show(&visitor, prefs, StatusCode::OK, Shown::default()).await
+pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
+    render_page(&call, prefs, StatusCode::OK, PageState::default()).await
 }
 
-/// The outcome of a form, and what was typed into it.
+/// The state of the page: the outcome of its form, and the input.
 #[derive(Default)]
-struct Shown {
-    made: Option<TokenJson>,
+struct PageState {
+    new_token: Option<TokenJson>,
     error: Option<String>,
     typed: Vec<GrantRow>,
     typed_name: String,
 }
 
-async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown) -> Result<Response, Problem> {
-    let (engine, caller) = (visitor.engine(), &visitor.caller);
+async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: PageState) -> Result<Response, Problem> {
+    let (engine, caller) = (call.engine(), &call.caller);
     let store = engine.store();
-    let shell = Shell::new(prefs, Nav::None, Some(User::of_person(visitor).await), "/account");
+    let shell = Shell::new(prefs, Nav::None, Some(User::of_global_call(call).await), "/account");
     let (t, now) = (shell.t, engine.now());
     let account = match caller.account {
         Some(id) => store.account(id).await?,
@@ -140,8 +142,8 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         Some(account) => store.sign_ins(account.id).await?,
         None => Vec::new(),
     };
-    let found = tokens::own(visitor, LIMIT).await?;
-    let places = Places::of(engine, caller.rights.grants().iter()).await?;
+    let found = tokens::own(call, LIMIT).await?;
+    let places = GrantNames::of(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
         is_this: Some(one.id) == caller.session,
@@ -151,9 +153,9 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
         seen_at: Moment::new(one.last_seen_at, now, t),
     };
     let token = |one| TokenRow::new(one, now, t);
-    let made = shown.made.and_then(|made| {
-        let end = made.expires_at.filter(|_| !made.warnings.is_empty());
-        Some((made.token?, end.map(|at| Moment::new(at, now, t))))
+    let new_token = state.new_token.and_then(|token| {
+        let end = token.expires_at.filter(|_| !token.warnings.is_empty());
+        Some((token.token?, end.map(|at| Moment::new(at, now, t))))
     });
     let living_count = match &account {
         Some(account) => store.living_tokens(account.id, now).await?,
@@ -162,26 +164,26 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
     let template = AccountPage {
         t,
         name: caller.name().to_owned(),
-        grants: places.show(caller.rights.grants()).iter().map(|grant| words(grant, t)).collect(),
+        grants: places.show(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
         is_account: account.is_some() && caller.token.is_none(),
         has_sign_ins: of_sign_ins.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
         may_guard: caller.may(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
-        tokens: tokens::show_all(visitor, &found).await?.into_iter().map(token).collect(),
+        tokens: tokens::show_all(call, &found).await?.into_iter().map(token).collect(),
         living_count,
-        made,
-        error: shown.error,
-        picker: Choices::read(visitor, t).await?.picker(shown.typed),
-        typed_name: shown.typed_name,
+        new_token,
+        error: state.error,
+        picker: Choices::read(call, t).await?.picker(state.typed),
+        typed_name: state.typed_name,
         shell,
     };
     html(status, &template)
 }
 
 /// The account that signed in. A sign-in that began with a token is refused, even if the account owns the token: a token sets no password.
-async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
-    let caller = &visitor.caller;
+async fn signed_in(call: &PageCall) -> Result<(Account, SessionId), Problem> {
+    let caller = &call.caller;
     let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
     let (Some(id), Some(session)) = (caller.account, caller.session) else {
         return Err(refuse("there is no account behind this sign-in"));
@@ -191,98 +193,106 @@ async fn signed_in(visitor: &Visitor) -> Result<(Account, SessionId), Problem> {
             "a token began this sign-in, and a token sets no password; sign in with the account itself",
         ));
     }
-    let account = visitor.engine().store().account(id).await?;
+    let account = call.engine().store().account(id).await?;
     Ok((account.ok_or_else(|| refuse("the account is gone"))?, session))
 }
 
 /// Sets a new password, for a user who knows the old one. Every sign-in ends, and this browser gets a new one. The tokens end too
 /// unless the form keeps them: a stolen sign-in may have made some.
 pub(super) async fn password(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     headers: HeaderMap,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    let (account, session) = signed_in(&visitor).await?;
-    let (store, now) = (visitor.engine().store(), visitor.engine().now());
+    let (account, session) = signed_in(&call).await?;
+    let (store, now) = (call.engine().store(), call.engine().now());
     if account.password.is_some() {
         let current = fields.raw("current");
-        let proof = current_password::prove(store, &visitor.web.passwords, (&account, session), current, now).await;
-        match proof.map_err(failed)? {
+        let proof = current_password::prove(store, &call.web.passwords, (&account, session), current, now).await;
+        match proof.map_err(sign_in_problem)? {
             Proof::Right => {}
-            Proof::Blocked(until) => return Err(blocked(until, now)),
+            Proof::Blocked(until) => return Err(too_many_attempts(until, now)),
             Proof::Wrong => {
                 let error = Some(prefs.lang.texts().password_wrong.to_owned());
-                visitor.note.denied();
-                return show(&visitor, prefs, StatusCode::FORBIDDEN, Shown { error, ..Shown::default() }).await;
+                call.note.denied();
+                return render_page(&call, prefs, StatusCode::FORBIDDEN, PageState { error, ..PageState::default() })
+                    .await;
             }
         }
     }
-    let hash = match hashed(&visitor.web, fields.raw("password"), &account.name).await {
+    let hash = match hash_password(&call.web, fields.raw("password"), &account.name).await {
         Ok(hash) => hash,
         Err(problem) if problem.code() == Code::Internal => return Err(problem),
         Err(problem) => {
             let error = Some(localized(prefs.lang.texts().lang(), problem.detail()).into_owned());
-            return show(&visitor, prefs, StatusCode::UNPROCESSABLE_ENTITY, Shown { error, ..Shown::default() }).await;
+            return render_page(
+                &call,
+                prefs,
+                StatusCode::UNPROCESSABLE_ENTITY,
+                PageState { error, ..PageState::default() },
+            )
+            .await;
         }
     };
     let keep_tokens = fields.get("keep_tokens") == "1";
-    users::note_password(&visitor, &account, (now, keep_tokens));
+    users::note_password(&call, &account, (now, keep_tokens));
     store.set_password(account.id, &hash, KeptAccess { session: None, tokens: keep_tokens }, now).await?;
     let agent = headers.get(http::header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
-    let place = Place { address: None, user_agent: agent.to_owned() };
-    let cookie =
-        sign_in::begin(store, visitor.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
+    let place = SignInClient { address: None, user_agent: agent.to_owned() };
+    let cookie = sign_in::begin(store, call.engine().new_id(), SignInOwner::Account(account.id), &place, now).await?;
     let mut response = to("/account");
-    add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, visitor.web.config.tls));
+    add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, call.web.config.tls));
     Ok(response)
 }
 
-pub(super) async fn end_session(visitor: Visitor, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
+pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
     let refused =
         || Problem::new(Code::Forbidden, "this sign-in can do less than those of its account, so it ends none of them");
-    let account = account_of_sign_ins(&visitor).await?.ok_or_else(refused)?;
+    let account = account_of_sign_ins(&call).await?.ok_or_else(refused)?;
     // A sign-in that has ended already is no error.
     if let Ok(id) = id.parse::<SessionId>() {
-        note_session(&visitor, account, id).await?;
-        visitor.engine().store().end_sign_in(id, Some(account)).await?;
+        note_session(&call, account, id).await?;
+        call.engine().store().end_sign_in(id, Some(account)).await?;
     }
     Ok(to("/account"))
 }
 
-pub(super) async fn make_token(visitor: Visitor, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
-    let made = made(&visitor, &fields).await;
+pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> Result<Response, Problem> {
+    let created = create_token(&call, &fields).await;
     let typed = match sent_rows(&fields) {
         Some(rows) => rows,
-        None => lines(fields.get("grants")).map(|grants| rows_of(&grants)).unwrap_or_default(),
+        None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of(&grants)).unwrap_or_default(),
     };
-    show_made(&visitor, prefs, made, (typed, fields.get("name").to_owned())).await
+    render_new_token(&call, prefs, created, (typed, fields.get("name").to_owned())).await
 }
 
 /// Replaces a token by a new one with the same lifetime.
 pub(super) async fn rotate_token(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
-    let made = tokens::rotate_one(&visitor, &id).await;
-    show_made(&visitor, prefs, made, (Vec::new(), String::new())).await
+    let created = tokens::rotate_one(&call, &id).await;
+    render_new_token(&call, prefs, created, (Vec::new(), String::new())).await
 }
 
-async fn show_made(
-    visitor: &Visitor,
+async fn render_new_token(
+    call: &PageCall,
     prefs: Prefs,
-    made: Result<TokenJson, Problem>,
+    created: Result<TokenJson, Problem>,
     (mut typed, typed_name): (Vec<GrantRow>, String),
 ) -> Result<Response, Problem> {
-    match made {
-        Ok(made) => show(visitor, prefs, StatusCode::OK, Shown { made: Some(made), ..Shown::default() }).await,
+    match created {
+        Ok(token) => {
+            render_page(call, prefs, StatusCode::OK, PageState { new_token: Some(token), ..PageState::default() }).await
+        }
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::TokenNotFound) => {
             Err(problem)
         }
         Err(problem) => {
             let t = prefs.lang.texts();
-            let is_marked = mark(&mut typed, &problem);
+            let is_marked = mark_wrong_rows(&mut typed, &problem);
             let complaint = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
             let error = if is_marked {
                 t.user_error_grants.to_owned()
@@ -290,12 +300,12 @@ async fn show_made(
                 format!("{} {}", t.token_error_other, localized(prefs.lang.texts().lang(), complaint))
             };
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            show(visitor, prefs, status, Shown { error: Some(error), typed, typed_name, made: None }).await
+            render_page(call, prefs, status, PageState { error: Some(error), typed, typed_name, new_token: None }).await
         }
     }
 }
 
-async fn made(visitor: &Visitor, fields: &Fields) -> Result<TokenJson, Problem> {
+async fn create_token(call: &PageCall, fields: &Fields) -> Result<TokenJson, Problem> {
     let document = serde_json::json!({
         "kind": match fields.get("kind") {
             kind @ ("executor" | "xxl") => kind,
@@ -306,15 +316,15 @@ async fn made(visitor: &Visitor, fields: &Fields) -> Result<TokenJson, Problem> 
         "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),
     });
     let new: NewToken = read_value("", document)?;
-    tokens::make(visitor, new).await
+    tokens::make(call, new).await
 }
 
 pub(super) async fn revoke_token(
-    visitor: Visitor,
+    call: PageCall,
     Named(id, ..): Named<path::Token>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    tokens::revoke_one(&visitor, &id).await?;
+    tokens::revoke_one(&call, &id).await?;
     Ok(own_path(fields.get("back")).map_or_else(|| to("/account"), to))
 }
 
@@ -325,9 +335,9 @@ mod tests {
     #[test]
     fn roles_in_lines_are_read_as_they_are_written() {
         let text = "viewer\n operator default \n\neditor default/billing";
-        let found = lines(text).unwrap();
+        let found = parse_grant_lines(text).unwrap();
         let again: Vec<String> = found.iter().map(line).collect();
         assert_eq!(again, ["viewer", "operator default", "editor default/billing"]);
-        assert_eq!(lines("root").unwrap_err().complaints()[0].pointer.as_deref(), Some("/grants/0/role"));
+        assert_eq!(parse_grant_lines("root").unwrap_err().complaints()[0].pointer.as_deref(), Some("/grants/0/role"));
     }
 }

@@ -8,14 +8,14 @@ use rondel_core::cron::Tz;
 use rondel_core::{AuditId, Timestamp, words};
 use rondel_store::access::{AuditQuery, Verdict};
 
-use super::activity_rows::{ActivityRow, Reader as RowReader, action_words};
+use super::activity_rows::{ActivityFormatter, ActivityRow, action_words};
 use super::as_code::{AsCode, quoted};
 use super::prefs::Prefs;
-use super::shell::{Asked, LIMIT, Nav, Page, Shell, User, html};
+use super::shell::{LIMIT, Nav, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use crate::api::audit::{ReadAudit, export as export_of};
 use crate::api::jobs::find;
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::cursor::{Listing, invalid};
 use crate::path::{self, Named};
 use crate::problem::Problem;
@@ -25,9 +25,9 @@ use crate::redirect::pair;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;
 /// How many entries a job's page shows.
-const OF_JOB: u32 = 20;
+const JOB_ENTRY_COUNT: u32 = 20;
 /// How many entries are read for a job's page: more than it shows, since those about other objects with the job's name are left out.
-const OF_JOB_READ: u32 = 60;
+const JOB_ENTRY_READ_COUNT: u32 = 60;
 /// The actions to choose from; others can be typed into the address.
 const ACTIONS: [&str; 27] = [
     "job.create",
@@ -174,13 +174,13 @@ struct ActivityPage {
     code: AsCode,
 }
 
-type Visitor = Person<Asked<Filters>>;
+type PageCall = GlobalCall<WithLang<Filters>>;
 
-pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
-    let (engine, filters) = (visitor.engine(), visitor.query.0.clone());
+pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
+    let (engine, filters) = (call.engine(), call.query.0.clone());
     let (t, now) = (prefs.lang.texts(), engine.now());
     let here = address("/activity", &filters.pairs());
-    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_person(&visitor).await), &here);
+    let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &here);
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
         Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
@@ -203,18 +203,18 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
     let wanted = api_pairs(&query);
     let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", quoted(value))).collect::<String>();
     let wanted: Vec<String> = wanted.iter().map(|(key, value)| pair(key, value)).collect();
-    let reader = RowReader { t, now, is_open: true, shows_origin: true };
+    let formatter = ActivityFormatter { t, now, may_see_secrets: true, may_see_origin: true };
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let template = ActivityPage {
         t,
         actions: ACTIONS.iter().map(|action| (*action, action_words(t, action).unwrap_or(action))).collect(),
-        rows: shown.iter().map(|entry| reader.row(entry)).collect(),
+        rows: shown.iter().map(|entry| formatter.row(entry)).collect(),
         first: here,
         next,
         export: address("/activity.ndjson", &wanted),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),
-        code: AsCode::everywhere(("GET", &address("/api/v1/audit", &wanted)), None, &format!("audit{flags}")),
+        code: AsCode::without_namespace(("GET", &address("/api/v1/audit", &wanted)), None, &format!("audit{flags}")),
         error,
         filters,
         shell,
@@ -223,9 +223,9 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
 }
 
 /// All entries that match the filters, as a file of JSON lines.
-pub(super) async fn export(person: Person<ReadAudit>) -> Result<Response, Problem> {
-    let query = person.query.wanted.clone();
-    let mut response = export_of(&person, query)?;
+pub(super) async fn export(call: GlobalCall<ReadAudit>) -> Result<Response, Problem> {
+    let query = call.query.wanted.clone();
+    let mut response = export_of(&call, query)?;
     let name = HeaderValue::from_static("attachment; filename=\"activity.ndjson\"");
     response.headers_mut().insert(CONTENT_DISPOSITION, name);
     Ok(response)
@@ -251,27 +251,27 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         object: Some(name.clone()),
         namespace: Some(page.call.namespace.name.clone()),
         from: Some(record.created_at),
-        limit: OF_JOB_READ,
+        limit: JOB_ENTRY_READ_COUNT,
         ..AuditQuery::default()
     };
     let mut found = page.engine().store().audit(&query).await?;
     found.retain(|entry| entry.action.starts_with("job."));
-    found.truncate(OF_JOB as usize);
+    found.truncate(JOB_ENTRY_COUNT as usize);
     let rights = &page.call.caller.rights;
     let may_see_all = rights.allow_somewhere(Cluster);
-    let reader = RowReader {
+    let formatter = ActivityFormatter {
         t: page.t,
         now: page.engine().now(),
-        is_open: rights.allow(Edit, page.call.namespace.id, Some(record.app)),
-        shows_origin: may_see_all,
+        may_see_secrets: rights.allow(Edit, page.call.namespace.id, Some(record.app)),
+        may_see_origin: may_see_all,
     };
     let wanted = [pair("object", &name), pair("in", &page.call.namespace.name)];
     let command = format!("audit --object {name} --in {}", page.call.namespace.name);
     let template = JobActivityPage {
         shell: page.shell(Nav::Jobs),
         t: page.t,
-        rows: found.iter().map(|entry| reader.row(entry)).collect(),
-        code: AsCode::everywhere(("GET", &address("/api/v1/audit", &wanted)), None, &command),
+        rows: found.iter().map(|entry| formatter.row(entry)).collect(),
+        code: AsCode::without_namespace(("GET", &address("/api/v1/audit", &wanted)), None, &command),
         may_see_all,
         name,
     };

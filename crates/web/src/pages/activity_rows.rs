@@ -15,13 +15,13 @@ const CHANGE_COUNT_MAX: usize = 24;
 const VALUE_LEN_MAX: usize = 60;
 
 /// Turns entries into rows for one user.
-pub(super) struct Reader {
+pub(super) struct ActivityFormatter {
     pub(super) t: &'static Texts,
     pub(super) now: Timestamp,
     /// Whether the reader may see the secrets of parameters.
-    pub(super) is_open: bool,
+    pub(super) may_see_secrets: bool,
     /// Whether the reader may see addresses and request ids.
-    pub(super) shows_origin: bool,
+    pub(super) may_see_origin: bool,
 }
 
 /// An entry.
@@ -61,7 +61,7 @@ pub(super) struct ChangeRow {
     pub(super) lines: Option<String>,
 }
 
-impl Reader {
+impl ActivityFormatter {
     pub(super) fn row(&self, entry: &AuditEntry) -> ActivityRow {
         let t = self.t;
         let document =
@@ -88,8 +88,8 @@ impl Reader {
                 AuthMethod::System => Some(t.means_system),
                 AuthMethod::Anonymous => Some(t.means_anonymous),
             },
-            address: entry.address.clone().filter(|_| self.shows_origin),
-            request: entry.request_id.clone().filter(|_| self.shows_origin),
+            address: entry.address.clone().filter(|_| self.may_see_origin),
+            request: entry.request_id.clone().filter(|_| self.may_see_origin),
             words: action_words(t, &entry.action),
             action: entry.action.clone(),
             link: link(entry),
@@ -114,7 +114,7 @@ impl Reader {
             before = Value::Object(serde_json::Map::new());
         }
         let changes = diff::changes(&before, &after).into_iter();
-        let changes = changes.map(|change| if self.is_open { change } else { change_for_viewer(change) });
+        let changes = changes.map(|change| if self.may_see_secrets { change } else { change_for_viewer(change) });
         changes.map(|change| change_row(&change)).collect()
     }
 }

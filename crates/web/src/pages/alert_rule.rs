@@ -13,8 +13,8 @@ use rondel_store::catalog::JobQuery;
 
 use super::form::Fields;
 use super::rule_errors::RuleErrors;
-use super::rule_trial::{Trial, local};
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::rule_trial::{Trial, localized_all};
+use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::alert_rules::{find, try_rule};
 use crate::body::refuse_value;
@@ -27,7 +27,7 @@ use crate::redirect::to;
 /// How many jobs and how many calendars the form offers.
 const OFFER_COUNT: u32 = 200;
 
-/// The query of the form for a new rule, which may begin with a job.
+/// The query of the form for a new rule. With `job`, the form begins with that job as its scope.
 #[derive(Debug)]
 pub(crate) struct NewRule {
     job: Option<String>,
@@ -89,7 +89,7 @@ struct RulePage {
     calendars: Vec<String>,
     channels: Vec<String>,
     conditions: Vec<(&'static str, &'static str)>,
-    missing: Missing,
+    missing: MissingRoles,
 }
 
 impl RuleForm {
@@ -105,7 +105,7 @@ impl RuleForm {
             min_runs: own("10"),
             length: own("1h"),
             time: own("06:00"),
-            zone: super::zones::shown().1.name().to_owned(),
+            zone: super::zones::clock_and_zone().1.name().to_owned(),
             times_p95: own("3"),
             free: own("10%"),
             runs: own("1000000"),
@@ -178,7 +178,7 @@ impl RuleForm {
         }
     }
 
-    fn sent(name: &str, fields: &Fields) -> Self {
+    fn from_fields(name: &str, fields: &Fields) -> Self {
         let text = |field| fields.get(field).to_owned();
         let chosen = |prefix: &str| {
             let its = fields.with_prefix(prefix).filter(|(_, value)| *value == "1");
@@ -320,22 +320,23 @@ fn number(pointer: &str, text: &str) -> Result<u32, Problem> {
 pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
     page.call.check(None, forbidden)?;
     let form = RuleForm::new(page.query().job.as_deref());
-    show(&page, StatusCode::OK, form, Shown { action: "/alerts/rules".to_owned(), ..Shown::default() }).await
+    render_page(&page, StatusCode::OK, form, PageState { action: "/alerts/rules".to_owned(), ..PageState::default() })
+        .await
 }
 
 pub(super) async fn edit(page: Page, Named(name, ..): Named<path::AlertRule>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let warnings = rules::rule_warnings(page.engine(), record.namespace, &record.spec).await?;
     let (action, version) = (format!("/alerts/rules/{name}"), Some(record.version));
-    let shown = Shown { action, version, warnings: local(&warnings, page.t), ..Shown::default() };
-    show(&page, StatusCode::OK, RuleForm::of(&record.spec), shown).await
+    let state = PageState { action, version, warnings: localized_all(&warnings, page.t), ..PageState::default() };
+    render_page(&page, StatusCode::OK, RuleForm::of(&record.spec), state).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
     page.call.check(None, forbidden)?;
-    let form = RuleForm::sent(fields.get("name"), &fields);
-    let shown = Shown { action: "/alerts/rules".to_owned(), ..Shown::default() };
-    take(&page, form, (fields.get("do") == "try", None), shown).await
+    let form = RuleForm::from_fields(fields.get("name"), &fields);
+    let state = PageState { action: "/alerts/rules".to_owned(), ..PageState::default() };
+    submit(&page, form, (fields.get("do") == "try", None), state).await
 }
 
 pub(super) async fn save(
@@ -344,43 +345,51 @@ pub(super) async fn save(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let form = RuleForm::sent(&name, &fields);
-    let shown = Shown { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..Shown::default() };
+    let form = RuleForm::from_fields(&name, &fields);
+    let state =
+        PageState { action: format!("/alerts/rules/{name}"), version: Some(record.version), ..PageState::default() };
     if fields.get("version").parse() != Ok(record.version) {
-        return show(&page, StatusCode::CONFLICT, form, Shown { conflict: true, ..shown }).await;
+        return render_page(&page, StatusCode::CONFLICT, form, PageState { conflict: true, ..state }).await;
     }
-    take(&page, form, (fields.get("do") == "try", Some(&record)), shown).await
+    submit(&page, form, (fields.get("do") == "try", Some(&record)), state).await
 }
 
-/// Saves the rule in the form, or tries it.
-async fn take(
+/// Saves or tries the rule in the form, and answers with a redirect or with the page.
+async fn submit(
     page: &Page,
     form: RuleForm,
     (is_trial, record): (bool, Option<&RuleRecord>),
-    shown: Shown,
+    state: PageState,
 ) -> Result<Response, Problem> {
-    match taken(page, &form, is_trial, record).await {
-        Ok(Taken::Saved) => Ok(to("/alerts")),
-        Ok(Taken::SavedWithWarnings(name)) => Ok(to(&format!("/alerts/rules/{name}"))),
-        Ok(Taken::Tried(trial)) => show(page, StatusCode::OK, form, Shown { trial: Some(*trial), ..shown }).await,
+    match save_or_try(page, &form, is_trial, record).await {
+        Ok(RuleOutcome::Saved) => Ok(to("/alerts")),
+        Ok(RuleOutcome::SavedWithWarnings(name)) => Ok(to(&format!("/alerts/rules/{name}"))),
+        Ok(RuleOutcome::Tried(trial)) => {
+            render_page(page, StatusCode::OK, form, PageState { trial: Some(*trial), ..state }).await
+        }
         Err(problem) if problem.code() == Code::VersionMismatch && record.is_none() => {
             let errors = RuleErrors::of_name(page.t.alerts_exists, page.t);
-            show(page, StatusCode::CONFLICT, form, Shown { errors, ..shown }).await
+            render_page(page, StatusCode::CONFLICT, form, PageState { errors, ..state }).await
         }
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::VersionMismatch) => {
             let errors = RuleErrors::of_problem(&problem, page.t);
-            show(page, StatusCode::UNPROCESSABLE_ENTITY, form, Shown { errors, ..shown }).await
+            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, form, PageState { errors, ..state }).await
         }
         Err(problem) => Err(problem),
     }
 }
 
-async fn taken(page: &Page, form: &RuleForm, is_trial: bool, record: Option<&RuleRecord>) -> Result<Taken, Problem> {
+async fn save_or_try(
+    page: &Page,
+    form: &RuleForm,
+    is_trial: bool,
+    record: Option<&RuleRecord>,
+) -> Result<RuleOutcome, Problem> {
     let spec = form.spec()?;
     if is_trial {
         page.call.note.dry_run();
         let run = try_rule(&page.call, &spec).await?;
-        return Ok(Taken::Tried(Box::new(Trial::new(&spec, run, page.t))));
+        return Ok(RuleOutcome::Tried(Box::new(Trial::new(&spec, run, page.t))));
     }
     page.call.note.object(&spec.name);
     if let Some(record) = record {
@@ -390,11 +399,15 @@ async fn taken(page: &Page, form: &RuleForm, is_trial: bool, record: Option<&Rul
     let namespace = page.call.namespace.id;
     let saved = rules::save_rule(page.engine(), namespace, (&spec, expected), page.call.caller.name()).await?;
     page.call.note.changed_to(&saved.record.spec);
-    Ok(if saved.warnings.is_empty() { Taken::Saved } else { Taken::SavedWithWarnings(saved.record.spec.name) })
+    Ok(if saved.warnings.is_empty() {
+        RuleOutcome::Saved
+    } else {
+        RuleOutcome::SavedWithWarnings(saved.record.spec.name)
+    })
 }
 
-/// The outcome of a form.
-enum Taken {
+/// The outcome of a submitted form.
+enum RuleOutcome {
     Saved,
     SavedWithWarnings(String),
     Tried(Box<Trial>),
@@ -407,9 +420,9 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) 
     Ok(to("/alerts"))
 }
 
-/// The parts of the page around the form.
+/// The state of the page apart from the input of its form.
 #[derive(Default)]
-struct Shown {
+struct PageState {
     action: String,
     version: Option<i64>,
     conflict: bool,
@@ -418,7 +431,12 @@ struct Shown {
     trial: Option<Trial>,
 }
 
-async fn show<Q>(page: &Page<Q>, status: StatusCode, form: RuleForm, shown: Shown) -> Result<Response, Problem> {
+async fn render_page<Q>(
+    page: &Page<Q>,
+    status: StatusCode,
+    form: RuleForm,
+    state: PageState,
+) -> Result<Response, Problem> {
     let (store, namespace, t) = (page.engine().store(), page.call.namespace.id, page.t);
     let query = JobQuery { within: page.call.seen_apps(), limit: OFFER_COUNT, ..JobQuery::default() };
     let jobs = store.jobs(namespace, &query).await?;
@@ -433,12 +451,12 @@ async fn show<Q>(page: &Page<Q>, status: StatusCode, form: RuleForm, shown: Show
         shell: page.shell(Nav::Alerts),
         t,
         form,
-        errors: shown.errors,
-        warnings: shown.warnings,
-        trial: shown.trial,
-        version: shown.version,
-        conflict: shown.conflict,
-        action: shown.action,
+        errors: state.errors,
+        warnings: state.warnings,
+        trial: state.trial,
+        version: state.version,
+        conflict: state.conflict,
+        action: state.action,
         apps: apps.collect(),
         labels,
         calendars: calendars.collect(),

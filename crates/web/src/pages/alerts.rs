@@ -16,10 +16,10 @@ use rondel_store::catalog::JobRecord;
 
 use super::announced::{WindowForm, WindowRow, window_row};
 use super::form::Fields;
-use super::incident_parts::{self, MessageRow, Planned};
+use super::incident_parts::{self, CoveredRuns, MessageRow};
 use super::moment::Moment;
 use super::sentences::localized;
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
 use crate::api::{alert_rules, incidents};
@@ -32,7 +32,7 @@ use crate::redirect::{own_path, to};
 /// Open incidents on the page.
 const OPEN_COUNT: u32 = 100;
 /// Open incidents on the page of a job.
-const OF_JOB_COUNT: u32 = 10;
+const JOB_INCIDENT_COUNT: u32 = 10;
 /// Resolved incidents on the page.
 const RESOLVED_COUNT: u32 = 25;
 
@@ -53,11 +53,11 @@ pub(super) struct IncidentRow {
     /// The names of its channels, if none of them exists and it was therefore not reported.
     pub(super) no_channel: Option<String>,
     pub(super) job: Option<String>,
-    pub(super) runs: Vec<RunLine>,
+    pub(super) runs: Vec<SampleRow>,
 }
 
 /// A run of an incident.
-pub(super) struct RunLine {
+pub(super) struct SampleRow {
     pub(super) id: String,
     pub(super) job: String,
     pub(super) fire_at: Moment,
@@ -87,7 +87,7 @@ struct SilenceRow {
 struct AlertsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     open: Vec<IncidentRow>,
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
@@ -104,13 +104,13 @@ struct AlertsPage {
 struct IncidentPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     row: IncidentRow,
     description: String,
     facts: Vec<(&'static str, String)>,
     members: Vec<IncidentRow>,
     messages: Vec<MessageRow>,
-    planned: Option<Planned>,
+    planned: Option<CoveredRuns>,
     back: String,
 }
 
@@ -125,7 +125,7 @@ pub(super) struct SilenceForm {
 }
 
 impl SilenceForm {
-    fn sent(fields: &Fields) -> Self {
+    fn from_fields(fields: &Fields) -> Self {
         let text = |field| fields.get(field).to_owned();
         Self { rule: text("rule"), job: text("job"), app: text("app"), until: text("until"), reason: text("reason") }
     }
@@ -137,7 +137,7 @@ impl SilenceForm {
             "1h" => hours(1),
             "8h" => hours(8),
             "24h" => hours(24),
-            _ => asked_instants(zones::shown().1, &self.until.replace('T', " "), now)
+            _ => asked_instants(zones::clock_and_zone().1, &self.until.replace('T', " "), now)
                 .and_then(|found| found.first().copied())
                 .ok_or_else(|| refuse_value("/until", t.alerts_bad_until.to_owned()))?,
         };
@@ -146,7 +146,7 @@ impl SilenceForm {
     }
 }
 
-/// The forms of the page whose input was refused.
+/// The forms of the page, with the input that was refused.
 #[derive(Default)]
 pub(super) struct Forms {
     pub(super) silence: SilenceForm,
@@ -154,10 +154,10 @@ pub(super) struct Forms {
 }
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
-    show(&page, StatusCode::OK, (Forms::default(), Vec::new())).await
+    render_page(&page, StatusCode::OK, (Forms::default(), Vec::new())).await
 }
 
-pub(super) async fn show(
+pub(super) async fn render_page(
     page: &Page,
     status: StatusCode,
     (forms, errors): (Forms, Vec<String>),
@@ -227,7 +227,7 @@ pub(super) fn incident_row(
     let is_job = incident.subject.kind == SubjectKind::Job;
     let missing = incidents::missing_channels(&spec, channels);
     let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing.is_empty();
-    let run = |sample: rondel_core::notice::RunSample| RunLine {
+    let run = |sample: rondel_core::notice::RunSample| SampleRow {
         id: sample.run.to_string(),
         job: sample.job,
         fire_at: Moment::new(sample.fire_at, now, t),
@@ -260,7 +260,7 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
         job: Some(record.id),
         before: None,
         within: None,
-        limit: OF_JOB_COUNT,
+        limit: JOB_INCIDENT_COUNT,
     };
     let found = page.engine().store().incidents(query).await?;
     let silences = if found.is_empty() { Vec::new() } else { incidents::visible_silences(&page.call).await? };
@@ -348,7 +348,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         facts: facts(&record, now, t),
         back: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
-        planned: incident_parts::planned(&page, &record).await?,
+        planned: incident_parts::covered_runs(&page, &record).await?,
         row: incident_row(record, (&silences, &channels), now, t),
         members,
     };
@@ -382,15 +382,15 @@ pub(super) async fn acknowledge(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = incidents::find(&page.call, &id).await?;
-    incidents::acknowledged(&page.call, &record).await?;
+    incidents::acknowledge_incident(&page.call, &record).await?;
     Ok(back(&fields))
 }
 
 pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let form = SilenceForm::sent(&fields);
+    let form = SilenceForm::from_fields(&fields);
     let request = form.request(fields.get("for"), page.engine().now(), page.t);
     let done = match request {
-        Ok(request) => incidents::silenced(&page.call, request).await.map(|_| ()),
+        Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
         Err(problem) => page.call.check(None, crate::call::forbidden).and(Err(problem)),
     };
     match done {
@@ -398,7 +398,7 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
             let errors = super::calendar_form::messages(&problem, page.t.lang());
             let forms = Forms { silence: form, ..Forms::default() };
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),
     }
@@ -409,7 +409,7 @@ pub(super) async fn end_silence(
     Named(id, ..): Named<path::Silence>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    incidents::silence_ended(&page.call, &id).await?;
+    incidents::end_silence_by_id(&page.call, &id).await?;
     Ok(back(&fields))
 }
 

@@ -1,5 +1,5 @@
-//! The OpenAPI document as a page: each endpoint with its parameters, bodies, errors, and how to call it. Drawn by the server from the same
-//! document that `/openapi.json` answers.
+//! The OpenAPI document as a page: each endpoint with its parameters, bodies, errors, and how to call it. The server renders the page from
+//! the document that `/openapi.json` returns.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::as_code::{AsCode, quoted};
 use super::prefs::Prefs;
-use super::shell::{Asked, Nav, Shell, User, html};
+use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::{Lang, Texts};
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -37,7 +37,7 @@ struct Operation {
     parameters: Vec<ParameterRow>,
     body: Option<BodyDoc>,
     answers: Vec<AnswerDoc>,
-    /// The text that a search looks through, in lower case.
+    /// The text that is searched, in lower case.
     text: String,
 }
 
@@ -238,7 +238,7 @@ impl<'d> Document<'d> {
         }
     }
 
-    /// The schema of an object that is behind a reference, in a list, or one of several branches.
+    /// The schema of the object that a schema stands for: by a reference, as the items of a list, or as one of several branches.
     fn object_of(&self, schema: &'d Value) -> &'d Value {
         let mut schema = self.resolved(schema);
         for _ in 0..DEPTH_MAX {
@@ -332,9 +332,9 @@ struct ShownOperation {
     code: AsCode,
 }
 
-pub(super) async fn page(visitor: Person<Asked<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
-    let DocsQuery { q, op } = &visitor.query.0;
-    let all = operations(visitor.web.document, prefs.lang);
+pub(super) async fn page(call: GlobalCall<WithLang<DocsQuery>>, prefs: Prefs) -> Result<Response, Problem> {
+    let DocsQuery { q, op } = &call.query.0;
+    let all = operations(call.web.document, prefs.lang);
     let words: Vec<String> = q.to_lowercase().split_whitespace().map(str::to_owned).collect();
     let found = all.iter().filter(|operation| words.iter().all(|word| operation.text.contains(word)));
     let mut groups: BTreeMap<&str, Vec<EntryRow>> = BTreeMap::new();
@@ -350,19 +350,19 @@ pub(super) async fn page(visitor: Person<Asked<DocsQuery>>, prefs: Prefs) -> Res
     }
     let shown = op.as_deref().and_then(|op| all.iter().find(|operation| operation.id == op));
     let here = op.as_ref().map_or_else(|| "/api-docs".to_owned(), |op| format!("/api-docs?{}", pair("op", op)));
-    let shell = Shell::new(prefs, Nav::Api, Some(User::of_person(&visitor).await), &here);
+    let shell = Shell::new(prefs, Nav::Api, Some(User::of_global_call(&call).await), &here);
     let template = DocsPage {
         t: shell.t,
         q: q.clone(),
         is_nothing: groups.is_empty(),
         groups: groups.into_iter().map(|(tag, entries)| Group { tag: tag.to_owned(), entries }).collect(),
-        shown: shown.map(show),
+        shown: shown.map(shown_operation),
         shell,
     };
     html(StatusCode::OK, &template)
 }
 
-fn show(operation: &'static Operation) -> ShownOperation {
+fn shown_operation(operation: &'static Operation) -> ShownOperation {
     let example = operation.body.as_ref().and_then(|body| body.example.as_ref());
     let path = operation.path.trim_start_matches("/api/v1");
     let data = example.map(|example| format!(" -d {}", quoted(&example.to_string()))).unwrap_or_default();
@@ -370,7 +370,7 @@ fn show(operation: &'static Operation) -> ShownOperation {
     ShownOperation {
         operation,
         example: example.map(|example| serde_json::to_string_pretty(example).unwrap_or_default()),
-        code: AsCode::everywhere((&operation.method, &operation.path), example, &command),
+        code: AsCode::without_namespace((&operation.method, &operation.path), example, &command),
     }
 }
 

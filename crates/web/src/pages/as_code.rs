@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The end of a document within a command.
+/// The line that ends the here-document of a command.
 const HERE: &str = "END";
 
 /// An action as a `curl` call, and as a command.
@@ -42,7 +42,7 @@ impl AsCode {
     }
 
     /// An action outside of namespaces.
-    pub(crate) fn everywhere((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
+    pub(crate) fn without_namespace((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
         let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
         let body =
             body.map(|body| format!(" \\\n  -H 'Content-Type: application/json' -d {}", quoted(&body.to_string())));

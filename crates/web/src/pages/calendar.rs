@@ -10,7 +10,7 @@ use rondel_store::calendars::CalendarRecord;
 use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, Month, Trial, messages, months, this_year, trial};
 use super::form::Fields;
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::calendars::find;
 use crate::path::{self, Named};
@@ -18,11 +18,11 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// The year to show.
+/// The query of the page: the year to show.
 #[derive(Debug)]
-pub(crate) struct ShownYear(Option<i32>);
+pub(crate) struct YearQuery(Option<i32>);
 
-impl FromQuery for ShownYear {
+impl FromQuery for YearQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.parsed("year", |text| match text.parse() {
             Ok(year) if (1970..=2199).contains(&year) => Ok(year),
@@ -31,9 +31,9 @@ impl FromQuery for ShownYear {
     }
 }
 
-/// The year to show, and the outcome of the form.
+/// The state of the page: the year to show, and the outcome of the form.
 #[derive(Default)]
-struct Shown {
+struct PageState {
     year: Option<i32>,
     errors: Vec<String>,
     trial: Option<Trial>,
@@ -45,7 +45,7 @@ struct Shown {
 struct CalendarPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     name: String,
     description: String,
     year: i32,
@@ -74,11 +74,11 @@ fn code_of<Q>(page: &Page<Q>, spec: &CalendarSpec) -> AsCode {
     )
 }
 
-pub(super) async fn page(page: Page<ShownYear>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<YearQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let form = CalendarForm::new(&record.spec.name, Some(&record.spec));
-    let shown = Shown { year: page.query().0, ..Shown::default() };
-    show(&page, StatusCode::OK, &record, form, shown).await
+    let state = PageState { year: page.query().0, ..PageState::default() };
+    render_page(&page, StatusCode::OK, &record, form, state).await
 }
 
 pub(super) async fn save(
@@ -87,24 +87,26 @@ pub(super) async fn save(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let form = CalendarForm::sent(&name, &fields);
+    let form = CalendarForm::from_fields(&name, &fields);
     if fields.get("version").parse() != Ok(record.version) {
-        let shown = Shown { conflict: Some(record.version), ..Shown::default() };
-        return show(&page, StatusCode::CONFLICT, &record, form, shown).await;
+        let state = PageState { conflict: Some(record.version), ..PageState::default() };
+        return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     }
-    match changed(&page, &record, &form).await {
+    match save_or_try(&page, &record, &form).await {
         Ok(None) => Ok(to(&format!("/calendars/{name}"))),
-        Ok(found) => show(&page, StatusCode::OK, &record, form, Shown { trial: found, ..Shown::default() }).await,
+        Ok(found) => {
+            render_page(&page, StatusCode::OK, &record, form, PageState { trial: found, ..PageState::default() }).await
+        }
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
-            let shown = Shown { errors: messages(&problem, page.t.lang()), ..Shown::default() };
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
+            let state = PageState { errors: messages(&problem, page.t.lang()), ..PageState::default() };
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
         }
     }
 }
 
 /// Saves the calendar in the form, or tries it.
-async fn changed(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let spec = form.spec(&record.spec.description)?;
     if form.is_trial {
         return trial(page, &spec, this_year(page.engine().now())).await.map(Some);
@@ -121,16 +123,16 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Calendar>) -
     Ok(to("/calendars"))
 }
 
-async fn show<Q>(
+async fn render_page<Q>(
     page: &Page<Q>,
     status: StatusCode,
     record: &CalendarRecord,
     form: CalendarForm,
-    shown: Shown,
+    state: PageState,
 ) -> Result<Response, Problem> {
     let name = record.spec.name.clone();
     let calendar = Calendar::of_rule(&name, &record.expanded).map_err(CalendarError::Invalid)?;
-    let year = shown.year.unwrap_or_else(|| this_year(page.engine().now()));
+    let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
     let limit = LIMIT as usize;
     let seen = page.call.seen_apps();
     let mut users = calendars::users(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
@@ -150,10 +152,10 @@ async fn show<Q>(
         users: users.into_iter().map(address).collect(),
         has_more_users,
         form,
-        errors: shown.errors,
-        trial: shown.trial,
-        version: Some(shown.conflict.unwrap_or(record.version)),
-        conflict: shown.conflict,
+        errors: state.errors,
+        trial: state.trial,
+        version: Some(state.conflict.unwrap_or(record.version)),
+        conflict: state.conflict,
         action: format!("/calendars/{name}"),
         code: code_of(page, &record.spec),
         name,

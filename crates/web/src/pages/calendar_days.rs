@@ -64,7 +64,7 @@ impl CalendarDays {
     }
 
     /// The fields as they were sent; days that were picked are added at the ends of the lists.
-    pub(super) fn sent(fields: &Fields) -> Self {
+    pub(super) fn from_fields(fields: &Fields) -> Self {
         let weekdays =
             WEEKDAYS.into_iter().filter(|day| !fields.get(&format!("{WEEKDAY_BOX}{}", day.as_str())).is_empty());
         let text = |field| fields.get(field).to_owned();
@@ -164,7 +164,7 @@ mod tests {
             ("pick.1.from", "2026-02-28"),
             ("pick.1.kind", "in"),
         ]);
-        let days = CalendarDays::sent(&fields);
+        let days = CalendarDays::from_fields(&fields);
         assert_eq!(
             (days.added.as_str(), days.removed.as_str()),
             ("2026-01-01\n2026-02-28", "2026-10-01..2026-10-07 Golden Week")

@@ -2,7 +2,7 @@
 
 use rondel_admin::calendars::{self, CalendarError, ImportAs, ImportFormat, import};
 use rondel_core::calendar::{Calendar, CalendarSpec};
-use rondel_core::year::{Part, year};
+use rondel_core::year::{DayPart, year};
 use rondel_core::{Timestamp, name};
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ impl CalendarForm {
         }
     }
 
-    pub(super) fn sent(name: &str, fields: &Fields) -> Self {
+    pub(super) fn from_fields(name: &str, fields: &Fields) -> Self {
         let text = |field| fields.get(field).to_owned();
         Self {
             name: name.to_owned(),
@@ -56,7 +56,7 @@ impl CalendarForm {
             wanted: text("as"),
             years: text("years"),
             is_trial: fields.get("do") == "try",
-            days: CalendarDays::sent(fields),
+            days: CalendarDays::from_fields(fields),
         }
     }
 
@@ -110,7 +110,7 @@ pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> 
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
     let mut parts = Vec::new();
-    for part in spec.parts() {
+    for part in spec.named_calendars() {
         if let Some(record) = calendars::find(page.engine(), namespace, part).await.map_err(CalendarError::from)? {
             parts.push(CalendarSpec { rule: record.expanded, ..record.spec });
         }
@@ -145,9 +145,9 @@ pub(super) fn months(calendar: &Calendar, wanted: i32) -> Vec<Month> {
                 cells.extend((0..day.weekday).map(|_| None));
             }
             let class = match day.part {
-                Part::Whole => "in",
-                Part::Some => "part",
-                Part::Nothing => "out",
+                DayPart::Whole => "in",
+                DayPart::Some => "part",
+                DayPart::Nothing => "out",
             };
             cells.push(Some(Cell { day: day.day, class, name: day.name.clone() }));
         }

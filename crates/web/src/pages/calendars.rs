@@ -11,7 +11,7 @@ use super::as_code::AsCode;
 use super::calendar_form::{CalendarForm, Trial, messages, this_year, trial};
 use super::form::Fields;
 use super::moment::Moment;
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::forbidden;
 use crate::cursor::{Listing, invalid};
@@ -21,9 +21,9 @@ use crate::redirect::{pair, to};
 
 /// The cursor of the list.
 #[derive(Debug)]
-pub(crate) struct CalendarsFrom(Option<String>);
+pub(crate) struct CalendarsCursor(Option<String>);
 
-impl FromQuery for CalendarsFrom {
+impl FromQuery for CalendarsCursor {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("cursor"))
     }
@@ -41,7 +41,7 @@ struct Row {
 struct CalendarsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     rows: Vec<Row>,
     next: Option<String>,
     is_first: bool,
@@ -53,26 +53,27 @@ struct CalendarsPage {
     code: AsCode,
 }
 
-pub(super) async fn list(page: Page<CalendarsFrom>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<CalendarsCursor>) -> Result<Response, Problem> {
     let cursor = page.query().0.clone();
-    show(&page, StatusCode::OK, cursor.as_deref(), CalendarForm::new("", None), (Vec::new(), None)).await
+    render_page(&page, StatusCode::OK, cursor.as_deref(), CalendarForm::new("", None), (Vec::new(), None)).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
     page.call.check(None, forbidden)?;
-    let form = CalendarForm::sent(fields.get("name"), &fields);
-    match made(&page, &form).await {
+    let form = CalendarForm::from_fields(fields.get("name"), &fields);
+    match create_or_try(&page, &form).await {
         Ok(None) => Ok(to(&format!("/calendars/{}", form.name))),
-        Ok(found) => show(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
+        Ok(found) => render_page(&page, StatusCode::OK, None, form, (Vec::new(), found)).await,
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, (messages(&problem, page.t.lang()), None)).await
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, (messages(&problem, page.t.lang()), None))
+                .await
         }
     }
 }
 
 /// Creates the calendar in the form, or tries it.
-async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
+async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let namespace = page.call.namespace.id;
     let spec = form.spec("")?;
     if form.is_trial {
@@ -87,7 +88,7 @@ async fn made(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem
     Ok(None)
 }
 
-async fn show<Q>(
+async fn render_page<Q>(
     page: &Page<Q>,
     status: StatusCode,
     cursor: Option<&str>,

@@ -76,7 +76,7 @@ impl ChannelForm {
     }
 
     /// The form as it was sent.
-    pub(super) fn sent(kind: ChannelKind, sent: &Fields, t: &Texts) -> Self {
+    pub(super) fn from_fields(kind: ChannelKind, sent: &Fields, t: &Texts) -> Self {
         let mut form = Self::new(kind, None, t);
         form.name = sent.get("name").to_owned();
         form.lang = if sent.get("lang") == "zh" { "zh" } else { "en" };

@@ -26,11 +26,11 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// The service of a new channel.
+/// The query of the form for a new channel: its service.
 #[derive(Debug)]
-pub(crate) struct NewOf(Option<ChannelKind>);
+pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 
-impl FromQuery for NewOf {
+impl FromQuery for NewChannelQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.parsed("kind", |text| text.parse::<ChannelKind>()))
     }
@@ -38,9 +38,9 @@ impl FromQuery for NewOf {
 
 /// The cursor of the list of deliveries.
 #[derive(Debug)]
-pub(crate) struct DeliveriesFrom(Option<String>);
+pub(crate) struct DeliveriesCursor(Option<String>);
 
-impl FromQuery for DeliveriesFrom {
+impl FromQuery for DeliveriesCursor {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("cursor"))
     }
@@ -52,11 +52,11 @@ struct Row {
     host: Option<String>,
     lang: &'static str,
     is_enabled: bool,
-    last: Option<Attempt>,
+    last: Option<DeliveryRow>,
 }
 
 /// A try to deliver a message.
-struct Attempt {
+struct DeliveryRow {
     /// The CSS class and the word for the result.
     class: &'static str,
     word: &'static str,
@@ -101,7 +101,7 @@ pub(super) async fn list(page: Page) -> Result<Response, Problem> {
         host: channels::view(channel).host,
         lang: lang_name(channel.lang),
         is_enabled: channel.is_enabled,
-        last: last.iter().find(|delivery| delivery.channel == channel.id).map(|it| attempt(it, now, t)),
+        last: last.iter().find(|delivery| delivery.channel == channel.id).map(|it| delivery_row(it, now, t)),
     };
     let template = ChannelsPage {
         rows: channels.iter().map(row).collect(),
@@ -121,13 +121,13 @@ const fn lang_name(lang: Lang) -> &'static str {
     }
 }
 
-fn attempt(delivery: &Delivery, now: Timestamp, t: &Texts) -> Attempt {
+fn delivery_row(delivery: &Delivery, now: Timestamp, t: &Texts) -> DeliveryRow {
     let (class, word) = match delivery.verdict.as_str() {
         "sent" => ("succeeded", t.channels_sent),
         "retry" => ("waiting", t.channels_retry),
         _ => ("failed", t.channels_given_up),
     };
-    Attempt {
+    DeliveryRow {
         class,
         word,
         at: Moment::new(delivery.at, now, t),
@@ -160,34 +160,34 @@ struct ChannelPage {
     shell: Shell,
     t: &'static Texts,
     /// `None` for a channel that does not exist yet.
-    channel: Option<Saved>,
+    channel: Option<SavedChannel>,
     form: ChannelForm,
     missing: Option<&'static str>,
     /// The result of a test.
-    tested: Option<Attempt>,
+    tested: Option<DeliveryRow>,
     /// The users of a channel that could not be deleted, with the page of each.
     users: Vec<(String, String)>,
     /// Whether the channel has more users.
     has_more_users: bool,
     /// A signing key that was made just now.
     signing_key: Option<String>,
-    attempts: Vec<Attempt>,
+    attempts: Vec<DeliveryRow>,
     path: String,
     next: Option<String>,
     is_first: bool,
     code: AsCode,
 }
 
-struct Saved {
+struct SavedChannel {
     name: String,
     kind: &'static str,
     host: Option<String>,
     is_enabled: bool,
 }
 
-/// The outcome of the form that this page answers.
+/// The state of the page: the outcome of its form, and the cursor of its deliveries.
 #[derive(Default)]
-struct News {
+struct PageState {
     tested: Option<Delivery>,
     users: Vec<ChannelUser>,
     signing_key: Option<String>,
@@ -195,58 +195,58 @@ struct News {
 }
 
 /// The form for a new channel.
-pub(super) async fn blank(page: Page<NewOf>) -> Result<Response, Problem> {
+pub(super) async fn blank(page: Page<NewChannelQuery>) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let kind = page.query().0.unwrap_or(ChannelKind::Email);
     let form = ChannelForm::new(kind, None, page.t);
-    show(&page, StatusCode::OK, None, form, News::default()).await
+    render_page(&page, StatusCode::OK, None, form, PageState::default()).await
 }
 
 pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let kind = sent.get("kind").parse().unwrap_or(ChannelKind::Email);
-    let form = ChannelForm::sent(kind, &sent, page.t);
+    let form = ChannelForm::from_fields(kind, &sent, page.t);
     let name = form.name.clone();
     page.call.note.object(&name);
     if page.engine().store().channel(page.call.namespace.id, &name).await?.is_some() {
         let form = form.with_error("name", page.t.channels_exists);
-        return show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, News::default()).await;
+        return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, PageState::default()).await;
     }
-    store(&page, None, form).await
+    save_form(&page, None, form).await
 }
 
 pub(super) async fn page(
-    page: Page<DeliveriesFrom>,
+    page: Page<DeliveriesCursor>,
     Named(name, ..): Named<path::Channel>,
 ) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
     let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
-    let news = News { cursor: page.query().0.clone(), ..News::default() };
-    show(&page, StatusCode::OK, Some(&channel), form, news).await
+    let state = PageState { cursor: page.query().0.clone(), ..PageState::default() };
+    render_page(&page, StatusCode::OK, Some(&channel), form, state).await
 }
 
 pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent: Fields) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
-    let mut form = ChannelForm::sent(channel.kind, &sent, page.t);
+    let mut form = ChannelForm::from_fields(channel.kind, &sent, page.t);
     form.name.clone_from(&channel.name);
     form.mark_set(&channel, page.t);
-    store(&page, Some(&channel), form).await
+    save_form(&page, Some(&channel), form).await
 }
 
 /// Saves the channel in the form; shows the form again if it is wrong.
-async fn store(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
+async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
     if let Some(known) = known {
-        page.call.note.before(&noted(known));
+        page.call.note.before(&audit_document(known));
     }
     match channels::save(page.engine(), &page.call.namespace, form.to_channel()).await {
         Ok(saved) => {
-            page.call.note.changed_to(&noted(&saved.channel));
+            page.call.note.changed_to(&audit_document(&saved.channel));
             if saved.signing_key.is_none() {
                 return Ok(to(&format!("/alerts/channels/{}", saved.channel.name)));
             }
             let form = ChannelForm::new(saved.channel.kind, Some(&saved.channel), page.t);
-            let news = News { signing_key: saved.signing_key, ..News::default() };
-            show(page, StatusCode::OK, Some(&saved.channel), form, news).await
+            let state = PageState { signing_key: saved.signing_key, ..PageState::default() };
+            render_page(page, StatusCode::OK, Some(&saved.channel), form, state).await
         }
         Err(error) => {
             let problem = Problem::from(error);
@@ -254,13 +254,13 @@ async fn store(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Resul
                 return Err(problem);
             }
             let form = form.with_problem(&problem, page.t.lang());
-            show(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, News::default()).await
+            render_page(page, StatusCode::UNPROCESSABLE_ENTITY, known, form, PageState::default()).await
         }
     }
 }
 
 /// A channel as the audit log shows it.
-fn noted(channel: &Channel) -> serde_json::Value {
+fn audit_document(channel: &Channel) -> serde_json::Value {
     let view = channels::view(channel);
     let (kind, lang) = (channel.kind, channel.lang);
     json!({
@@ -274,23 +274,31 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
     let delivery = channels::test(page.engine(), &page.call.namespace, &channel, by).await?;
     page.call.note.changed_to(&tested(&delivery));
     let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
-    show(&page, StatusCode::OK, Some(&channel), form, News { tested: Some(delivery), ..News::default() }).await
+    render_page(
+        &page,
+        StatusCode::OK,
+        Some(&channel),
+        form,
+        PageState { tested: Some(delivery), ..PageState::default() },
+    )
+    .await
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&page.call, &name).await?;
-    page.call.note.before(&noted(&channel));
+    page.call.note.before(&audit_document(&channel));
     match page.engine().store().delete_channel(page.call.namespace.id, &name).await? {
         ChannelDeleted::Deleted | ChannelDeleted::NotFound => Ok(to("/alerts/channels")),
         ChannelDeleted::Used(users) => {
             let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
-            show(&page, StatusCode::CONFLICT, Some(&channel), form, News { users, ..News::default() }).await
+            render_page(&page, StatusCode::CONFLICT, Some(&channel), form, PageState { users, ..PageState::default() })
+                .await
         }
     }
 }
 
 /// A user of a channel, with the page on which to choose another channel.
-fn user(user: &ChannelUser, t: &Texts) -> (String, String) {
+fn user_link(user: &ChannelUser, t: &Texts) -> (String, String) {
     match user {
         ChannelUser::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
         ChannelUser::Job(name) => (format!("{} {name}", t.col_job), format!("/jobs/{name}")),
@@ -298,18 +306,18 @@ fn user(user: &ChannelUser, t: &Texts) -> (String, String) {
     }
 }
 
-async fn show<Q>(
+async fn render_page<Q>(
     page: &Page<Q>,
     status: StatusCode,
     channel: Option<&Channel>,
     form: ChannelForm,
-    news: News,
+    state: PageState,
 ) -> Result<Response, Problem> {
     let (t, now) = (page.t, page.engine().now());
     let (mut found, mut next) = (Vec::new(), None);
     if let Some(channel) = channel {
         let listing = Listing::new("deliveries page", channel.id);
-        let before = news.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
+        let before = state.cursor.as_deref().map(|cursor| listing.position::<DeliveryId>(cursor)).transpose()?;
         found = page.engine().store().deliveries(channel.id, before, LIMIT + 1).await?;
         let has_more = found.len() > LIMIT as usize;
         found.truncate(LIMIT as usize);
@@ -319,7 +327,7 @@ async fn show<Q>(
         next = last.map(address);
     }
     let subjects = subjects(&page.call, &found).await?;
-    let saved = channel.map(|channel| Saved {
+    let saved = channel.map(|channel| SavedChannel {
         name: channel.name.clone(),
         kind: kind_name(channel.kind, t),
         host: channels::view(channel).host,
@@ -330,17 +338,20 @@ async fn show<Q>(
         channel: saved,
         form,
         missing: missing(page),
-        tested: news.tested.as_ref().map(|delivery| attempt(delivery, now, t)),
-        users: news.users.iter().take(CHANNEL_USER_COUNT_MAX).map(|one| user(one, t)).collect(),
-        has_more_users: news.users.len() > CHANNEL_USER_COUNT_MAX,
-        signing_key: news.signing_key,
+        tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
+        users: state.users.iter().take(CHANNEL_USER_COUNT_MAX).map(|one| user_link(one, t)).collect(),
+        has_more_users: state.users.len() > CHANNEL_USER_COUNT_MAX,
+        signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
         attempts: found
             .iter()
-            .map(|delivery| Attempt { subject: subjects.get(&delivery.message).cloned(), ..attempt(delivery, now, t) })
+            .map(|delivery| DeliveryRow {
+                subject: subjects.get(&delivery.message).cloned(),
+                ..delivery_row(delivery, now, t)
+            })
             .collect(),
         next,
-        is_first: news.cursor.is_none(),
+        is_first: state.cursor.is_none(),
         t,
         shell: page.shell(Nav::Alerts),
     };

@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rondel_core::ahead::{Planned, fire_changes};
+use rondel_core::ahead::{AnchoredJob, fire_changes};
 use rondel_core::cron::Tz;
-use rondel_core::preview::{Ask, PER_DAY_MAX, preview};
+use rondel_core::preview::{PER_DAY_MAX, PreviewRequest, preview};
 use rondel_core::{Job, JobSpec, Timestamp, words};
 use rondel_store::catalog::JobRecord;
 use serde_json::Value;
@@ -24,7 +24,7 @@ const WINDOW: Duration = Duration::from_secs(7 * 86_400);
 const STEPS: u32 = 5_000;
 
 /// The fires of two definitions, side by side.
-pub(super) struct Coming {
+pub(super) struct EditEffect {
     pub(super) rows: Vec<ComingRow>,
     /// How many fires of the next week vanish, and how many appear.
     pub(super) vanishing: u64,
@@ -42,7 +42,7 @@ pub(super) struct ComingRow {
     pub(super) is_after: bool,
 }
 
-impl Coming {
+impl EditEffect {
     pub(super) const fn is_same(&self) -> bool {
         self.vanishing == 0 && self.appearing == 0
     }
@@ -62,7 +62,13 @@ impl Coming {
             None => None,
         };
         let next = |job: &Job| -> (Tz, BTreeSet<Timestamp>) {
-            let ask = Ask { timetable: &job.timetable, anchor, after: now, count: COUNT, per_day_max: PER_DAY_MAX };
+            let ask = PreviewRequest {
+                timetable: &job.timetable,
+                anchor,
+                after: now,
+                count: COUNT,
+                per_day_max: PER_DAY_MAX,
+            };
             let found = preview(ask);
             let fires = found.fires.iter().filter(|_| job.enabled).map(|fire| fire.at).collect();
             (found.zone, fires)
@@ -76,7 +82,7 @@ impl Coming {
         for at in of_new {
             rows.entry(at).or_default().1 = true;
         }
-        let planned = |job| Planned { job, anchor };
+        let planned = |job| AnchoredJob { job, anchor };
         let mut steps = STEPS;
         let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
         let row = |(at, (is_before, is_after))| ComingRow {

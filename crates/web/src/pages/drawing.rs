@@ -8,7 +8,7 @@ use rondel_core::{RunStatus, Timestamp};
 use super::moment::length;
 use super::texts::Texts;
 use super::zones;
-use crate::overview::lanes::{By, Lane, Mark};
+use crate::overview::lanes::{Lane, LaneKind, Mark};
 use crate::redirect::{encoded, pair};
 
 /// The width of a drawing in its own units.
@@ -52,7 +52,7 @@ pub(crate) struct AxisLabel {
 
 /// The labels of an axis, ten or so.
 pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
-    let (_, zone) = zones::shown();
+    let (_, zone) = zones::clock_and_zone();
     let minutes = scale.to.since(scale.from).as_secs() / 60;
     let every = match minutes {
         0..=90 => 10,
@@ -94,7 +94,7 @@ pub(crate) fn stamp(at: Timestamp, now: Timestamp, zone: Tz) -> String {
     if day == today { time } else { format!("{day} {time}") }
 }
 
-/// One run, or several.
+/// A bar for one run, or for several.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) class: &'static str,
@@ -149,14 +149,14 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    pub(crate) fn new(scale: Scale, by: By, lanes: &[Lane], (now, t): (Timestamp, &'static Texts)) -> Self {
-        let zone = zones::shown().1;
+    pub(crate) fn new(scale: Scale, by: LaneKind, lanes: &[Lane], (now, t): (Timestamp, &'static Texts)) -> Self {
+        let zone = zones::clock_and_zone().1;
         let is_dense = lanes.iter().map(|lane| lane.marks.len()).sum::<usize>() > DRAWN_COUNT_MAX;
-        let artist = Artist { scale, by, now, zone, is_dense, t };
+        let renderer = LaneRenderer { scale, by, now, zone, is_dense, t };
         Self {
             axis: axis(scale),
             now_x: scale.has(now).then(|| scale.x(now)),
-            rows: lanes.iter().map(|lane| artist.row(lane)).collect(),
+            rows: lanes.iter().map(|lane| renderer.row(lane)).collect(),
             from_ms: scale.from.as_millis(),
             to_ms: scale.to.as_millis(),
         }
@@ -202,8 +202,8 @@ impl Shape {
     }
 }
 
-/// The ticks that are far enough from the one before.
-fn apart(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
+/// Drops ticks that are too close to the one before.
+fn space_out(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     let mut kept: Vec<Tick> = Vec::new();
     for tick in ticks {
         if kept.last().is_none_or(|last| tick.x >= last.x + DISTANCE_MIN) {
@@ -214,9 +214,9 @@ fn apart(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
 }
 
 /// Draws lanes.
-struct Artist {
+struct LaneRenderer {
     scale: Scale,
-    by: By,
+    by: LaneKind,
     now: Timestamp,
     zone: Tz,
     /// Whether runs that touch and have the same status are one bar in every lane.
@@ -224,37 +224,37 @@ struct Artist {
     t: &'static Texts,
 }
 
-impl Artist {
+impl LaneRenderer {
     fn row(&self, lane: &Lane) -> LaneRow {
         let t = self.t;
         let href = match self.by {
-            By::Job => format!("/jobs/{}", lane.name),
-            By::App => format!("/runs?{}", pair("q", &format!("app:{}", lane.name))),
-            By::Executor => format!("/runs?{}", pair("q", &format!("executor:{}", lane.name))),
+            LaneKind::Job => format!("/jobs/{}", lane.name),
+            LaneKind::App => format!("/runs?{}", pair("q", &format!("app:{}", lane.name))),
+            LaneKind::Executor => format!("/runs?{}", pair("q", &format!("executor:{}", lane.name))),
         };
         let is_point = |mark: &&Mark| mark.status == RunStatus::Skipped && mark.run.is_some();
         let drawn = |mark: &&Mark| self.scale.has(mark.to.unwrap_or(self.now)) || self.scale.has(mark.from);
         LaneRow {
             name: lane.name.clone(),
-            sub: lane.app.clone().filter(|_| self.by != By::App),
+            sub: lane.app.clone().filter(|_| self.by != LaneKind::App),
             href,
             runs: t.lane_runs(lane.run_count),
             trouble: (lane.trouble_count > 0).then(|| t.lane_failed(lane.trouble_count)),
             bars: self.bars(lane, lane.marks.iter().filter(|mark| !is_point(mark)).filter(drawn)),
-            crosses: apart(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
-            fires: apart(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
+            crosses: space_out(lane.marks.iter().filter(is_point).filter(drawn).map(|mark| self.cross(mark))),
+            fires: space_out(lane.fires.iter().map(|at| self.tick(*at, t.verdict_planned, None))),
             removed: lane.removed.iter().map(|at| self.tick(*at, t.verdict_calendar, self.why(lane, *at))).collect(),
             changes: lane.clock_changes.iter().map(|at| self.tick(*at, t.lane_clock, self.why(lane, *at))).collect(),
-            is_joined: lane.is_joined && self.by == By::Job,
+            is_joined: lane.is_joined && self.by == LaneKind::Job,
             runs_of: format!("/runs?{}", pair("q", &format!("{}:{} ", self.by.word(), lane.name))),
-            gaps: (self.by == By::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
-            why: (self.by == By::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
+            gaps: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/gaps", lane.name)),
+            why: (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at=", lane.name)),
         }
     }
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
         let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
-        // The last part of a piece is the right end of its bar. A run that touches this bar and has the same status is joined to it.
+        // The third value of a piece is the right end of its bar. A run that touches this bar and has the same status is joined to it.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
             let shape = Shape::of(mark);
@@ -313,7 +313,7 @@ impl Artist {
     fn why(&self, lane: &Lane, at: Timestamp) -> Option<String> {
         let text = at.to_string();
         let asked = encoded(text.trim_end_matches('Z'));
-        (self.by == By::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={asked}", lane.name))
+        (self.by == LaneKind::Job).then(|| format!("/jobs/{}/fires?zone=UTC&at={asked}", lane.name))
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
         let bars = |count: u64, lane_count| {
             let marks = (0..count).map(|number| mark(number, status(number))).collect();
             let lanes = vec![Lane { name: "a".to_owned(), marks, ..Lane::default() }; lane_count];
-            let drawing = Drawing::new(scale, By::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
+            let drawing = Drawing::new(scale, LaneKind::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
             drawing.rows[0].bars.iter().map(|bar| (bar.class, bar.run.is_some())).collect::<Vec<_>>()
         };
         assert_eq!(bars(1_440, 1), [("succeeded", false), ("failed", true), ("succeeded", false)]);
@@ -362,7 +362,7 @@ mod tests {
         let links = |status: fn(u64) -> RunStatus| {
             let marks: Vec<Mark> = (0..80).map(|number| mark(number * 18, status(number))).collect();
             let lanes = vec![Lane { name: "a".to_owned(), marks, ..Lane::default() }; 10];
-            let drawing = Drawing::new(scale, By::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
+            let drawing = Drawing::new(scale, LaneKind::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
             drawing.rows[0].bars.iter().map(|bar| bar.run.is_some()).collect::<Vec<_>>()
         };
         let apart = links(|_| RunStatus::Failed);

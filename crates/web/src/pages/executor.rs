@@ -10,7 +10,7 @@ use serde_json::json;
 use super::as_code::AsCode;
 use super::fleet_rows::{ExecutorRow, HeldRun, executor_row, held_runs};
 use super::form::Fields;
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::executors::{find, set_switch};
@@ -27,9 +27,9 @@ const RUN_COUNT: usize = 200;
 
 /// The app of the executor: names are unique within an app only.
 #[derive(Debug)]
-pub(super) struct OfApp(Option<String>);
+pub(super) struct AppQuery(Option<String>);
 
-impl FromQuery for OfApp {
+impl FromQuery for AppQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("app"))
     }
@@ -45,11 +45,11 @@ struct ExecutorPage {
     held: Vec<HeldRun>,
     hidden_count: usize,
     /// The roles that the caller lacks for its app.
-    missing: Missing,
+    missing: MissingRoles,
     code: AsCode,
 }
 
-pub(super) async fn page(page: Page<OfApp>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
     let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(&name)));
     name::check(&name).map_err(|_| missing())?;
     let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
@@ -80,7 +80,7 @@ pub(super) async fn page(page: Page<OfApp>, Named(name, ..): Named<path::Executo
 
 /// Switches the executor to draining: it gets no new runs.
 pub(super) async fn drain(
-    page: Page<OfApp>,
+    page: Page<AppQuery>,
     Named(name, ..): Named<path::Executor>,
     fields: Fields,
 ) -> Result<Response, Problem> {
@@ -89,7 +89,7 @@ pub(super) async fn drain(
 
 /// Switches the executor to stopped: it gets no new runs, and its runs are cancelled.
 pub(super) async fn stop(
-    page: Page<OfApp>,
+    page: Page<AppQuery>,
     Named(name, ..): Named<path::Executor>,
     fields: Fields,
 ) -> Result<Response, Problem> {
@@ -98,14 +98,14 @@ pub(super) async fn stop(
 
 /// Switches the executor to active: it gets new runs again.
 pub(super) async fn activate(
-    page: Page<OfApp>,
+    page: Page<AppQuery>,
     Named(name, ..): Named<path::Executor>,
     fields: Fields,
 ) -> Result<Response, Problem> {
     switch(&page, &name, Switch::Active, &fields).await
 }
 
-async fn switch(page: &Page<OfApp>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
+async fn switch(page: &Page<AppQuery>, name: &str, to: Switch, fields: &Fields) -> Result<Response, Problem> {
     let (executor, before) = set_switch(&page.call, (name, page.query().0.as_deref()), to).await?;
     let text = match to {
         Switch::Active => page.t.toast_exec_active(name),

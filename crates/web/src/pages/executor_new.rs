@@ -59,7 +59,7 @@ struct NewExecutorPage {
 
 pub(super) async fn page(page: Page<SnippetQuery>, headers: HeaderMap) -> Result<Response, Problem> {
     let wanted = SnippetQuery { app: page.query().app.clone(), server: page.query().server.clone() };
-    show(&page, &headers, (wanted, String::new(), Vec::new())).await
+    render_page(&page, &headers, (wanted, String::new(), Vec::new())).await
 }
 
 /// Registers an executor of XXL-JOB by hand.
@@ -70,12 +70,12 @@ pub(super) async fn add_address(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let (address, token) = (fields.get("address").to_owned(), fields.get("token").to_owned());
-    match addresses::added(&page.call, &app, NewAddress { address: address.clone(), token }).await {
+    match addresses::register_address(&page.call, &app, NewAddress { address: address.clone(), token }).await {
         Ok(_) => Ok(to(&format!("/executors/new?{}", pair("app", &app)))),
         Err(problem) if matches!(problem.code(), Code::InvalidBody) => {
             let errors = messages(&problem, page.t.lang());
             let wanted = SnippetQuery { app: Some(app), server: None };
-            let mut response = show(&page, &headers, (wanted, address, errors)).await?;
+            let mut response = render_page(&page, &headers, (wanted, address, errors)).await?;
             *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
             Ok(response)
         }
@@ -89,11 +89,11 @@ pub(super) async fn remove_address(
     Named(app, ..): Named<path::App>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    addresses::removed(&page.call, &app, fields.get("address")).await?;
+    addresses::remove_address(&page.call, &app, fields.get("address")).await?;
     Ok(to(&format!("/executors/new?{}", pair("app", &app))))
 }
 
-async fn show<Q>(
+async fn render_page<Q>(
     page: &Page<Q>,
     headers: &HeaderMap,
     (wanted, typed_address, errors): (SnippetQuery, String, Vec<String>),

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::as_code::AsCode;
 use super::fleet_rows::{ExecutorRow, NodeRow, executor_row, node_row};
 use super::form::Fields;
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors::{Fleet, Position, page as page_of};
 use crate::api::jobs::find_app;
@@ -28,9 +28,9 @@ use crate::redirect::{own_path, pair, to};
 
 /// The cursor of the list.
 #[derive(Debug)]
-pub(super) struct ExecutorsFrom(Option<String>);
+pub(super) struct ExecutorsCursor(Option<String>);
 
-impl FromQuery for ExecutorsFrom {
+impl FromQuery for ExecutorsCursor {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("cursor"))
     }
@@ -67,11 +67,11 @@ struct AppRow {
     slots: u32,
     /// How many runs its executors have, over all servers.
     held_count: u64,
-    missing: Missing,
+    missing: MissingRoles,
     rows: Vec<ExecutorRow>,
 }
 
-pub(super) async fn list(page: Page<ExecutorsFrom>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<ExecutorsCursor>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let listing = Listing::new("executors", page.call.namespace.id);
     let cursor = page.query().0.as_deref();
@@ -116,7 +116,7 @@ async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
 
 /// The apps on this page of the list; the first page also has those without an executor.
 async fn apps(
-    page: &Page<ExecutorsFrom>,
+    page: &Page<ExecutorsCursor>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
     is_first: bool,
 ) -> Result<Vec<AppRow>, Problem> {
@@ -153,7 +153,7 @@ async fn apps(
     Ok(rows)
 }
 
-async fn problems(page: &Page<ExecutorsFrom>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
+async fn problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
     let seen = apps.into_iter().filter(|app| page.call.sees(app.id));
     let declared = seen.map(|app| (app.name, page.engine().declaration_problems(app.id)));

@@ -114,14 +114,14 @@ pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static 
     filters.iter().map(preset).collect()
 }
 
-/// The text that was typed, and the position of the cursor in it.
+/// The query for suggestions: the text that was typed, and the position of the cursor in it.
 #[derive(Debug)]
-pub(crate) struct Typed {
+pub(crate) struct SuggestQuery {
     text: String,
     at: Option<usize>,
 }
 
-impl FromQuery for Typed {
+impl FromQuery for SuggestQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let at = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is no place in a text"));
         Self { text: reader.one("q").unwrap_or_default(), at: reader.parsed("at", at) }
@@ -134,16 +134,16 @@ struct Suggestions {
     found: Vec<Suggestion>,
 }
 
-pub(super) async fn for_runs(page: Page<Typed>) -> Result<Response, Problem> {
+pub(super) async fn for_runs(page: Page<SuggestQuery>) -> Result<Response, Problem> {
     suggestions(&page, Scope::Runs).await
 }
 
-pub(super) async fn for_jobs(page: Page<Typed>) -> Result<Response, Problem> {
+pub(super) async fn for_jobs(page: Page<SuggestQuery>) -> Result<Response, Problem> {
     suggestions(&page, Scope::Jobs).await
 }
 
-async fn suggestions(page: &Page<Typed>, scope: Scope) -> Result<Response, Problem> {
-    let Typed { text, at } = page.query();
+async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response, Problem> {
+    let SuggestQuery { text, at } = page.query();
     let at = at.unwrap_or_else(|| text.chars().count());
     let typed: String = text.chars().take(at).collect();
     let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
@@ -159,10 +159,10 @@ async fn suggestions(page: &Page<Typed>, scope: Scope) -> Result<Response, Probl
         "job" => {
             let part = value.rsplit(',').next().unwrap_or_default().to_ascii_lowercase();
             let part = Some(part).filter(|part| name::check(part).is_ok());
-            jobs = named(page, part).await?.into_iter().map(|job| job.spec.name).collect();
+            jobs = find_jobs(page, part).await?.into_iter().map(|job| job.spec.name).collect();
         }
         "label" => {
-            let all = named(page, None).await?;
+            let all = find_jobs(page, None).await?;
             labels = all.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
             labels.sort();
             labels.dedup();
@@ -183,7 +183,10 @@ fn known_count_max() -> u32 {
     u32::try_from(KNOWN_COUNT_MAX).unwrap_or(u32::MAX)
 }
 
-async fn named(page: &Page<Typed>, part: Option<String>) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
+async fn find_jobs(
+    page: &Page<SuggestQuery>,
+    part: Option<String>,
+) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
     let limit = known_count_max();
     let query = JobQuery { within: page.call.seen_apps(), name_contains: part, limit, ..JobQuery::default() };
     Ok(page.engine().store().jobs(page.call.namespace.id, &query).await?)

@@ -147,7 +147,7 @@ impl FireFormatter<'_> {
 
     fn row(&self, entry: &Entry) -> Row {
         let t = self.t;
-        let (class, word) = looks(&entry.verdict, t);
+        let (class, word) = class_and_word(&entry.verdict, t);
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, why) = match &entry.verdict {
             Verdict::Row { run, status, reason, detail, planned } => {
@@ -192,7 +192,7 @@ impl FireFormatter<'_> {
         InstantAnswer {
             when: self.when(at),
             sentence: why.sentence(self.t.lang()).to_owned(),
-            class: verdict.map_or("skipped", |verdict| looks(verdict, self.t).0),
+            class: verdict.map_or("skipped", |verdict| class_and_word(verdict, self.t).0),
             run,
             before: why.before.map(|at| self.when(at)),
             after: why.after.map(|at| self.when(at)),
@@ -201,7 +201,7 @@ impl FireFormatter<'_> {
 }
 
 /// The CSS class, for shape and colour, and the word of a verdict.
-pub(super) const fn looks(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
+pub(super) const fn class_and_word(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Row { status, .. } => (status.as_str(), t.status(*status)),
         Verdict::Span { .. } => ("skipped", t.status_skipped),
@@ -230,7 +230,7 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
 pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     // The job is read before its fires: a fire that is claimed in between then has a run, which is shown.
     let record = find(&page.call, &name).await?;
-    zones::page_of(&record.spec);
+    zones::set_job(&record.spec);
     let (now, t, query) = (page.engine().now(), page.t, page.query());
     let formatter = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);

@@ -16,8 +16,8 @@ use crate::problem::Problem;
 
 /// How many open runs are read to count those of an executor.
 const OPEN_COUNT: u32 = 1_000;
-/// Time from setting a switch until all servers obey it and everything that was sent before is counted: a beat, the time until a run is
-/// stored, and a heartbeat.
+/// The delay after which every server obeys a switch and counts all runs that were sent before: a beat, the time until a run is stored, and
+/// a heartbeat.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// A server whose fires are later than this is marked.
 const LATE_MS: u64 = 1_000;
@@ -40,7 +40,7 @@ pub(super) struct NodeRow {
     pub(super) skew_ms: i64,
     /// The 99th percentile of the lateness of its newest fires; `None` without a fire.
     pub(super) lateness: Option<String>,
-    /// Whether that is more than [`LATE_MS`].
+    /// Whether its lateness is more than [`LATE_MS`].
     pub(super) is_late: bool,
     pub(super) version: String,
     pub(super) started_at: Moment,

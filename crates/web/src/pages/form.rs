@@ -17,7 +17,7 @@ impl Fields {
     }
 
     /// A field without the blanks around it; `None` if it was not sent.
-    pub(crate) fn sent(&self, name: &str) -> Option<&str> {
+    pub(crate) fn get_if_sent(&self, name: &str) -> Option<&str> {
         self.0.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.trim())
     }
 

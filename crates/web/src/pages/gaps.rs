@@ -11,7 +11,7 @@ use rondel_core::{RunStatus, Timestamp, words};
 use serde::Serialize;
 
 use super::drawing::stamp;
-use super::fires::looks;
+use super::fires::class_and_word;
 use super::shell::Page;
 use super::texts::Texts;
 use super::zones;
@@ -73,7 +73,7 @@ struct Gaps {
 
 pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    zones::page_of(&record.spec);
+    zones::set_job(&record.spec);
     let now = page.engine().now();
     let (mut from, to) = page.query().ends(now)?;
     // Gaps end at the present: fires ahead are drawn in the lane.
@@ -109,7 +109,7 @@ enum Cause {
 }
 
 fn gaps(account: &Account, (from, to): (Timestamp, Timestamp), (now, t): (Timestamp, &'static Texts)) -> Vec<Gap> {
-    let zone = zones::shown().1;
+    let zone = zones::clock_and_zone().1;
     let mut found: Vec<Gap> = Vec::new();
     let mut last: Option<Cause> = None;
     let past: Vec<&Entry> = account.entries.iter().filter(|entry| entry.first <= to).collect();
@@ -143,7 +143,7 @@ fn gaps(account: &Account, (from, to): (Timestamp, Timestamp), (now, t): (Timest
 }
 
 fn cause(entry: &Entry, t: &'static Texts) -> Cause {
-    let (_, word) = looks(&entry.verdict, t);
+    let (_, word) = class_and_word(&entry.verdict, t);
     match &entry.verdict {
         Verdict::Row { status: RunStatus::Skipped, reason, detail, .. } | Verdict::Span { reason, detail, .. } => {
             let subject =
@@ -152,7 +152,7 @@ fn cause(entry: &Entry, t: &'static Texts) -> Cause {
         }
         Verdict::Row { .. } | Verdict::Planned => Cause::Between,
         Verdict::Calendar { calendar, day, moved_to } => {
-            let moved = moved_to.map(|at| t.fires_moved(words::moment(zones::shown().1, at)));
+            let moved = moved_to.map(|at| t.fires_moved(words::moment(zones::clock_and_zone().1, at)));
             let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
             Cause::LeftOut(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }

@@ -2,10 +2,10 @@
 
 use rondel_core::access::Role;
 
-use super::account::lines;
+use super::account::parse_grant_lines;
 use super::form::Fields;
 use super::texts::Texts;
-use crate::call::{Person, visible_namespaces};
+use crate::call::{GlobalCall, visible_namespaces};
 use crate::grants::GrantJson;
 use crate::problem::Problem;
 
@@ -40,10 +40,10 @@ pub(super) struct Choices {
 }
 
 impl Choices {
-    pub(super) async fn read<Q>(person: &Person<Q>, t: &'static Texts) -> Result<Self, Problem> {
-        let engine = person.engine();
+    pub(super) async fn read<Q>(call: &GlobalCall<Q>, t: &'static Texts) -> Result<Self, Problem> {
+        let engine = call.engine();
         let mut places = vec![(String::new(), t.place_everywhere.to_owned())];
-        for namespace in visible_namespaces(engine, &person.caller).await? {
+        for namespace in visible_namespaces(engine, &call.caller).await? {
             places.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
             for app in engine.store().apps(namespace.id).await? {
                 let place = format!("{}/{}", namespace.name, app.name);
@@ -82,7 +82,7 @@ pub(super) const fn roles(t: &Texts) -> [(&'static str, &'static str); 5] {
 }
 
 /// A grant as text.
-pub(super) fn words(grant: &GrantJson, t: &Texts) -> String {
+pub(super) fn grant_text(grant: &GrantJson, t: &Texts) -> String {
     let role = roles(t).into_iter().find(|(word, _)| *word == grant.role.as_str()).map_or("", |(_, name)| name);
     match place(grant).as_str() {
         "" => format!("{role} · {}", t.place_everywhere),
@@ -126,13 +126,13 @@ pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
 
 /// The grants in a form, from its picker or from lines; `None` if it has neither.
 pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Problem> {
-    let Some(rows) = sent_rows(fields) else { return fields.sent("grants").map(lines).transpose() };
+    let Some(rows) = sent_rows(fields) else { return fields.get_if_sent("grants").map(parse_grant_lines).transpose() };
     let line = |row: &GrantRow| format!("{} {}", row.role, row.place);
-    lines(&rows.iter().map(line).collect::<Vec<_>>().join("\n")).map(Some)
+    parse_grant_lines(&rows.iter().map(line).collect::<Vec<_>>().join("\n")).map(Some)
 }
 
 /// Marks the rows that a problem is about; `true` if there is one.
-pub(super) fn mark(rows: &mut [GrantRow], problem: &Problem) -> bool {
+pub(super) fn mark_wrong_rows(rows: &mut [GrantRow], problem: &Problem) -> bool {
     let mut is_marked = false;
     let complained = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());
     for pointer in complained.chain([problem.detail()]) {
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn a_problem_is_shown_at_its_row() {
         let mut rows = vec![GrantRow::default(), GrantRow::default()];
-        assert!(mark(&mut rows, &crate::body::refuse_value("/grants/1/app", "there is no app x")));
+        assert!(mark_wrong_rows(&mut rows, &crate::body::refuse_value("/grants/1/app", "there is no app x")));
         assert!(!rows[0].is_wrong && rows[1].is_wrong);
-        assert!(!mark(&mut rows, &crate::body::refuse_value("/name", "is empty")));
+        assert!(!mark_wrong_rows(&mut rows, &crate::body::refuse_value("/name", "is empty")));
     }
 }

@@ -20,7 +20,7 @@ const MESSAGE_COUNT: u32 = 30;
 const RUN_COUNT: u32 = 10;
 /// How far back runs are searched for an incident with a deadline.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// How far back at most runs are searched for an incident about the time without a success.
+/// Maximum time that runs are searched back for an incident about a time without a success.
 const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// A message about an incident.
@@ -38,14 +38,14 @@ pub(super) struct MessageRow {
 }
 
 /// The runs in the time that an incident about a missing success covers.
-pub(super) struct Planned {
-    pub(super) runs: Vec<RunRow>,
+pub(super) struct CoveredRuns {
+    pub(super) runs: Vec<CoveredRun>,
     /// The address of the fires of that time, which include those without a run.
     pub(super) fires: String,
 }
 
 /// A run in the time that an incident covers.
-pub(super) struct RunRow {
+pub(super) struct CoveredRun {
     pub(super) id: String,
     pub(super) fire_at: Moment,
     pub(super) class: &'static str,
@@ -78,7 +78,7 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
 }
 
 /// The runs that could have succeeded in time; `None` for an incident of another kind.
-pub(super) async fn planned<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<Planned>, Problem> {
+pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<CoveredRuns>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
     let back = match &record.spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
@@ -92,7 +92,7 @@ pub(super) async fn planned<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resul
     let from = incident.started_at.saturating_sub(back);
     let job = JobId::new(incident.subject.id);
     let marks = page.engine().store().marks(&[job], from, until, RUN_COUNT).await?;
-    let row = |mark: RunMark| RunRow {
+    let row = |mark: RunMark| CoveredRun {
         id: mark.id.to_string(),
         fire_at: Moment::new(mark.fire_at, now, t),
         class: mark.status.as_str(),
@@ -103,5 +103,5 @@ pub(super) async fn planned<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resul
         Some(until) => format!("{fires}?{}", pair("to", &until.to_string())),
         None => fires,
     };
-    Ok(Some(Planned { runs: marks.into_iter().map(row).collect(), fires }))
+    Ok(Some(CoveredRuns { runs: marks.into_iter().map(row).collect(), fires }))
 }

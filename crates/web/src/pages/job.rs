@@ -25,17 +25,17 @@ use super::fires::WhyForm;
 use super::form::Fields;
 use super::job_charts::{self, JobCharts};
 use super::job_links::JobLinks;
-use super::jobs::Lately;
+use super::jobs::RecentRuns;
 use super::moment::Moment;
 use super::params_form::{self, FieldKind, ParamField};
 use super::pump_facts;
 use super::schedule_text::{self, ScheduleText};
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use super::view::{Bar, RunRow, StateWord, bars};
 use super::zones;
-use crate::api::jobs::{find, put_back, remove};
+use crate::api::jobs::{find, remove, reset_to_declared};
 use crate::api::runs::checked_key;
 use crate::api::trigger_executor::only_executor;
 use crate::body::refuse_value;
@@ -49,14 +49,14 @@ use crate::redirect::{own_path, pair, to};
 
 /// Maximum number of executors that the form of a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
-/// How often a switch that conflicts with other changes is tried.
+/// How often pausing or resuming a job is tried if other callers change the job meanwhile.
 const TRY_COUNT: usize = 4;
 
 /// The query of the page: the cursor of its list of runs.
 #[derive(Debug)]
-pub(crate) struct RunsFrom(Option<String>);
+pub(crate) struct RunsCursor(Option<String>);
 
-impl FromQuery for RunsFrom {
+impl FromQuery for RunsCursor {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("cursor"))
     }
@@ -67,7 +67,7 @@ impl FromQuery for RunsFrom {
 struct JobPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     /// The role that the caller lacks to make an alert rule; rules belong to the whole namespace.
     missing_for_rule: Option<&'static str>,
     alerts: Vec<IncidentRow>,
@@ -86,10 +86,10 @@ struct JobPage {
     last: Option<RunRow>,
     bars: Vec<Bar>,
     charts: JobCharts,
-    /// Names and values.
+    /// Facts about the job: names and values.
     facts: Vec<(&'static str, String)>,
     params: String,
-    run_with: RunWith,
+    run_with: RunForm,
     /// Warnings for its author.
     warnings: Vec<String>,
     declared: Option<DeclaredNote>,
@@ -105,13 +105,14 @@ struct JobPage {
     no_error: Option<String>,
 }
 
-/// The form for a run with a chosen executor, and with parameters of its own: only those that may be replaced.
-struct RunWith {
+/// The form that starts a run on a chosen executor, or with other parameters than the job has. It shows only parameters that a run may
+/// override.
+struct RunForm {
     /// Whether parameters may be given.
     takes_params: bool,
     /// The executors of the job's app that are connected to this server, by name.
     executors: Vec<String>,
-    /// Whether an executor may be named: the groups of a pump job go to every executor that may have them.
+    /// Whether an executor may be named. For a pump job none may, since its groups go to every executor that may have them.
     takes_executor: bool,
     /// The parameters as JSON text.
     params: String,
@@ -128,11 +129,11 @@ struct DeclaredNote {
     undeclared_at: Option<Moment>,
 }
 
-pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<RunsCursor>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    zones::page_of(&record.spec);
+    zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
-    let lately = Lately::read(&page.call, &record, now).await?;
+    let recent = RecentRuns::read(&page.call, &record, now).await?;
     let (rows, next) = runs(&page, &record, now).await?;
     let spec = &record.spec;
     let template = JobPage {
@@ -150,13 +151,13 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
         state: StateWord::new(job_states::state(page.engine(), &record).await?, t),
         mode: mode_mark(spec, t),
         schedules: schedule_text::of_job(spec, t),
-        next_fire: lately.next_fire_at.map(|at| Moment::new(at, now, t)),
-        last: lately.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
-        bars: bars(&lately.past, now, t),
+        next_fire: recent.next_fire_at.map(|at| Moment::new(at, now, t)),
+        last: recent.past.first().map(|run| RunRow::new(run, String::new(), now, t)),
+        bars: bars(&recent.past, now, t),
         charts: job_charts::read(&page.call, &record, (now, t)).await?,
         facts: facts(&record, t),
         params: text_of(&spec.params),
-        run_with: run_with(&page, &record),
+        run_with: run_form(&page, &record),
         warnings: jobs::warnings(page.engine(), record.namespace, spec)
             .iter()
             .map(|warning| t.warning(warning))
@@ -179,13 +180,13 @@ pub(super) async fn page(page: Page<RunsFrom>, Named(name, ..): Named<path::Job>
     html(StatusCode::OK, &template)
 }
 
-fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
+fn run_form(page: &Page<RunsCursor>, record: &JobRecord) -> RunForm {
     let (spec, t) = (&record.spec, page.t);
     let overrides = spec.effective_overrides();
     let schema = jobs::params_schema(page.engine(), record.namespace, &spec.app, &spec.handler);
     let mut fields = schema.map(|schema| params_form::fields(schema.document(), &spec.params)).unwrap_or_default();
     fields.retain(|field| overrides.covers(&field.pointer()));
-    RunWith {
+    RunForm {
         takes_params: *overrides != Overrides::None,
         executors: online_names(page, record),
         takes_executor: record.spec.pump.is_none(),
@@ -199,7 +200,7 @@ fn run_with(page: &Page<RunsFrom>, record: &JobRecord) -> RunWith {
 }
 
 /// The connected executors, as suggestions; any other name is checked against all known executors.
-fn online_names(page: &Page<RunsFrom>, record: &JobRecord) -> Vec<String> {
+fn online_names(page: &Page<RunsCursor>, record: &JobRecord) -> Vec<String> {
     let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
     let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
     names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
@@ -207,7 +208,7 @@ fn online_names(page: &Page<RunsFrom>, record: &JobRecord) -> Vec<String> {
 
 /// A page of the job's runs, and the address of the next one.
 async fn runs(
-    page: &Page<RunsFrom>,
+    page: &Page<RunsCursor>,
     record: &JobRecord,
     now: Timestamp,
 ) -> Result<(Vec<RunRow>, Option<String>), Problem> {
@@ -320,9 +321,9 @@ async fn switch(page: &Page, name: &str, enabled: bool) -> Result<(), Problem> {
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
 }
 
-/// Restores what code declares.
+/// Restores the definition that code declares.
 pub(super) async fn reset(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    let reset = put_back(&page.call, &name, &IfMatch::Any).await?;
+    let reset = reset_to_declared(&page.call, &name, &IfMatch::Any).await?;
     page.call.note.changed_to(&reset.spec);
     Ok(to(&format!("/jobs/{name}")))
 }
@@ -378,7 +379,7 @@ pub(super) async fn trigger(
 
 /// The parameters of one run; `None` for those of the job.
 fn own_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
-    let given = match (params_form::sent(fields, &record.spec.params)?, fields.get("params")) {
+    let given = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,
         (None, "") => return Ok(None),
         (None, text) => serde_json::from_str(text).map_err(|error| refuse_value("/params", error.to_string()))?,

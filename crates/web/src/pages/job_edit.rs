@@ -13,7 +13,7 @@ use super::as_code::AsCode;
 use super::calendar_form::messages;
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
-use super::job_new::Offers;
+use super::job_new::FieldSuggestions;
 use super::job_params;
 use super::params_form::{FieldKind, ParamField};
 use super::shell::{Nav, Page, Shell, html};
@@ -34,7 +34,7 @@ struct EditPage {
     form: JobForm,
     param_fields: Vec<ParamField>,
     errors: Errors,
-    offers: Offers,
+    offers: FieldSuggestions,
     is_new: bool,
     /// The name of the job that is edited.
     was: String,
@@ -53,7 +53,7 @@ struct EditPage {
 }
 
 /// The input of the form, and its errors.
-struct Typed {
+struct EditInput {
     form: JobForm,
     sent: Option<Fields>,
     errors: Errors,
@@ -62,8 +62,8 @@ struct Typed {
     conflict: Option<i64>,
 }
 
-impl Typed {
-    fn nothing(record: &JobRecord) -> Self {
+impl EditInput {
+    fn unchanged(record: &JobRecord) -> Self {
         let form = JobForm::of(&record.spec);
         Self { form, sent: None, errors: Errors::default(), whole: None, whole_errors: Vec::new(), conflict: None }
     }
@@ -74,11 +74,11 @@ impl Typed {
             let base = serde_json::to_value(&record.spec).unwrap_or_default();
             return self.form.spec(base, t).map_err(|errors| self.errors = errors).ok();
         };
-        let parsed = read_whole(whole, &record.spec.name);
+        let parsed = parse_definition(whole, &record.spec.name);
         parsed.map_err(|problem| self.whole_errors = messages(&problem, t.lang())).ok()
     }
 
-    fn refused(&mut self, problem: &Problem, t: &Texts) {
+    fn add_problem(&mut self, problem: &Problem, t: &Texts) {
         if self.whole.is_some() {
             self.whole_errors = messages(problem, t.lang());
         } else {
@@ -88,7 +88,7 @@ impl Typed {
 
     /// Merges the changes in the input into the definition that another caller saved meanwhile. If the version that the form shows cannot
     /// be read, the input stays as it was typed.
-    async fn take_over(&mut self, page: &Page, record: &JobRecord, seen: i64) {
+    async fn rebase(&mut self, page: &Page, record: &JobRecord, seen: i64) {
         let Ok(base) = version_spec(&page.call, record, seen).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
         let base = document(&base);
@@ -121,7 +121,7 @@ pub(super) fn as_yaml(spec: &JobSpec) -> String {
 }
 
 /// Parses a definition in YAML or JSON; its name may be left out.
-fn read_whole(text: &str, name: &str) -> Result<JobSpec, Problem> {
+fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
     if text.trim_start().starts_with(['{', '[']) {
         return parse_named(text.as_bytes(), name);
     }
@@ -156,8 +156,8 @@ struct CodePart {
 
 /// The request and the command for the fields that were typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (was, made) = edited_job(&page, &fields).await;
-    let part = match made {
+    let (was, parsed) = edited_job(&page, &fields).await;
+    let part = match parsed {
         Ok(spec) => CodePart { t: page.t, code: Some(code_of(&page, was.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
     };
@@ -188,8 +188,8 @@ struct YamlPart {
 
 /// The fields that were typed so far, as YAML: the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (_, made) = edited_job(&page, &fields).await;
-    let (whole, error) = match made {
+    let (_, parsed) = edited_job(&page, &fields).await;
+    let (whole, error) = match parsed {
         Ok(spec) => (as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),
     };
@@ -198,12 +198,12 @@ pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Pr
 
 pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    show(&page, StatusCode::OK, &record, Typed::nothing(&record)).await
+    render_page(&page, StatusCode::OK, &record, EditInput::unchanged(&record)).await
 }
 
 pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let mut typed = Typed::nothing(&record);
+    let mut typed = EditInput::unchanged(&record);
     match fields.get("definition") {
         "" => {
             typed.form = JobForm::from(&fields);
@@ -216,15 +216,17 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
     if seen != Some(record.version) {
         typed.conflict = Some(record.version);
         if let Some(seen) = seen {
-            typed.take_over(&page, &record, seen).await;
+            typed.rebase(&page, &record, seen).await;
         }
-        return show(&page, typed.status(), &record, typed).await;
+        return render_page(&page, typed.status(), &record, typed).await;
     }
-    let Some(spec) = typed.spec(&record, page.t) else { return show(&page, typed.status(), &record, typed).await };
+    let Some(spec) = typed.spec(&record, page.t) else {
+        return render_page(&page, typed.status(), &record, typed).await;
+    };
     if fields.get("do") == "fields" {
         // The text is converted into fields; nothing is saved.
-        let taken = Typed { form: JobForm::of(&spec), ..Typed::nothing(&record) };
-        return show(&page, StatusCode::OK, &record, taken).await;
+        let converted = EditInput { form: JobForm::of(&spec), ..EditInput::unchanged(&record) };
+        return render_page(&page, StatusCode::OK, &record, converted).await;
     }
     if spec == record.spec {
         return Ok(to(&format!("/jobs/{name}")));
@@ -237,12 +239,17 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         }
         Err(JobError::Store(error)) => return Err(error.into()),
         Err(JobError::Conflict { version }) => typed.conflict = Some(version),
-        Err(refused) => typed.refused(&page.call.job_problem(refused).await, page.t),
+        Err(refused) => typed.add_problem(&page.call.job_problem(refused).await, page.t),
     }
-    show(&page, typed.status(), &record, typed).await
+    render_page(&page, typed.status(), &record, typed).await
 }
 
-async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed) -> Result<Response, Problem> {
+async fn render_page(
+    page: &Page,
+    status: StatusCode,
+    record: &JobRecord,
+    typed: EditInput,
+) -> Result<Response, Problem> {
     let mut typed = typed;
     let conflict_changes = match typed.conflict {
         Some(_) => {
@@ -257,10 +264,10 @@ async fn show(page: &Page, status: StatusCode, record: &JobRecord, typed: Typed)
         shell: page.shell(Nav::Jobs),
         t: page.t,
         name: record.spec.name.clone(),
-        param_fields: job_params::drawn(page, &typed.form, typed.sent.as_ref()).await?,
+        param_fields: job_params::fields_with_input(page, &typed.form, typed.sent.as_ref()).await?,
         form: typed.form,
         errors: typed.errors,
-        offers: Offers::read(page).await?,
+        offers: FieldSuggestions::read(page).await?,
         is_new: false,
         was: record.spec.name.clone(),
         version: typed.conflict.unwrap_or(record.version),

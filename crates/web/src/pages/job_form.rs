@@ -30,7 +30,7 @@ pub(super) struct JobForm {
     pub(super) app: String,
     pub(super) handler: String,
     pub(super) params: String,
-    /// How the parameters were given: `fields`, if the handler declares some, or `json`.
+    /// How the parameters were given: `fields` if the handler declares parameters, or else `json`.
     pub(super) params_by: String,
     /// The error in the fields of the parameters.
     pub(super) params_fault: Option<String>,
@@ -162,9 +162,9 @@ impl From<&Fields> for JobForm {
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
             enabled: !fields.get("enabled").is_empty(),
-            pump: fields.sent("pump").map(str::to_owned),
-            labels: LabelRows::sent(fields),
-            more: Leaves::sent(fields),
+            pump: fields.get_if_sent("pump").map(str::to_owned),
+            labels: LabelRows::from_fields(fields),
+            more: Leaves::from_fields(fields),
         }
     }
 }
@@ -212,7 +212,7 @@ impl JobForm {
         self.pump.as_deref().unwrap_or_default()
     }
 
-    /// Takes over the schedule: into its fields if they can hold all of it, or else as JSON.
+    /// Fills in the schedule: as fields if they can hold all of it, or else as JSON.
     fn with_schedule(mut self, spec: &JobSpec) -> Self {
         let document = serde_json::to_value(&spec.schedule).unwrap_or_default();
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -245,7 +245,7 @@ impl JobForm {
         let spec = from_value(document).map_err(|problem| self.add_problem(&mut errors, &problem, t)).ok();
         let complaints = spec.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
         for complaint in &complaints {
-            self.complain(&mut errors, &complaint.pointer, &localized(t.lang(), &complaint.message));
+            self.add_complaint(&mut errors, &complaint.pointer, &localized(t.lang(), &complaint.message));
         }
         spec.filter(|_| errors.is_empty()).ok_or(errors)
     }
@@ -339,7 +339,7 @@ impl JobForm {
             }
             "every" => drop(schedule.insert("every".to_owned(), Value::from(self.every.as_str()))),
             "at" => drop(schedule.insert("at".to_owned(), Value::from(instant(&self.at)))),
-            // The form's fields replace these empty values below. One that stays empty is refused, with its place.
+            // Fields of the form replace these empty placeholders below. A placeholder that stays empty is refused with its pointer.
             "delay" => drop(schedule.insert("delay".to_owned(), Value::from(""))),
             "after" => drop(schedule.insert("after".to_owned(), Value::Array(Vec::new()))),
             _ => return Value::Null,
@@ -356,14 +356,14 @@ impl JobForm {
         }
         for complaint in problem.complaints() {
             let message = localized(t.lang(), &complaint.message);
-            self.complain(errors, complaint.pointer.as_deref().unwrap_or_default(), &message);
+            self.add_complaint(errors, complaint.pointer.as_deref().unwrap_or_default(), &message);
         }
         if errors.is_empty() {
             errors.add("form", localized(t.lang(), problem.detail()));
         }
     }
 
-    fn complain(&self, errors: &mut Errors, pointer: &str, message: &str) {
+    fn add_complaint(&self, errors: &mut Errors, pointer: &str, message: &str) {
         let field = match pointer {
             _ if self.kind == "json" && pointer.starts_with("/schedule") => "schedule_json",
             _ if pointer.starts_with("/params/") => "params",
@@ -375,8 +375,8 @@ impl JobForm {
         // The message names the place in the definition if the field does not show it.
         let is_within =
             matches!(field, "form" | "schedule_json" | "pump") || (field == "params" && pointer != "/params");
-        let placed = is_within && !pointer.is_empty();
-        errors.add(field, if placed { format!("{pointer}: {message}") } else { message.to_owned() });
+        let shows_pointer = is_within && !pointer.is_empty();
+        errors.add(field, if shows_pointer { format!("{pointer}: {message}") } else { message.to_owned() });
     }
 }
 
@@ -387,7 +387,7 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
         return (typed, None);
     }
     let before = serde_json::from_str(&typed).unwrap_or_default();
-    match params_form::sent(fields, &before) {
+    match params_form::from_fields(fields, &before) {
         Ok(None) => (typed, None),
         Ok(Some(Value::Null)) => (String::new(), None),
         Ok(Some(params)) => (pretty(&params), None),

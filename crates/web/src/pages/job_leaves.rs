@@ -62,7 +62,7 @@ const LEAVES: [Leaf; 26] = [
 ];
 
 /// The fields of a schedule, which are put into the schedule that the form describes.
-const OF_SCHEDULE: [Leaf; 10] = [
+const SCHEDULE_LEAVES: [Leaf; 10] = [
     leaf("delay", "/delay", Kind::Text),
     leaf("after", "/after", Kind::List),
     leaf("after_on", "/on", Kind::Text),
@@ -76,7 +76,7 @@ const OF_SCHEDULE: [Leaf; 10] = [
 ];
 
 /// The kinds of schedule that have each of these fields.
-const OF_KINDS: [(&str, &[&str]); 10] = [
+const KINDS_BY_FIELD: [(&str, &[&str]); 10] = [
     ("delay", &["delay"]),
     ("after", &["after"]),
     ("after_on", &["after"]),
@@ -120,9 +120,9 @@ impl Leaves {
     }
 
     /// The fields of a form that was sent.
-    pub(super) fn sent(fields: &Fields) -> Self {
-        let mut found = Self::read(|field| fields.sent(field).map(str::to_owned));
-        if fields.sent(NOTIFY).is_some() {
+    pub(super) fn from_fields(fields: &Fields) -> Self {
+        let mut found = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
+        if fields.get_if_sent(NOTIFY).is_some() {
             let chosen = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
             found.0.insert(NOTIFY, chosen.collect::<Vec<_>>().join(" "));
         }
@@ -131,15 +131,15 @@ impl Leaves {
 
     /// The fields that `read` finds by name.
     pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
-        let all = LEAVES.iter().chain(&OF_SCHEDULE);
+        let all = LEAVES.iter().chain(&SCHEDULE_LEAVES);
         Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
     }
 
     /// The fields of a definition.
     pub(super) fn of(document: &Value) -> Self {
         let schedule = &document["schedule"];
-        let own = LEAVES.iter().map(|leaf| (leaf.field, shown(document.pointer(leaf.pointer))));
-        let of_schedule = OF_SCHEDULE.iter().map(|leaf| (leaf.field, shown(schedule.pointer(leaf.pointer))));
+        let own = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
+        let of_schedule = SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
         let mut found = Self(own.chain(of_schedule).collect());
         if document.pointer("/notify/skipped").is_none() {
             let default = NotifySpec::default().skipped;
@@ -173,8 +173,8 @@ impl Leaves {
 
     /// Puts the fields for this kind of schedule into the schedule.
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
-        for leaf in &OF_SCHEDULE {
-            let has = OF_KINDS.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+        for leaf in &SCHEDULE_LEAVES {
+            let has = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
             // `jitter_by` has no meaning without `jitter_max`.
             let is_idle = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
@@ -197,8 +197,8 @@ impl Leaves {
         };
         let top = |leaf: &Leaf| leaf.pointer.split('/').nth(1);
         let of_kind =
-            |leaf: &&Leaf| OF_KINDS.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
-        let leaves: Vec<&str> = OF_SCHEDULE.iter().filter(of_kind).filter_map(top).collect();
+            |leaf: &&Leaf| KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top).collect();
         schedule.keys().all(|key| own.contains(&key.as_str()) || leaves.contains(&key.as_str()))
     }
 }
@@ -210,7 +210,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     let own = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
     let of_schedule = || {
         let below = pointer.strip_prefix("/schedule")?;
-        OF_SCHEDULE.iter().find(|leaf| is_at(leaf, below))
+        SCHEDULE_LEAVES.iter().find(|leaf| is_at(leaf, below))
     };
     let group = || match pointer {
         "/concurrency" => Some("concurrency_key"),
@@ -222,7 +222,7 @@ pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     own.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
 }
 
-fn shown(value: Option<&Value>) -> String {
+fn field_text(value: Option<&Value>) -> String {
     match value {
         None | Some(Value::Null) => String::new(),
         Some(Value::String(text)) => text.clone(),
@@ -310,7 +310,7 @@ mod tests {
         }
         let of_schedule = &schema["$defs"]["ScheduleSpec"]["properties"];
         for field in of_schedule.as_object().unwrap().keys() {
-            let has_leaf = OF_SCHEDULE.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            let has_leaf = SCHEDULE_LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
             assert!(has_leaf || ["cron", "time_zone", "every", "at"].contains(&field.as_str()), "no field for {field}");
         }
         for (group, name) in [
@@ -350,7 +350,7 @@ mod tests {
         assert_eq!(leaf_at("/expect/success_by/time"), Some("expect_time"));
         let emptied = ["expect_time", "expect_weekdays", "expect_late"].map(|field| (field, ""));
         let mut without = made.clone();
-        assert!(Leaves::sent(&Fields::from(emptied)).put(&mut without).is_empty());
+        assert!(Leaves::from_fields(&Fields::from(emptied)).put(&mut without).is_empty());
         assert!(without.get("expect").is_none(), "{without}");
         assert_eq!(made["select"], json!({"labels": ["zone=eu", "!old"]}));
         assert!(made.get("concurrency").is_none() && made.get("over").is_none(), "{made}");
@@ -363,7 +363,7 @@ mod tests {
         let mut again = json!({});
         assert_eq!(Leaves::of(&listed).put(&mut again), Vec::<&str>::new());
         assert_eq!(again["shards"], listed["shards"], "shards with names stay as they are");
-        let wrong = Leaves::sent(&Fields::from([("shards", "many")]));
+        let wrong = Leaves::from_fields(&Fields::from([("shards", "many")]));
         assert_eq!(wrong.put(&mut made), ["shards"]);
     }
 }

@@ -5,11 +5,11 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::jobs::{self, JobError};
 use rondel_core::cron::Tz;
-use rondel_core::preview::{Ask, PER_DAY_MAX, WarningCode};
+use rondel_core::preview::{PER_DAY_MAX, PreviewRequest, WarningCode};
 use rondel_core::{Job, Timestamp, words};
 use serde_json::{Value, json};
 
-use super::coming::Coming;
+use super::coming::EditEffect;
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
 use super::job_leaves::Leaves;
@@ -52,7 +52,7 @@ struct NewJobPage {
     form: JobForm,
     param_fields: Vec<ParamField>,
     errors: Errors,
-    offers: Offers,
+    offers: FieldSuggestions,
     is_new: bool,
     /// Always empty: no job is edited.
     was: String,
@@ -64,7 +64,7 @@ const EXECUTOR_COUNT: u32 = 200;
 const OFFER_COUNT: usize = 500;
 
 /// The suggestions for the fields.
-pub(super) struct Offers {
+pub(super) struct FieldSuggestions {
     /// The apps and the handlers of the executors of the last hour.
     pub(super) apps: Vec<String>,
     pub(super) handlers: Vec<String>,
@@ -72,7 +72,7 @@ pub(super) struct Offers {
     pub(super) zones: [&'static str; 9],
 }
 
-impl Offers {
+impl FieldSuggestions {
     pub(super) async fn read(page: &Page) -> Result<Self, Problem> {
         let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
         let sorted = |mut words: Vec<String>| {
@@ -90,7 +90,7 @@ impl Offers {
 }
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
-    form(&page, StatusCode::OK, (JobForm::default(), None), Errors::default()).await
+    render_page(&page, StatusCode::OK, (JobForm::default(), None), Errors::default()).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
@@ -98,7 +98,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     let spec = match sent.spec(json!({}), page.t) {
         Ok(spec) => spec,
         Err(errors) => {
-            return form(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await;
+            return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await;
         }
     };
     page.call.check_definition(&spec).await?;
@@ -112,19 +112,19 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
         Err(refused) => {
             let mut errors = Errors::default();
             sent.add_problem(&mut errors, &page.call.job_problem(refused).await, page.t);
-            form(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (sent, Some(&fields)), errors).await
         }
     }
 }
 
-async fn form(
+async fn render_page(
     page: &Page,
     status: StatusCode,
     (form, sent): (JobForm, Option<&Fields>),
     errors: Errors,
 ) -> Result<Response, Problem> {
-    let offers = Offers::read(page).await?;
-    let param_fields = job_params::drawn(page, &form, sent).await?;
+    let offers = FieldSuggestions::read(page).await?;
+    let param_fields = job_params::fields_with_input(page, &form, sent).await?;
     let shell = page.shell(Nav::Jobs);
     let template =
         NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true, was: String::new() };
@@ -172,7 +172,7 @@ struct PreviewPart {
     warnings: Vec<String>,
     error: Option<String>,
     /// For a job that is edited: its fires before and after the edit.
-    coming: Option<Coming>,
+    coming: Option<EditEffect>,
 }
 
 /// The next fires of a schedule, or its errors. The status is always 200, since half a schedule is no mistake while the user types.
@@ -190,15 +190,15 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
                 let coming = coming(&page, was, (schedule, form.calendar_use())).await;
                 PreviewPart { coming, ..preview_part(&job, page.engine().now(), page.t) }
             }
-            Err(problem) => wrong(page.t, &problem),
+            Err(problem) => problem_part(page.t, &problem),
         },
-        Err(message) => failed(page.t, message),
+        Err(message) => error_part(page.t, message),
     };
     html(StatusCode::OK, &part)
 }
 
 /// The fires before and after the edit of a job.
-async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, Value)) -> Option<Coming> {
+async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, Value)) -> Option<EditEffect> {
     if was.is_empty() {
         return None;
     }
@@ -211,12 +211,12 @@ async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, V
         document["calendar"] = calendar;
     }
     let spec = from_value(document).ok()?;
-    Coming::of(&page.call, Some(&record), &spec, page.t).await.ok()
+    EditEffect::of(&page.call, Some(&record), &spec, page.t).await.ok()
 }
 
 fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     let (timetable, anchor) = (&job.timetable, now.ceil_second());
-    let ask = Ask { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
+    let ask = PreviewRequest { timetable, anchor, after: now, count: FIRE_COUNT, per_day_max: PER_DAY_MAX };
     let found = rondel_core::preview::preview(ask);
     let words = words::timetable(timetable, t.lang());
     let warnings = found.warnings.iter().filter(|found| found.code != WarningCode::NeverFires);
@@ -231,12 +231,12 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
     }
 }
 
-fn wrong(t: &'static Texts, problem: &Problem) -> PreviewPart {
+fn problem_part(t: &'static Texts, problem: &Problem) -> PreviewPart {
     let localized = |sentence| localized(t.lang(), sentence);
     let messages: Vec<_> = problem.complaints().iter().map(|complaint| localized(&complaint.message)).collect();
-    failed(t, if messages.is_empty() { localized(problem.detail()).into_owned() } else { messages.join("; ") })
+    error_part(t, if messages.is_empty() { localized(problem.detail()).into_owned() } else { messages.join("; ") })
 }
 
-const fn failed(t: &'static Texts, message: String) -> PreviewPart {
+const fn error_part(t: &'static Texts, message: String) -> PreviewPart {
     PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(message), coming: None }
 }

@@ -29,13 +29,17 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
     if form.params_by.is_empty() {
         form.params_by = JobForm::default().params_by;
     }
-    let param_fields = drawn(&page, &form, Some(&sent)).await?;
+    let param_fields = fields_with_input(&page, &form, Some(&sent)).await?;
     html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
 }
 
 /// The fields of the chosen handler's parameters, with the input so far; empty if the handler declares none, or if the caller lacks the
 /// right to its app.
-pub(super) async fn drawn(page: &Page, form: &JobForm, sent: Option<&Fields>) -> Result<Vec<ParamField>, Problem> {
+pub(super) async fn fields_with_input(
+    page: &Page,
+    form: &JobForm,
+    sent: Option<&Fields>,
+) -> Result<Vec<ParamField>, Problem> {
     let namespace = page.call.namespace.id;
     let schema = jobs::params_schema(page.engine(), namespace, &form.app, &form.handler);
     let Some(schema) = schema else { return Ok(Vec::new()) };

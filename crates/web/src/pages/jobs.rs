@@ -10,7 +10,7 @@ use http::StatusCode;
 use rondel_core::access::Permission;
 use rondel_core::filter::{Filter, FilterError, JobState, Scope};
 use rondel_core::folded_state::FoldedState;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::spec::Mode;
 use rondel_core::{JobId, Run, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
@@ -23,12 +23,12 @@ use super::moment::{Moment, length};
 use super::outcomes::{OUTCOME_COUNT, Outcomes};
 use super::saved_filters::SavedBar;
 use super::schedule_text;
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{BAR_COUNT, StateWord};
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
-use crate::job_board::{Board, Entry, JobOrder, Offers};
+use crate::job_board::{Board, BoardEntry, JobOrder, OfferedHandlers};
 use crate::job_bulk::BULK_JOB_COUNT_MAX;
 use crate::job_states;
 use crate::problem::Problem;
@@ -103,7 +103,7 @@ struct Group {
 struct JobRow {
     /// The head before the first job of each app, if the list is grouped by app.
     group: Option<Group>,
-    missing: Missing,
+    missing: MissingRoles,
     name: String,
     app: String,
     handler: String,
@@ -123,8 +123,8 @@ struct JobRow {
 
 /// The jobs of one page of the list.
 struct Slice {
-    entries: Vec<Arc<Entry>>,
-    previous: Option<Arc<Entry>>,
+    entries: Vec<Arc<BoardEntry>>,
+    previous: Option<Arc<BoardEntry>>,
     has_more: bool,
 }
 
@@ -142,7 +142,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     }
     let wanted = filter.clone().unwrap_or_default();
     let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
-    let mut offers = Offers::new(page.engine(), namespace);
+    let mut offers = OfferedHandlers::new(page.engine(), namespace);
     let seen = page.call.seen_apps();
     let mut found = match &filter {
         Ok(filter) => board.matching(filter, seen.as_deref(), query.order, &mut offers),
@@ -152,7 +152,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let total = found.len();
     let presets = state_presets(&page, (&*board, &filter, seen.as_deref()), &mut offers);
     let slice = slice(&found, after.as_deref());
-    let at = |entry: &Arc<Entry>| {
+    let at = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
         address("/jobs", &text, &[query.kept(), cursor].concat())
     };
@@ -201,7 +201,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
 
 /// The jobs after the job `after` in the order of the list, and where the previous page begins. If the job `after` is gone, the page begins
 /// with the next name.
-fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
+fn slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
         let place = found.iter().position(|entry| entry.name == after).map(|place| place + 1);
@@ -216,7 +216,7 @@ fn slice(found: &[Arc<Entry>], after: Option<&str>) -> Slice {
 fn state_presets(
     page: &Page<ListJobs>,
     (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
-    offers: &mut Offers<'_>,
+    offers: &mut OfferedHandlers<'_>,
 ) -> Vec<Preset> {
     let t = page.t;
     let chosen = filter.as_ref().map(|filter| filter.states.clone()).unwrap_or_default();
@@ -259,9 +259,9 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
 /// The rows of a page: definitions and runs are read from the store.
 async fn rows(
     page: &Page<ListJobs>,
-    (board, found): (&Board, &[Arc<Entry>]),
-    entries: Vec<Arc<Entry>>,
-    offers: &mut Offers<'_>,
+    (board, found): (&Board, &[Arc<BoardEntry>]),
+    entries: Vec<Arc<BoardEntry>>,
+    offers: &mut OfferedHandlers<'_>,
 ) -> Result<Vec<JobRow>, Problem> {
     let (call, now, t) = (&page.call, page.engine().now(), page.t);
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
@@ -310,7 +310,7 @@ async fn rows(
 /// A row of the list, with the newest runs of the job.
 fn row(
     (record, state): (&JobRecord, FoldedState),
-    missing: Missing,
+    missing: MissingRoles,
     mut marks: Vec<RunMark>,
     (now, t): (Timestamp, &'static Texts),
 ) -> JobRow {
@@ -352,20 +352,20 @@ fn p95(runs: &[RunMark]) -> Option<Duration> {
 
 /// The newest runs of a job, and its next fire.
 #[derive(Debug)]
-pub(super) struct Lately {
-    /// Its runs that are due, newest first; for a broadcast the rows that stand for all shards.
+pub(super) struct RecentRuns {
+    /// Its due runs, newest first. For a job with shards these are its broadcasts, without their shards.
     pub(super) past: Vec<Run>,
     /// Its next fire, claimed or not.
     pub(super) next_fire_at: Option<Timestamp>,
 }
 
-impl Lately {
+impl RecentRuns {
     pub(super) async fn read<Q: Sync>(call: &Call<Q>, record: &JobRecord, now: Timestamp) -> Result<Self, Problem> {
         let within = call.seen_apps();
         let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
         let mut runs = call.engine().store().list_runs(record.namespace, &query).await?;
         if record.spec.is_sharded() {
-            runs.retain(|run| run.shard_index == BROADCAST);
+            runs.retain(|run| run.shard_index == ROOT_SHARD);
         }
         let is_ahead = |run: &Run| run.fire_at > now;
         let is_open = |run: &&Run| matches!(run.status, RunStatus::Pending | RunStatus::Waiting);

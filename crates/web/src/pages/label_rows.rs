@@ -9,7 +9,7 @@ use super::form::Fields;
 
 /// Maximum number of rows that are shown; so many labels are refused in any case.
 const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
-/// Sent with the rows, so that a form without them leaves the labels as they are.
+/// The field that is sent with the rows. A form without it leaves the labels as they are.
 const MARK: &str = "labels";
 const PREFIX: &str = "label.";
 
@@ -34,8 +34,8 @@ impl LabelRows {
     }
 
     /// The rows that were sent, checked. Empty rows are left out.
-    pub(super) fn sent(fields: &Fields) -> Self {
-        if fields.sent(MARK).is_none() {
+    pub(super) fn from_fields(fields: &Fields) -> Self {
+        if fields.get_if_sent(MARK).is_none() {
             return Self(None);
         }
         let mut rows: BTreeMap<usize, LabelRow> = BTreeMap::new();
@@ -94,9 +94,9 @@ mod tests {
     #[test]
     fn rows_become_labels_and_a_form_without_rows_keeps_them() {
         let mut document = json!({"labels": {"team": "pay"}});
-        assert_eq!(LabelRows::sent(&Fields::from([("name", "a")])).put(&mut document), Ok(()));
+        assert_eq!(LabelRows::from_fields(&Fields::from([("name", "a")])).put(&mut document), Ok(()));
         assert_eq!(document["labels"], json!({"team": "pay"}));
-        let rows = LabelRows::sent(&Fields::from([
+        let rows = LabelRows::from_fields(&Fields::from([
             ("labels", "1"),
             ("label.7.key", " tier "),
             ("label.7.value", "支付 <b>"),
@@ -108,13 +108,13 @@ mod tests {
         assert_eq!(rows.put(&mut document), Ok(()));
         assert_eq!(document["labels"], json!({"team": "ops", "tier": "支付 <b>"}));
         assert_eq!(rows.shown().len(), 3, "an empty row is offered");
-        assert_eq!(LabelRows::sent(&Fields::from([("labels", "1")])).put(&mut document), Ok(()));
+        assert_eq!(LabelRows::from_fields(&Fields::from([("labels", "1")])).put(&mut document), Ok(()));
         assert_eq!(document["labels"], json!({}), "all were removed");
     }
 
     #[test]
     fn what_is_wrong_stands_at_its_row() {
-        let rows = LabelRows::sent(&Fields::from([
+        let rows = LabelRows::from_fields(&Fields::from([
             ("labels", "1"),
             ("label.0.key", "team"),
             ("label.0.value", "ops"),

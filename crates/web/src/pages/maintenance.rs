@@ -9,7 +9,7 @@ use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
 use rondel_core::words::asked_instants;
 
-use super::alerts::{Forms, show};
+use super::alerts::{Forms, render_page};
 use super::announced::WindowForm;
 use super::form::Fields;
 use super::shell::Page;
@@ -22,7 +22,7 @@ use crate::problem::{Code, Problem};
 use crate::redirect::{own_path, to};
 
 impl WindowForm {
-    fn sent(fields: &Fields) -> Self {
+    fn from_fields(fields: &Fields) -> Self {
         let text = |field| fields.get(field).trim().to_owned();
         Self {
             app: text("app"),
@@ -35,7 +35,7 @@ impl WindowForm {
 
     fn span(&self, length: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
         let instant = |field: &str, text: &str| {
-            asked_instants(zones::shown().1, &text.replace('T', " "), now)
+            asked_instants(zones::clock_and_zone().1, &text.replace('T', " "), now)
                 .and_then(|found| found.first().copied())
                 .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
         };
@@ -52,11 +52,11 @@ impl WindowForm {
 }
 
 pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let form = WindowForm::sent(&fields);
+    let form = WindowForm::from_fields(&fields);
     let app = Some(form.app.clone()).filter(|app| !app.is_empty());
     let fires = if form.holds { FiresInside::Hold } else { FiresInside::Skip };
     let done = match form.span(fields.get("for"), page.engine().now(), page.t) {
-        Ok(span) => maintenance::planned(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
+        Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
         Err(problem) => page.call.check(None, crate::call::forbidden).and(Err(problem)),
     };
     match done {
@@ -64,7 +64,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
             let errors = super::calendar_form::messages(&problem, page.t.lang());
             let forms = Forms { window: form, ..Forms::default() };
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, (forms, errors)).await
         }
         Err(problem) => Err(problem),
     }
@@ -75,7 +75,7 @@ pub(super) async fn end(
     Named(id, ..): Named<path::Maintenance>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    maintenance::ended(&page.call, &id).await?;
+    maintenance::end_window(&page.call, &id).await?;
     Ok(back(&fields))
 }
 

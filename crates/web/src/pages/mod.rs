@@ -1,4 +1,4 @@
-//! The console: askama templates from `web/templates`, updated by htmx, without scripts or styles of their own.
+//! The console: askama templates from `web/templates`, updated by htmx. No page has inline scripts or styles.
 //!
 //! - `shell` is the frame of every page, and the request for one; `prefs` and `texts` are its language and theme; `nav` has the links in
 //!   its bar; `zones` is the clock that pages show, `assets` the files that pages load, `toast` the short messages about what forms did;

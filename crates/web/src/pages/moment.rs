@@ -31,12 +31,12 @@ pub(crate) struct Moment {
 
 impl Moment {
     pub(crate) fn new(at: Timestamp, now: Timestamp, t: &Texts) -> Self {
-        Self::in_zone(at, now, t, zones::shown().1)
+        Self::in_zone(at, now, t, zones::clock_and_zone().1)
     }
 
     /// An instant of a job in a list: on the clock of that job, if the user chose so, and then with its zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
-        let (page, own) = (zones::shown().1, zones::shown_for(spec));
+        let (page, own) = (zones::clock_and_zone().1, zones::shown_for(spec));
         let zone_note = (own != page).then(|| zones::short(own));
         Self { zone_note, ..Self::in_zone(at, now, t, own) }
     }

@@ -14,8 +14,8 @@ use rondel_core::name::NAME_LEN_MAX;
 use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, Verdict};
 use serde_json::{Value, json};
 
-use super::sign_in::{Stranger, add_cookie, begin, blocked};
-use crate::grants::Places;
+use super::sign_in::{Browser, add_cookie, begin, too_many_attempts};
+use crate::grants::GrantNames;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::own_path;
@@ -41,37 +41,37 @@ pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Re
     Ok(response)
 }
 
-/// Takes back a browser, and signs it in as the account that the provider vouches for.
+/// Completes the sign-in of a browser that returns from the provider, as the account that the provider vouches for.
 pub(super) async fn return_from_provider(
     State(web): State<Web>,
     headers: HeaderMap,
     uri: Uri,
-    stranger: Stranger,
+    browser: Browser,
 ) -> Result<Response, Problem> {
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
-    let flight = cookies::oidc_sign_in(&headers, is_tls);
+    let pending_cookie = cookies::oidc_sign_in(&headers, is_tls);
     // Another site can send a browser here and must not use up the tries of the browser's address, so a browser that began no sign-in is
     // refused before the try is counted.
-    if flight.is_none() {
+    if pending_cookie.is_none() {
         return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
     }
     // The sign-in is counted before any work is done for it: the next step calls the provider.
-    if let AttemptDecision::Blocked(until) = count_arrival(&web, &stranger).await? {
-        return Err(blocked(until, web.engine.now()));
+    if let AttemptDecision::Blocked(until) = count_arrival(&web, &browser).await? {
+        return Err(too_many_attempts(until, web.engine.now()));
     }
     // The cookie is used up, whatever the outcome.
     let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
-    match arrive(&web, oidc, (flight, stranger.address()), &answer(&uri)).await {
+    match resolve_account(&web, oidc, (pending_cookie, browser.address()), &callback(&uri)).await {
         Ok((identity, arrival, next)) => {
-            write(&web, &stranger, oidc, &identity, &arrival).await?;
+            audit_sign_in(&web, &browser, oidc, &identity, &arrival).await?;
             let account = arrival.settle(web.engine.store()).await.map_err(|error| oidc_problem(&error))?;
-            let mut response = begin(&web, &stranger, SignInOwner::Account(account), &next).await?;
+            let mut response = begin(&web, &browser, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, spent);
             Ok(response)
         }
         Err(OidcError::Refused(refusal)) => {
-            let mut response = refuse(&web, &stranger, oidc, &refusal).await?.into_response();
+            let mut response = refuse(&web, &browser, oidc, &refusal).await?.into_response();
             add_cookie(&mut response, spent);
             Ok(response)
         }
@@ -79,7 +79,7 @@ pub(super) async fn return_from_provider(
     }
 }
 
-async fn arrive(
+async fn resolve_account(
     web: &Web,
     oidc: &Oidc,
     browser: (Option<&str>, Option<IpAddr>),
@@ -91,8 +91,8 @@ async fn arrive(
     Ok((identity, arrival, next))
 }
 
-async fn count_arrival(web: &Web, stranger: &Stranger) -> Result<AttemptDecision, Problem> {
-    Ok(sign_in::count_arrival(web.engine.store(), stranger.address(), web.engine.now()).await?)
+async fn count_arrival(web: &Web, browser: &Browser) -> Result<AttemptDecision, Problem> {
+    Ok(sign_in::count_arrival(web.engine.store(), browser.address(), web.engine.now()).await?)
 }
 
 fn provider(web: &Web) -> Result<&Oidc, Problem> {
@@ -101,7 +101,7 @@ fn provider(web: &Web) -> Result<&Oidc, Problem> {
 }
 
 /// The answer of the provider in the query. Providers add further parameters, which are ignored.
-fn answer(uri: &Uri) -> Callback {
+fn callback(uri: &Uri) -> Callback {
     let mut reader = Reader::new(uri);
     Callback {
         state: reader.one("state"),
@@ -112,28 +112,29 @@ fn answer(uri: &Uri) -> Callback {
 }
 
 /// Records a refused sign-in, and returns its problem. After too many refusals from one address, further ones are blocked.
-async fn refuse(web: &Web, stranger: &Stranger, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
+async fn refuse(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
-    if let AttemptDecision::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
-        return Err(blocked(until, now));
+    if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
+        return Err(too_many_attempts(until, now));
     }
     let after = json!({"by": oidc.config().issuer, "refused": refusal.to_string()});
     let name = refusal.who().unwrap_or_default();
-    let entry = entry(web, stranger, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
+    let entry = entry(web, browser, (name, AuthMethod::Anonymous), ("session.create", Verdict::Denied));
     audit::add(web, &AuditEntry { after: Some(after.to_string()), ..entry }).await;
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
-/// Records in the audit log the changes that the provider's answer is about to make, and the sign-in. If this fails, they are not made.
-async fn write(
+/// Records in the audit log the sign-in and the changes to its account that the provider's answer requires. If recording fails, the changes
+/// are not made.
+async fn audit_sign_in(
     web: &Web,
-    stranger: &Stranger,
+    browser: &Browser,
     oidc: &Oidc,
     identity: &Identity,
     arrival: &AccountUpdate,
 ) -> Result<(), Problem> {
     let (account, issuer) = (&arrival.account, &oidc.config().issuer);
-    let entry = |action| entry(web, stranger, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
+    let entry = |action| entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
     let add = async |entry: AuditEntry, before: Option<Value>, after: Value| {
         let (before, after) = (before.map(|before| before.to_string()), Some(after.to_string()));
         let entry = AuditEntry { object: account.name.clone(), before, after, ..entry };
@@ -141,7 +142,7 @@ async fn write(
     };
     if arrival.is_new || arrival.grants_before.is_some() {
         let before = arrival.grants_before.as_deref().unwrap_or_default();
-        let places = Places::of(&web.engine, before.iter().chain(&account.grants)).await?;
+        let places = GrantNames::of(&web.engine, before.iter().chain(&account.grants)).await?;
         let mut after = json!({"by": issuer, "groups": identity.groups, "grants": places.show(&account.grants)});
         if arrival.is_new {
             after["display_name"] = json!(account.display_name);
@@ -156,7 +157,7 @@ async fn write(
 
 fn entry(
     web: &Web,
-    stranger: &Stranger,
+    browser: &Browser,
     (actor, means): (&str, AuthMethod),
     (action, verdict): (&str, Verdict),
 ) -> AuditEntry {
@@ -166,8 +167,8 @@ fn entry(
         actor: actor.chars().take(NAME_LEN_MAX).collect(),
         means,
         token: None,
-        address: stranger.address().map(|address| address.to_string()),
-        request_id: stranger.request_id.clone(),
+        address: browser.address().map(|address| address.to_string()),
+        request_id: browser.request_id.clone(),
         action: action.to_owned(),
         object: String::new(),
         namespace: None,

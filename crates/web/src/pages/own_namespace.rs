@@ -1,7 +1,7 @@
 //! The namespace of a page is the first part of its address: `/n/NAMESPACE/jobs`.
 //!
 //! Routes, handlers and templates do not know it: [`namespace_into_query`] turns the address into `/jobs?namespace=NAMESPACE` before it is
-//! routed, and [`OwnNamespace::keep`] puts the namespace in front of every link, form and redirect of the answer. This is done once, for
+//! routed, and [`OwnNamespace::add_to`] puts the namespace in front of every link, form and redirect of the answer. This is done once, for
 //! every page, on the finished HTML, so that no template can forget it, and no form can act in another namespace than the one shown. An
 //! address without a namespace redirects to the caller's own ([`redirect_to_own_namespace`]).
 
@@ -30,8 +30,8 @@ const ATTRIBUTES: [&str; 10] = [
     " data-gaps=\"/",
     " data-stream=\"/",
 ];
-/// Addresses that belong to no namespace, and refuse one.
-const WITHOUT: [&str; 10] = [
+/// The prefixes of addresses that belong to no namespace and refuse one.
+const PREFIXES_WITHOUT_NAMESPACE: [&str; 10] = [
     "/static/",
     "/sign-in",
     "/sign-out",
@@ -56,7 +56,7 @@ struct InPath;
 #[derive(Debug)]
 pub(crate) struct OwnNamespace(String);
 
-/// Moves the namespace of a request from the path into the query. It comes before routing.
+/// Moves the namespace of a request from the path into the query, before the request is routed.
 pub(crate) fn namespace_into_query(mut request: Request) -> Request {
     let whole = request.uri().path_and_query().map_or("/", |whole| whole.as_str());
     if let Some(plain) = in_query(whole).and_then(|plain| plain.parse().ok()) {
@@ -75,7 +75,7 @@ fn in_query(address: &str) -> Option<String> {
     let (path, query) = address.split_once('?').unwrap_or((address, ""));
     let (namespace, rest) = path.strip_prefix(PREFIX)?.split_once('/').unwrap_or((&path[PREFIX.len()..], ""));
     let path = format!("/{rest}");
-    if name::check(namespace).is_err() || is_without(&path) {
+    if name::check(namespace).is_err() || has_no_namespace(&path) {
         return None;
     }
     let own = format!("namespace={namespace}");
@@ -85,7 +85,7 @@ fn in_query(address: &str) -> Option<String> {
 }
 
 /// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`; an address that names no namespace is unchanged.
-pub(crate) fn in_path(address: &str) -> String {
+pub(crate) fn namespace_into_path(address: &str) -> String {
     let named = address
         .split_once('?')
         .and_then(|(_, query)| query.split('&').find_map(|pair| pair.strip_prefix("namespace=")));
@@ -115,17 +115,17 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
 /// The namespace in the address of a request for a page; `None` if it names none.
 pub(crate) fn of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
-    let named = (!is_without(path)).then(|| named_namespace(request.uri())).flatten();
+    let named = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
     named.filter(|named| name::check(named).is_ok()).map(OwnNamespace)
 }
 
-fn is_without(path: &str) -> bool {
-    path == "/api" || WITHOUT.iter().any(|without| path.starts_with(without))
+fn has_no_namespace(path: &str) -> bool {
+    path == "/api" || PREFIXES_WITHOUT_NAMESPACE.iter().any(|without| path.starts_with(without))
 }
 
 impl OwnNamespace {
     /// Adds the namespace to the redirect, the links and the forms of a response.
-    pub(crate) async fn keep(&self, mut response: Response) -> Response {
+    pub(crate) async fn add_to(&self, mut response: Response) -> Response {
         let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
         if let Some(to) = to.filter(|to| to.starts_with('/')).map(|to| self.address(to, "&"))
             && let Ok(to) = HeaderValue::from_str(&to)
@@ -171,7 +171,7 @@ impl OwnNamespace {
     /// An address of this server with the namespace in its path; `and` separates the parts of its query. A namespace in the query takes the
     /// place of this one.
     fn address(&self, address: &str, and: &str) -> String {
-        if address.starts_with("//") || address.starts_with(PREFIX) || is_without(address) {
+        if address.starts_with("//") || address.starts_with(PREFIX) || has_no_namespace(address) {
             return address.to_owned();
         }
         let (address, fragment) = address
@@ -236,9 +236,9 @@ mod tests {
         ] {
             assert_eq!(in_query(address).as_deref(), expected, "{address}");
         }
-        assert_eq!(in_path("/jobs?q=a&namespace=ops"), "/n/ops/jobs?q=a");
-        assert_eq!(in_path("/jobs?q=a"), "/jobs?q=a");
-        assert_eq!(in_path("/jobs?namespace=%3C"), "/jobs?namespace=%3C");
+        assert_eq!(namespace_into_path("/jobs?q=a&namespace=ops"), "/n/ops/jobs?q=a");
+        assert_eq!(namespace_into_path("/jobs?q=a"), "/jobs?q=a");
+        assert_eq!(namespace_into_path("/jobs?namespace=%3C"), "/jobs?namespace=%3C");
     }
 
     #[test]

@@ -19,11 +19,11 @@ const READ_COUNT: u32 = 64;
 /// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
-/// The text that was typed.
+/// The query of the palette: the text that was typed.
 #[derive(Debug)]
-pub(super) struct Typed(String);
+pub(super) struct PaletteQuery(String);
 
-impl FromQuery for Typed {
+impl FromQuery for PaletteQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("q").unwrap_or_default().chars().take(QUERY_LEN_MAX).collect())
     }
@@ -35,7 +35,7 @@ struct Hit {
     /// The kind of the entry.
     about: &'static str,
     address: String,
-    /// Whether a form performs it at once, instead of a link that opens it.
+    /// Whether choosing the entry sends a form, instead of following a link.
     is_act: bool,
     /// Why the caller may not perform it.
     missing: Option<&'static str>,
@@ -56,7 +56,7 @@ struct PalettePage {
     hits: Vec<Hit>,
 }
 
-pub(super) async fn page(page: Page<Typed>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> {
     let typed = page.query().0.trim().to_lowercase();
     let words: Vec<&str> = typed.split_whitespace().collect();
     let verb = Verb::of(&words, page.t);
@@ -84,7 +84,7 @@ pub(super) async fn page(page: Page<Typed>) -> Result<Response, Problem> {
 }
 
 /// The jobs that have every word in their names.
-async fn jobs(page: &Page<Typed>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
+async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord>, Problem> {
     let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '.' | '_' | '-');
     let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(plain))) else {
         return Ok(Vec::new());
@@ -153,7 +153,7 @@ impl Verb {
         }
     }
 
-    fn hit(self, page: &Page<Typed>, job: &JobRecord) -> Hit {
+    fn hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> Hit {
         let (t, name) = (page.t, &job.spec.name);
         let (words, path) = match self {
             Self::Run => (t.run_job(name), "runs"),

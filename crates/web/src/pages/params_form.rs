@@ -88,7 +88,7 @@ fn holds(kind: &FieldKind, value: &Value) -> bool {
 }
 
 fn kind(schema: &Value, property: &Value) -> FieldKind {
-    let property = meant(schema, property);
+    let property = resolve(schema, property);
     if let Some(choices) = choices(property) {
         return choices;
     }
@@ -110,8 +110,8 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
     }
 }
 
-/// The schema behind a reference, or behind "this or null".
-fn meant<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
+/// The schema that a reference stands for, or that is the only one beside null in `anyOf`.
+fn resolve<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
     for _ in 0..REFERENCE_DEPTH_MAX {
         let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
         let found = match (reference, property["anyOf"].as_array().map(Vec::as_slice)) {
@@ -143,12 +143,12 @@ fn choices(property: &Value) -> Option<FieldKind> {
 
 /// The parameters from the form fields, merged with those of `before` that have no field; `None` if no field was sent. An empty
 /// field is omitted.
-pub(super) fn sent(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
+pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
     let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_any = false;
     for (id, text) in form.with_prefix("param.") {
         let (name, value) = match (id.strip_prefix(TEXT), id.strip_prefix(JSON)) {
-            // A browser sends line breaks in pairs.
+            // Browsers send each line break as CR LF.
             (Some(name), _) => (name, Value::String(text.replace("\r\n", "\n"))),
             (None, Some(name)) if text.trim().is_empty() => (name, Value::String(String::new())),
             (None, Some(name)) => {
@@ -230,10 +230,10 @@ mod tests {
             ("param.json.flag", "true"),
         ]);
         let expected = json!({"table": " a\nb", "other": [1], "note": "", "list": null, "flag": true});
-        assert_eq!(sent(&form, &before).unwrap(), Some(expected));
-        assert_eq!(sent(&Fields::from([("params", "{}")]), &before).unwrap(), None);
-        assert_eq!(sent(&Fields::from([("param.text.table", "")]), &json!(null)).unwrap(), Some(json!(null)));
-        let bad = sent(&Fields::from([("param.json.rows", "many")]), &json!(null)).unwrap_err();
+        assert_eq!(from_fields(&form, &before).unwrap(), Some(expected));
+        assert_eq!(from_fields(&Fields::from([("params", "{}")]), &before).unwrap(), None);
+        assert_eq!(from_fields(&Fields::from([("param.text.table", "")]), &json!(null)).unwrap(), Some(json!(null)));
+        let bad = from_fields(&Fields::from([("param.json.rows", "many")]), &json!(null)).unwrap_err();
         assert_eq!(bad.complaints()[0].pointer.as_deref(), Some("/params/rows"));
     }
 

@@ -10,7 +10,7 @@ use http::header::ACCEPT;
 
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{Nav, Shell, User, headers};
+use super::shell::{Nav, Shell, User, set_page_headers};
 use super::texts::Texts;
 use crate::access::CalledBy;
 use crate::problem::{Code, Complaint, Problem};
@@ -21,7 +21,7 @@ use rondel_core::words::Lang;
 pub(crate) struct ProblemPageContext {
     prefs: Prefs,
     here: String,
-    /// Whether the request is for the page that creates the first account, whose link the server prints.
+    /// Whether the request is for `/set-up`, which creates the first account by a link that the server prints.
     is_set_up: bool,
 }
 
@@ -43,7 +43,7 @@ struct ProblemPage<'a> {
 }
 
 /// The facts for a problem page, if the request is from a browser and outside of the API.
-pub(crate) fn wanted(request: &Request) -> Option<ProblemPageContext> {
+pub(crate) fn page_context(request: &Request) -> Option<ProblemPageContext> {
     let path = request.uri().path();
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_page = !path.starts_with("/api") && accept.contains("text/html");
@@ -80,7 +80,7 @@ impl ProblemPageContext {
             sign_in_again: is_spent_set_up || matches!(problem.code(), Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());
-        headers(response.headers_mut());
+        set_page_headers(response.headers_mut());
     }
 }
 

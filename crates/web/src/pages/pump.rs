@@ -105,7 +105,7 @@ struct PumpPage {
 pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let view = pump_view::read(&page.call, &record).await?.ok_or_else(|| no_pump(&name))?;
-    zones::page_of(&record.spec);
+    zones::set_job(&record.spec);
     let (now, t) = (page.engine().now(), page.t);
     let ItemsQuery { state, cursor } = page.query();
     let states: Vec<ItemState> = state.iter().copied().collect();
@@ -146,7 +146,7 @@ fn address(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String
 fn choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
     let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
     let choice = |state: Option<ItemState>| Choice {
-        word: state.map_or(t.pump_state_all, |state| look(state, t).1),
+        word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),
         href: address(name, state, None),
         is_on: state == chosen,
     };
@@ -154,7 +154,7 @@ fn choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
 }
 
 /// The CSS class and the word of a state.
-const fn look(state: ItemState, t: &Texts) -> (&'static str, &'static str) {
+const fn class_and_word(state: ItemState, t: &Texts) -> (&'static str, &'static str) {
     match state {
         ItemState::Free => ("waiting", t.pump_state_free),
         ItemState::Dealt => ("online", t.pump_state_dealt),
@@ -187,7 +187,7 @@ fn group_row(GroupView { run, item_count, per_minute }: &GroupView, now: Timesta
 
 fn item_row(page: &Page<ItemsQuery>, record: &JobRecord, view: &ItemView, now: Timestamp) -> ItemRow {
     let (ItemView { item, group, executor }, t) = (view, page.t);
-    let (class, word) = look(item.state(), t);
+    let (class, word) = class_and_word(item.state(), t);
     let moment = |at: Timestamp| Moment::new(at, now, t);
     ItemRow {
         name: item.name.clone(),

@@ -25,7 +25,7 @@ use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
-use crate::report::{By, ReportQuery, csv, report};
+use crate::report::{GroupBy, ReportQuery, csv, report};
 
 /// Ranges to choose from, in days.
 const DAYS: [u32; 4] = [7, 30, 90, 365];
@@ -35,9 +35,9 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Rows of jobs on one page.
 const LIMIT: u32 = 100;
 
-/// The choices as they were typed.
+/// The query of the page: the choices as they were typed.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Choices {
+pub(super) struct ReportChoices {
     by: String,
     days: String,
     from: String,
@@ -48,7 +48,7 @@ pub(super) struct Choices {
     cursor: Option<String>,
 }
 
-impl FromQuery for Choices {
+impl FromQuery for ReportChoices {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text = |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).unwrap_or_default();
         Self {
@@ -64,10 +64,11 @@ impl FromQuery for Choices {
     }
 }
 
-impl Choices {
+impl ReportChoices {
     fn query(&self, now: Timestamp, t: &Texts) -> Result<ReportQuery, String> {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
-        let by = By::from_word(&self.by).unwrap_or(if self.label.is_empty() { By::App } else { By::Label });
+        let by =
+            GroupBy::from_word(&self.by).unwrap_or(if self.label.is_empty() { GroupBy::App } else { GroupBy::Label });
         let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
         let days: Option<u32> = self.days.parse().ok().filter(|days| (1..=400).contains(days));
         if let Some(days) = days.filter(|_| from.is_none()) {
@@ -82,7 +83,7 @@ impl Choices {
             period: Period::from_word(&self.period).unwrap_or_default(),
             app: given(&self.app),
             job: None,
-            label: given(&self.label).filter(|_| by == By::Label),
+            label: given(&self.label).filter(|_| by == GroupBy::Label),
             on_time: None,
             limit: LIMIT,
             cursor: self.cursor.clone(),
@@ -162,7 +163,7 @@ struct ScheduleForm {
 struct ReportsPage {
     shell: Shell,
     t: &'static Texts,
-    choices: Choices,
+    choices: ReportChoices,
     by: &'static str,
     kinds: Vec<(&'static str, &'static str)>,
     ranges: Vec<(String, String)>,
@@ -186,12 +187,12 @@ struct ReportsPage {
     code: AsCode,
 }
 
-pub(super) async fn page(page: Page<Choices>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<ReportChoices>) -> Result<Response, Problem> {
     let choices = page.query().clone();
-    show(&page, choices, StatusCode::OK, (None, Vec::new())).await
+    render_page(&page, choices, StatusCode::OK, (None, Vec::new())).await
 }
 
-pub(super) async fn export(page: Page<Choices>) -> Result<Response, Problem> {
+pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Problem> {
     let query =
         page.query().query(page.engine().now(), page.t).map_err(|words| Problem::new(Code::InvalidQuery, words))?;
     let text = csv(&report(&page.call, &query).await?);
@@ -213,7 +214,7 @@ pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Probl
         return Ok(to("/reports#weekly"));
     }
     if sent.get("do") == "send" {
-        let channel = crate::api::reports::sent(&page.call).await?;
+        let channel = crate::api::reports::send_weekly_report(&page.call).await?;
         return Ok(to(&format!("/alerts/channels/{channel}")));
     }
     let text = |name: &str| sent.get(name).to_owned();
@@ -231,33 +232,33 @@ pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Probl
         Err(ScheduleError::Invalid(errors)) => {
             let errors =
                 errors.into_iter().map(|error| localized(page.t.lang(), &error.message).into_owned()).collect();
-            show(&page, Choices::default(), StatusCode::UNPROCESSABLE_ENTITY, (Some(form), errors)).await
+            render_page(&page, ReportChoices::default(), StatusCode::UNPROCESSABLE_ENTITY, (Some(form), errors)).await
         }
         Err(error) => Err(error.into()),
     }
 }
 
-async fn show<Q: Sync>(
+async fn render_page<Q: Sync>(
     page: &Page<Q>,
-    choices: Choices,
+    choices: ReportChoices,
     status: StatusCode,
     (form, form_errors): (Option<ScheduleForm>, Vec<String>),
 ) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let (mut error, mut made, mut asked) = (None, None, ReportQuery::default());
+    let (mut error, mut computed, mut report_query) = (None, None, ReportQuery::default());
     match choices.query(now, t) {
         Ok(query) => {
             match report(&page.call, &query).await {
-                Ok(report) => made = Some(report),
+                Ok(report) => computed = Some(report),
                 Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
-                Err(problem) => error = Some(sentence(&problem, t)),
+                Err(problem) => error = Some(error_text(&problem, t)),
             }
-            asked = query;
+            report_query = query;
         }
         Err(sentence) => error = Some(sentence),
     }
-    let in_parts = asked.period != Period::Total;
-    let shown = |row: &Row| shown_row(row, (asked.by, asked.period), t);
+    let in_parts = report_query.period != Period::Total;
+    let shown = |row: &Row| shown_row(row, (report_query.by, report_query.period), t);
     let store = page.engine().store();
     let schedule = store.report_schedule(page.call.namespace.id).await?;
     let channels = store.channels(page.call.namespace.id).await?;
@@ -272,24 +273,24 @@ async fn show<Q: Sync>(
         None => ScheduleForm {
             weekday: Weekday::Mon.as_str().to_owned(),
             time: "08:00".to_owned(),
-            zone: zones::shown().1.name().to_owned(),
+            zone: zones::clock_and_zone().1.name().to_owned(),
             channel: String::new(),
         },
     });
-    let next_cursor = made.as_ref().and_then(|made| made.next_cursor.clone());
+    let next_cursor = computed.as_ref().and_then(|computed| computed.next_cursor.clone());
     let template = ReportsPage {
-        by: asked.by.word(),
-        kinds: By::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
+        by: report_query.by.word(),
+        kinds: GroupBy::WORDS.iter().map(|word| (*word, kind_name(word, t))).collect(),
         ranges: DAYS.iter().map(|days| (days.to_string(), t.report_days(*days))).collect(),
         periods: vec![("total", t.report_total), ("day", t.report_by_day), ("month", t.report_by_month)],
-        range: made.as_ref().map(|made| range(made.range.from, made.range.to)).unwrap_or_default(),
-        total: made.as_ref().map(|made| shown(&made.total)),
-        rows: made.as_ref().map(|made| made.rows.iter().map(shown).collect()).unwrap_or_default(),
-        failures: made
+        range: computed.as_ref().map(|computed| range(computed.range.from, computed.range.to)).unwrap_or_default(),
+        total: computed.as_ref().map(|computed| shown(&computed.total)),
+        rows: computed.as_ref().map(|computed| computed.rows.iter().map(shown).collect()).unwrap_or_default(),
+        failures: computed
             .as_ref()
-            .map(|made| made.failures.iter().map(|one| failure(one, t)).collect())
+            .map(|computed| computed.failures.iter().map(|one| failure(one, t)).collect())
             .unwrap_or_default(),
-        is_cut: made.as_ref().is_some_and(|made| made.is_cut),
+        is_cut: computed.as_ref().is_some_and(|computed| computed.is_cut),
         in_parts,
         csv: choices.address("/export/report.csv", &[]),
         next: next_cursor.map(|cursor| choices.address("/reports", &[("cursor", &cursor)])),
@@ -308,7 +309,7 @@ async fn show<Q: Sync>(
         channels: channels.into_iter().map(|channel| channel.name).collect(),
         form_errors,
         missing: (!may).then_some(t.channels_needs_admin),
-        code: code(&page.call.namespace.name, &asked),
+        code: code(&page.call.namespace.name, &report_query),
         error,
         choices,
         t,
@@ -318,17 +319,17 @@ async fn show<Q: Sync>(
 }
 
 /// The error in a query, in the reader's language.
-pub(super) fn sentence(problem: &Problem, t: &Texts) -> String {
+pub(super) fn error_text(problem: &Problem, t: &Texts) -> String {
     let words = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
     localized(t.lang(), words).into_owned()
 }
 
 fn kind_name(word: &str, t: &Texts) -> &'static str {
-    match By::from_word(word) {
-        Some(By::Namespace) => t.report_all,
-        Some(By::Job) => t.report_by_job,
-        Some(By::Label) => t.report_by_label,
-        Some(By::App) | None => t.report_by_app,
+    match GroupBy::from_word(word) {
+        Some(GroupBy::Namespace) => t.report_all,
+        Some(GroupBy::Job) => t.report_by_job,
+        Some(GroupBy::Label) => t.report_by_label,
+        Some(GroupBy::App) | None => t.report_by_app,
     }
 }
 
@@ -351,15 +352,15 @@ fn range(from: Timestamp, to: Timestamp) -> String {
     if first == last { first } else { format!("{first} – {last}") }
 }
 
-fn shown_row(row: &Row, (by, period): (By, Period), t: &Texts) -> ShownRow {
+fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow {
     let quantile =
         |sketch: &Sketch, per_mille| sketch.quantile(per_mille).map_or("–".to_owned(), |one| length(one, t));
     let at =
         row.at.to_utc().map(|at| at.format(if period == Period::Month { "%Y-%m" } else { "%Y-%m-%d" }).to_string());
     let href = match by {
-        By::Job => Some(format!("/jobs/{}", row.name)),
-        By::App => Some(format!("/jobs?{}", pair("q", &format!("app:{}", row.name)))),
-        By::Namespace | By::Label => None,
+        GroupBy::Job => Some(format!("/jobs/{}", row.name)),
+        GroupBy::App => Some(format!("/jobs?{}", pair("q", &format!("app:{}", row.name)))),
+        GroupBy::Namespace | GroupBy::Label => None,
     };
     ShownRow {
         name: row.name.clone(),

@@ -26,12 +26,12 @@ impl Trial {
             count: run.count,
             subjects: run.subjects.into_iter().map(|one| one.name).collect(),
             looked_at: run.looked_at,
-            warnings: local(&run.warnings, t),
+            warnings: localized_all(&run.warnings, t),
         }
     }
 }
 
-pub(super) fn local(sentences: &[String], t: &Texts) -> Vec<String> {
+pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
     sentences.iter().map(|sentence| localized(t.lang(), sentence).into_owned()).collect()
 }
 
@@ -39,7 +39,7 @@ pub(super) fn local(sentences: &[String], t: &Texts) -> Vec<String> {
 fn evaluated(run: &DryRun, t: &Texts) -> String {
     let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
     let Some(meant) = &run.deadline else {
-        let zone = zones::shown().1.name();
+        let zone = zones::clock_and_zone().1.name();
         return t.alerts_evaluated(at(zone, run.at), zone);
     };
     let zone = meant.zone.as_str();

@@ -11,7 +11,7 @@ use rondel_core::misfire::LateBecause;
 use rondel_core::pump::Counts;
 use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
 use rondel_core::route::trace::{CHOSEN, Trace};
-use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::{Run, RunId, RunStatus, Timestamp, Trigger};
 use rondel_store::ledger::CancelAsked;
 use serde_json::Value;
@@ -23,14 +23,14 @@ use super::run_beside::Neighbours;
 use super::run_log::{LogCard, Search, card};
 use super::run_timeline::RunTimeline;
 use super::run_tree::RunTree;
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::view::{RunRow, Status, own_message};
 use super::zones;
 use crate::api::cancels::{REASON_LEN_MAX, cancel_message, note_run};
 use crate::api::logs::{self, chosen_attempt};
-use crate::api::runs::{broadcast_of_shard, failed_shards, find, repetition};
-use crate::part_of::{self, PartOf};
+use crate::api::runs::{broadcast_of_shard, failed_shards, find, retry_request};
+use crate::part_of::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -39,7 +39,7 @@ use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_na
 
 /// The query of the page: the attempt whose log is shown, and the text to search for in it.
 #[derive(Debug)]
-pub(crate) struct ShownLog {
+pub(crate) struct RunPageQuery {
     pub(super) attempt: Option<i32>,
     /// The line around which the log is shown; if left out, the end of the log is shown.
     pub(super) line: Option<u64>,
@@ -48,7 +48,7 @@ pub(crate) struct ShownLog {
     is_part: bool,
 }
 
-impl FromQuery for ShownLog {
+impl FromQuery for RunPageQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let line = |text: &str| match text.parse::<u32>() {
             Ok(line) if line >= 1 => Ok(u64::from(line)),
@@ -68,9 +68,9 @@ impl FromQuery for ShownLog {
 struct RunPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     row: RunRow,
-    incident: Option<PartOf>,
+    incident: Option<IncidentRef>,
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
     way: RunTimeline,
@@ -158,15 +158,15 @@ struct AttemptRow {
     message: Option<String>,
 }
 
-pub(super) async fn page(page: Page<ShownLog>, path: Named<path::Run>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (now, t) = (page.engine().now(), page.t);
     if let Some(definition) = page.engine().store().definitions(&[(run.job, run.job_version)]).await?.first() {
-        zones::page_of(&definition.spec);
+        zones::set_job(&definition.spec);
     }
     let shown_attempt = chosen_attempt(page.query().attempt, &run)?;
     let job = named(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
-    let is_broadcast = run.shard_index == BROADCAST;
+    let is_broadcast = run.shard_index == ROOT_SHARD;
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
     let tried = attempts(&page.call, &run).await?;
     let params = params(&page.call, &run).await?.filter(|params| params != "null");
@@ -239,7 +239,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let mut before = None::<Timestamp>;
     let mut steps = Vec::new();
     for (place, (name, at, class)) in points.into_iter().enumerate() {
-        // No step for a due instant that is the planned one, or for the start of a run that never began.
+        // A due instant that is the planned one gets no step, and neither does the start of a run that never began.
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
@@ -287,7 +287,7 @@ pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -
 
 pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
+    let (record, again) = retry_request(&page.call, &run, Trigger::Manual).await?;
     let run = jobs::request_run(page.engine(), &record, again).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
@@ -296,7 +296,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
 /// Repeats the shards that did not succeed.
 pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let (record, again) = repetition(&page.call, &run, Trigger::Manual).await?;
+    let (record, again) = retry_request(&page.call, &run, Trigger::Manual).await?;
     let run = failed_shards(&page.call, (&record, &run), again).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))

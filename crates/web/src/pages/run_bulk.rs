@@ -18,7 +18,7 @@ use crate::api::cancels::cancel_message;
 use crate::body::refuse_value;
 use crate::problem::Problem;
 use crate::redirect::{own_path, to};
-use crate::run_bulk::{BULK_RUN_COUNT_MAX, Chosen, RunAction, RunProblem, Selected, perform, select};
+use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, SelectedRuns, perform, select};
 use crate::run_filter;
 use crate::shown_runs::{Parts, named};
 
@@ -26,7 +26,7 @@ use crate::shown_runs::{Parts, named};
 const SHOWN_COUNT_MAX: usize = 20;
 
 /// A problem that several runs have in common.
-struct Shared {
+struct CommonProblem {
     count: usize,
     message: String,
     id: RunId,
@@ -54,7 +54,7 @@ struct BulkPage {
     back: String,
     /// Whether the action was performed.
     is_done: bool,
-    problems: Vec<Shared>,
+    problems: Vec<CommonProblem>,
 }
 
 pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem> {
@@ -77,13 +77,13 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let chosen = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
-            Chosen::Matching(Box::new(
-                run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?,
+            RunSelection::Matching(Box::new(
+                run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?,
             ))
         }
-        false => Chosen::These(ids.clone()),
+        false => RunSelection::Ids(ids.clone()),
     };
-    let Selected { runs, left_out, has_more } = select(&page.call, action, chosen).await?;
+    let SelectedRuns { runs, left_out, has_more } = select(&page.call, action, chosen).await?;
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more runs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
@@ -93,7 +93,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
         let result = perform(&page.call, action, &runs, (&by, Trigger::Manual)).await;
         done = result.done;
-        problems = shared(result.problems);
+        problems = group_by_message(result.problems);
     }
     let now = page.engine().now();
     let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
@@ -135,14 +135,14 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     html(StatusCode::OK, &template)
 }
 
-/// Problems grouped by their messages, the most frequent first.
-fn shared(problems: Vec<RunProblem>) -> Vec<Shared> {
+/// Groups problems by their messages, the most frequent first.
+fn group_by_message(problems: Vec<RunProblem>) -> Vec<CommonProblem> {
     let mut by_message: BTreeMap<String, (usize, RunId)> = BTreeMap::new();
     for problem in problems {
         by_message.entry(problem.message).or_insert((0, problem.id)).0 += 1;
     }
-    let shared = |(message, (count, id))| Shared { count, message, id };
-    let mut shared: Vec<Shared> = by_message.into_iter().map(shared).collect();
+    let shared = |(message, (count, id))| CommonProblem { count, message, id };
+    let mut shared: Vec<CommonProblem> = by_message.into_iter().map(shared).collect();
     shared.sort_by_key(|one| std::cmp::Reverse(one.count));
     shared.truncate(SHOWN_COUNT_MAX);
     shared

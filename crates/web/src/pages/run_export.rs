@@ -21,15 +21,15 @@ const READ_COUNT: u32 = 500;
 
 /// The filter of the exported runs.
 #[derive(Debug)]
-pub(crate) struct Exported(String);
+pub(crate) struct ExportQuery(String);
 
-impl FromQuery for Exported {
+impl FromQuery for ExportQuery {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("q").unwrap_or_default())
     }
 }
 
-pub(super) async fn csv(page: Page<Exported>) -> Result<Response, Problem> {
+pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     // With the byte order mark, spreadsheets read the file as UTF-8.
     let head = "\u{feff}id,job,status,planned,due,started,finished,duration_ms,late_ms,attempt,shard,trigger,executor,reason,message\r\n";
     let mut text = head.to_owned();
@@ -42,7 +42,7 @@ pub(super) async fn csv(page: Page<Exported>) -> Result<Response, Problem> {
     Ok(file(text, "text/csv; charset=utf-8", "runs.csv"))
 }
 
-pub(super) async fn json_lines(page: Page<Exported>) -> Result<Response, Problem> {
+pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Problem> {
     let mut text = String::new();
     let mut search = search(&page).await?;
     while let Some(runs) = next(&page, &mut search).await? {
@@ -64,14 +64,14 @@ struct Export {
     left: usize,
 }
 
-async fn search(page: &Page<Exported>) -> Result<Export, Problem> {
+async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
-    let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::shown().1).await?;
+    let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
     Ok(Export { search, left: EXPORT_COUNT_MAX })
 }
 
 /// The next runs; `None` at the end.
-async fn next(page: &Page<Exported>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
+async fn next(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
     if export.left == 0 {
         return Ok(None);
     }

@@ -12,10 +12,10 @@ use http::header::CONTENT_DISPOSITION;
 use http::{HeaderValue, StatusCode};
 use rondel_core::Run;
 use rondel_core::cron::Tz;
-use rondel_core::log_line::{Severity, in_words};
+use rondel_core::log_line::{LineSeverity, translate};
 
 use super::ansi;
-use super::run::ShownLog;
+use super::run::RunPageQuery;
 use super::shell::{Page, html};
 use super::texts::Texts;
 use super::zones;
@@ -133,13 +133,13 @@ pub(super) struct LogCard {
 }
 
 /// The log of an attempt as its run's page shows it first.
-pub(super) async fn card(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
+pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
     let query = page.query();
     let base = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let part = if is_search {
         let window = Window { from: Position::start(attempt), limit: AROUND_COUNT };
-        let mut part = read(page, run, Place::At(window), &query.search.wanted).await?;
+        let mut part = read(page, run, LinesToRead::At(window), &query.search.wanted).await?;
         part.base = base;
         part
     } else {
@@ -148,7 +148,7 @@ pub(super) async fn card(page: &Page<ShownLog>, run: &Run, attempt: i32) -> Resu
             Some(line) => (Seek::Around(line), AROUND_COUNT),
             None => (Seek::Tail(FIRST_COUNT as u64), FIRST_COUNT),
         };
-        let part = read(page, run, Place::At(extent.window(seek, limit)), &LineFilter::default()).await?;
+        let part = read(page, run, LinesToRead::At(extent.window(seek, limit)), &LineFilter::default()).await?;
         LogPart { total: extent.line_count.max(part.last), ..part }
     };
     let half = AROUND_COUNT as u64 / 2;
@@ -177,11 +177,11 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
             if !from.is_plausible(run.attempt) {
                 return Err(invalid("belongs to another attempt"));
             }
-            (Place::New(Window { from, limit }), 0)
+            (LinesToRead::New(Window { from, limit }), 0)
         }
         None => {
             let extent = Extent::read(page.engine().store(), &run, attempt, page.engine().now()).await?;
-            (Place::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
+            (LinesToRead::At(extent.window(query.seek.unwrap_or(Seek::From(1)), limit)), extent.line_count)
         }
     };
     let part = read(&page, &run, place, &LineFilter::default()).await?;
@@ -197,7 +197,7 @@ pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Resul
 }
 
 /// The log of an attempt as a file.
-pub(super) async fn text(page: Page<ShownLog>, path: Named<path::Run>) -> Result<Response, Problem> {
+pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
     let name = format!("attachment; filename=\"run-{}-attempt-{attempt}.log\"", run.id);
@@ -210,7 +210,7 @@ pub(super) async fn text(page: Page<ShownLog>, path: Named<path::Run>) -> Result
 
 /// The lines to read.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum LinesToRead {
     /// The lines that the reader asks for.
     At(Window),
     /// The lines that were written after the last ones that the reader has.
@@ -221,11 +221,11 @@ fn listing(run: &Run) -> Listing {
     Listing::new("log page", run.id)
 }
 
-async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &LineFilter) -> Result<LogPart, Problem> {
+async fn read<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFilter) -> Result<LogPart, Problem> {
     let now = page.engine().now();
     let (Window { from, limit }, is_new) = match place {
-        Place::At(window) => (window, false),
-        Place::New(window) => (window, true),
+        LinesToRead::At(window) => (window, false),
+        LinesToRead::New(window) => (window, true),
     };
     // Whether the log is settled is determined before its lines are read, so that lines that arrive in between are in the next part.
     let is_settled = lines::is_settled(run, from.attempt, now);
@@ -235,7 +235,7 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &LineFilter) -
     let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
     let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
-    let (_, zone) = zones::shown();
+    let (_, zone) = zones::clock_and_zone();
     let lines = found.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
     Ok(LogPart { lines, base: String::new(), first, last, total: last, next })
 }
@@ -243,7 +243,7 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: Place, wanted: &LineFilter) -
 impl LogLine {
     fn new(line: &Line, zone: Tz, t: &Texts) -> Self {
         let (_, time, millis) = zones::parts(line.at, zone);
-        let ours = in_words(&line.level, &line.line, t.lang());
+        let ours = translate(&line.level, &line.line, t.lang());
         let text = ours.as_deref().unwrap_or_else(|| line.line.strip_suffix('\r').unwrap_or(&line.line));
         Self {
             seq: line.seq,
@@ -259,11 +259,11 @@ impl LogLine {
 fn class(line: &Line) -> &'static str {
     let is_stderr = line.level == "stderr";
     match line.severity.parse() {
-        Ok(Severity::Error) if is_stderr => "error stderr",
-        Ok(Severity::Warn) if is_stderr => "warn stderr",
-        Ok(Severity::Error) => "error",
-        Ok(Severity::Warn) => "warn",
-        Ok(Severity::Debug) => "faint",
+        Ok(LineSeverity::Error) if is_stderr => "error stderr",
+        Ok(LineSeverity::Warn) if is_stderr => "warn stderr",
+        Ok(LineSeverity::Error) => "error",
+        Ok(LineSeverity::Warn) => "warn",
+        Ok(LineSeverity::Debug) => "faint",
         _ if is_stderr => "plain stderr",
         _ => "plain",
     }
@@ -271,7 +271,7 @@ fn class(line: &Line) -> &'static str {
 
 /// Why a log has no lines; `None` if it has some.
 async fn note(
-    page: &Page<ShownLog>,
+    page: &Page<RunPageQuery>,
     run: &Run,
     attempt: i32,
     part: &LogPart,

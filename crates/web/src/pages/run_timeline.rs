@@ -91,7 +91,7 @@ fn percent(thousandths: u64) -> String {
 }
 
 /// An attempt with the instants between which it is drawn.
-struct Drawn<'a> {
+struct DrawnAttempt<'a> {
     attempt: &'a Attempt,
     start: Timestamp,
     end: Timestamp,
@@ -102,13 +102,13 @@ impl RunTimeline {
     pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
         let is_over = run.status.is_terminal();
         let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
-        let drawn: Vec<Drawn<'_>> = tried
+        let drawn: Vec<DrawnAttempt<'_>> = tried
             .iter()
             .skip(tried.len().saturating_sub(ATTEMPT_COUNT_MAX))
             .filter_map(|attempt| {
                 let end = attempt.finished_at.filter(|_| !is_unfinished(attempt));
                 let start = attempt.started_at.or(end)?;
-                Some(Drawn { attempt, start, end: end.unwrap_or(now).max(start) })
+                Some(DrawnAttempt { attempt, start, end: end.unwrap_or(now).max(start) })
             })
             .collect();
         let first = drawn.first().map(|one| one.start);
@@ -159,7 +159,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
             ("late", name, late.by)
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
-        // The waits follow one another; the rest of the time in the queue is the way to the executor.
+        // The waits follow one another. In the rest of the time in the queue, the run is sent to its executor.
         let mut at = run.fire_at;
         for (class, name, wait) in server.into_iter().chain(waits) {
             if wait.is_zero() {
@@ -184,7 +184,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
     }
 }
 
-fn attempt_rows(run: &Run, drawn: &[Drawn<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
+fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static Texts) -> Vec<TimelineRow> {
     let mut rows = Vec::new();
     let mut before = None::<Timestamp>;
     for one in drawn {

@@ -20,7 +20,7 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 use crate::run_bulk::BULK_RUN_COUNT_MAX;
-use crate::run_filter::{self, Place, SearchedPage};
+use crate::run_filter::{self, RunPosition, SearchedPage};
 use crate::shown_runs::{Parts, named};
 
 /// The filter for failures that were not acknowledged, and the maximum that is counted of them.
@@ -87,7 +87,7 @@ struct RunsPage {
     next: Option<String>,
     first: String,
     is_first: bool,
-    /// Whether newer runs come first, so that the page can show how many new ones there are.
+    /// Whether the list begins with the newest runs, so that the page can show how many new ones there are.
     is_live: bool,
     /// Notes about a deleted job, and about where the search ended.
     notes: Vec<String>,
@@ -106,10 +106,11 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let namespace = page.call.namespace.id;
     let listing = Listing::new("runs page", (namespace, &text, query.order));
-    let place = query.cursor.as_deref().map(|cursor| listing.position::<Place>(cursor)).transpose()?;
+    let place = query.cursor.as_deref().map(|cursor| listing.position::<RunPosition>(cursor)).transpose()?;
     let found = match &filter {
         Some(filter) => {
-            let mut search = run_filter::build_search(&page.call, filter, query.order, zones::shown().1).await?;
+            let mut search =
+                run_filter::build_search(&page.call, filter, query.order, zones::clock_and_zone().1).await?;
             if let Some(place) = place {
                 place.apply(&mut search);
             }
@@ -119,7 +120,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     };
     let now = page.engine().now();
     let kept = query.kept();
-    let at = |place: Place| {
+    let at = |place: RunPosition| {
         let cursor = listing.cursor(place);
         address("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
     };
@@ -194,9 +195,11 @@ async fn notes(
         && store.job(namespace, &name.0).await?.is_none()
     {
         let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.sees(job.app));
-        notes.extend(deleted.map(|job| t.runs_job_deleted(&name.0, words::moment(zones::shown().1, job.deleted_at))));
+        notes.extend(
+            deleted.map(|job| t.runs_job_deleted(&name.0, words::moment(zones::clock_and_zone().1, job.deleted_at))),
+        );
     }
-    let at = |at: Timestamp| words::moment(zones::shown().1, at);
+    let at = |at: Timestamp| words::moment(zones::clock_and_zone().1, at);
     notes.extend(searched_to.map(|to| t.runs_searched_to(rondel_store::ledger::SEARCHED_COUNT_MAX, at(to))));
     Ok(notes)
 }

@@ -18,7 +18,7 @@ use crate::run_filter;
 
 /// Maximum length of a name, in characters.
 const NAME_LEN_MAX: usize = 60;
-/// Maximum length of a filter, in characters: that of the field in the list.
+/// Maximum length of a filter, in characters: the same as in the field above the list.
 const FILTER_LEN_MAX: usize = 1_000;
 
 /// A saved filter above its list.
@@ -84,8 +84,8 @@ fn owner(caller: &Caller) -> Option<FilterOwner> {
     caller.account.map(FilterOwner::Account).or_else(of_token)
 }
 
-/// The owner, the list and the name that both forms have.
-fn named(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
+/// Reads the owner, the list and the name, which saving and deleting both need.
+fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
     let list = fields.get("list").parse().map_err(|message: String| refuse_value("/list", message))?;
     let name = fields.get("name").to_owned();
     plain::check_line(&name, NAME_LEN_MAX).map_err(|message| refuse_value("/name", message))?;
@@ -96,7 +96,7 @@ fn named(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, Str
 
 /// Saves the filter of a list, and replaces one with the same name.
 pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (owner, list, name) = named(&page, &fields)?;
+    let (owner, list, name) = read_target(&page, &fields)?;
     let scope = match list {
         FilteredList::Jobs => Scope::Jobs,
         FilteredList::Runs => Scope::Runs,
@@ -116,7 +116,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
 
 /// Deletes a filter of the caller. It is no error if the filter is gone already.
 pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (owner, list, name) = named(&page, &fields)?;
+    let (owner, list, name) = read_target(&page, &fields)?;
     page.call.note.before(&json!({"list": list.as_str()}));
     page.engine().store().delete_filter(owner, list, &name).await?;
     done(&page, page.t.filter_deleted(&name), list, &fields)

@@ -14,9 +14,9 @@ use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
 use super::script_try;
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::scripts::{audited, compared, find, put_back, version};
+use crate::api::scripts::{audited, diff_versions, find, restore_version, version};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -43,9 +43,9 @@ impl FromQuery for ScriptQuery {
     }
 }
 
-/// The outcome of a form, the comparison of versions, and where their list continues.
+/// The state of the page: the outcome of its form, the comparison of versions, and where their list continues.
 #[derive(Default)]
-struct Shown {
+struct PageState {
     errors: Vec<String>,
     conflict: Option<i64>,
     comparison: Option<Comparison>,
@@ -77,7 +77,7 @@ struct VersionRow {
 struct ScriptPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     name: String,
     language: String,
     newest: i64,
@@ -106,14 +106,14 @@ pub(super) async fn page(page: Page<ScriptQuery>, Named(name, ..): Named<path::S
         (Some(from), to) if from != to => Some(compare(&page, &record, from, to).await?),
         _ => None,
     };
-    let shown = Shown { comparison, before: query.before, ..Shown::default() };
+    let state = PageState { comparison, before: query.before, ..PageState::default() };
     let (_, source) = scripts::version_of(page.engine(), &record, newest).await?;
     let form = ScriptForm::new(&name, &record.language, source);
-    show(&page, StatusCode::OK, &record, form, shown).await
+    render_page(&page, StatusCode::OK, &record, form, state).await
 }
 
 async fn compare<Q>(page: &Page<Q>, record: &ScriptRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
-    let changes = compared(&page.call, record, from, to).await?;
+    let changes = diff_versions(&page.call, record, from, to).await?;
     let name = &record.name;
     Ok(Comparison {
         from,
@@ -134,10 +134,10 @@ pub(super) async fn save(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let form = ScriptForm::sent(&name, &record.language, &fields);
+    let form = ScriptForm::from_fields(&name, &record.language, &fields);
     let Ok(seen) = fields.get("version").parse::<i64>() else {
-        let shown = Shown { conflict: Some(record.newest.version), ..Shown::default() };
-        return show(&page, StatusCode::CONFLICT, &record, form, shown).await;
+        let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
+        return render_page(&page, StatusCode::CONFLICT, &record, form, state).await;
     };
     let place = (record.namespace, name.as_str());
     let saved = scripts::save(page.engine(), place, &form.spec(), Some(seen), page.call.caller.name()).await;
@@ -151,12 +151,12 @@ pub(super) async fn save(
     match problem.code() {
         Code::Internal | Code::Unavailable => Err(problem),
         Code::VersionMismatch => {
-            let shown = Shown { conflict: Some(record.newest.version), ..Shown::default() };
-            show(&page, StatusCode::CONFLICT, &record, form, shown).await
+            let state = PageState { conflict: Some(record.newest.version), ..PageState::default() };
+            render_page(&page, StatusCode::CONFLICT, &record, form, state).await
         }
         _ => {
-            let shown = Shown { errors: messages(&problem, page.t.lang()), ..Shown::default() };
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
+            let state = PageState { errors: messages(&problem, page.t.lang()), ..PageState::default() };
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
         }
     }
 }
@@ -168,7 +168,7 @@ pub(super) async fn restore(
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
     let wanted = version(fields.get("version")).map_err(|message| crate::body::refuse_value("/version", message))?;
-    put_back(&page.call, &record, (wanted, None), None).await?;
+    restore_version(&page.call, &record, (wanted, None), None).await?;
     Ok(to(&format!("/scripts/{name}")))
 }
 
@@ -187,8 +187,8 @@ pub(super) async fn try_it(
     };
     let (_, source) = scripts::version_of(page.engine(), &record, record.newest.version).await?;
     let form = ScriptForm::new(&name, &record.language, source);
-    let shown = Shown { trouble: messages(&problem, page.t.lang()), ..Shown::default() };
-    show(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, shown).await
+    let state = PageState { trouble: messages(&problem, page.t.lang()), ..PageState::default() };
+    render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, &record, form, state).await
 }
 
 pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Script>) -> Result<Response, Problem> {
@@ -197,23 +197,23 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Script>) -> 
     Ok(to("/scripts"))
 }
 
-async fn show<Q>(
+async fn render_page<Q>(
     page: &Page<Q>,
     status: StatusCode,
     record: &ScriptRecord,
     form: ScriptForm,
-    shown: Shown,
+    state: PageState,
 ) -> Result<Response, Problem> {
     let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
     let (limit, seen) = (LIMIT as usize, page.call.seen_apps());
     let mut jobs = store.script_users(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
     let has_more_jobs = jobs.len() > limit;
     jobs.truncate(limit);
-    let mut versions = store.script_versions(record.id, shown.before, COUNT + 1).await?;
+    let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;
     let has_older = versions.len() > COUNT as usize;
     versions.truncate(COUNT as usize);
     let older = versions.last().filter(|_| has_older).map(|last| last.version);
-    let compared = shown.comparison.as_ref().map(|two| (two.from, two.to));
+    let compared = state.comparison.as_ref().map(|two| (two.from, two.to));
     let pair = compared.unwrap_or(((newest - 1).max(1), newest));
     let template = ScriptPage {
         shell: page.shell(Nav::Scripts),
@@ -225,14 +225,14 @@ async fn show<Q>(
         has_more_jobs,
         apps: script_try::apps(page, &record.language).await?,
         has_check: script_try::has_check(&record.language),
-        trouble: shown.trouble,
+        trouble: state.trouble,
         rows: versions.into_iter().map(|version| row(page, version, pair)).collect(),
         older,
-        comparison: shown.comparison,
+        comparison: state.comparison,
         form,
-        errors: shown.errors,
-        version: Some(shown.conflict.unwrap_or(newest)),
-        conflict: shown.conflict,
+        errors: state.errors,
+        version: Some(state.conflict.unwrap_or(newest)),
+        conflict: state.conflict,
         action: format!("/scripts/{name}"),
         code: AsCode::new(
             &page.call.namespace.name,

@@ -21,7 +21,7 @@ impl ScriptForm {
         Self { name, language, source, note: String::new(), signature: String::new() }
     }
 
-    pub(super) fn sent(name: &str, language: &str, fields: &Fields) -> Self {
+    pub(super) fn from_fields(name: &str, language: &str, fields: &Fields) -> Self {
         Self {
             name: name.to_owned(),
             language: language.to_owned(),
@@ -31,7 +31,7 @@ impl ScriptForm {
         }
     }
 
-    /// The version to save. `sent` has replaced the CR LF of browsers, since interpreters would take the CR for a part of the line.
+    /// The version to save. `from_fields` has replaced the CR LF of browsers, since interpreters would take the CR for a part of the line.
     pub(super) fn spec(&self) -> ScriptSpec {
         ScriptSpec {
             language: self.language.clone(),
@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn lines_end_as_interpreters_expect() {
         let fields = Fields::from([("source", "\r\necho 1\r\necho 2\r\n"), ("note", " a "), ("signature", "")]);
-        let spec = ScriptForm::sent("a", "shell", &fields).spec();
+        let spec = ScriptForm::from_fields("a", "shell", &fields).spec();
         assert_eq!((spec.source.as_str(), spec.note.as_str(), spec.signature), ("\necho 1\necho 2\n", "a", None));
     }
 }

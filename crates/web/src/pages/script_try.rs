@@ -60,14 +60,14 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
 async fn job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
     let name = format!("{}{SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());
-    if let Some(there) = page.engine().store().job(namespace, &name).await? {
-        page.call.check(Some(there.app), forbidden)?;
-        let is_it = there.spec.app == app
-            && there.spec.handler == script.language
-            && there.spec.params["script"]["name"] == script.name.as_str();
-        return match is_it {
-            true => Ok(there),
-            false => Err(Problem::new(Code::EditConflict, page.t.script_try_other(&there.spec.app, &name))),
+    if let Some(existing) = page.engine().store().job(namespace, &name).await? {
+        page.call.check(Some(existing.app), forbidden)?;
+        let is_same = existing.spec.app == app
+            && existing.spec.handler == script.language
+            && existing.spec.params["script"]["name"] == script.name.as_str();
+        return match is_same {
+            true => Ok(existing),
+            false => Err(Problem::new(Code::EditConflict, page.t.script_try_other(&existing.spec.app, &name))),
         };
     }
     let spec: JobSpec = from_value(json!({

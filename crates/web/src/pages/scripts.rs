@@ -12,7 +12,7 @@ use super::calendar_form::messages;
 use super::form::Fields;
 use super::moment::Moment;
 use super::script_form::ScriptForm;
-use super::shell::{LIMIT, Missing, Nav, Page, Shell, html};
+use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::scripts::audited;
 use crate::call::forbidden;
@@ -23,9 +23,9 @@ use crate::redirect::{pair, to};
 
 /// The cursor of the list.
 #[derive(Debug)]
-pub(crate) struct ScriptsFrom(Option<String>);
+pub(crate) struct ScriptsCursor(Option<String>);
 
-impl FromQuery for ScriptsFrom {
+impl FromQuery for ScriptsCursor {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("cursor"))
     }
@@ -45,7 +45,7 @@ struct Row {
 struct ScriptsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     rows: Vec<Row>,
     next: Option<String>,
     is_first: bool,
@@ -56,27 +56,27 @@ struct ScriptsPage {
     code: AsCode,
 }
 
-pub(super) async fn list(page: Page<ScriptsFrom>) -> Result<Response, Problem> {
+pub(super) async fn list(page: Page<ScriptsCursor>) -> Result<Response, Problem> {
     let cursor = page.query().0.clone();
     let form = ScriptForm::new("", "shell", String::new());
-    show(&page, StatusCode::OK, cursor.as_deref(), form, Vec::new()).await
+    render_page(&page, StatusCode::OK, cursor.as_deref(), form, Vec::new()).await
 }
 
 pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Problem> {
     page.call.check(None, forbidden)?;
-    let form = ScriptForm::sent(fields.get("name"), fields.get("language"), &fields);
-    match made(&page, &form).await {
+    let form = ScriptForm::from_fields(fields.get("name"), fields.get("language"), &fields);
+    match create_script(&page, &form).await {
         Ok(()) => Ok(to(&format!("/scripts/{}", form.name))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => Err(problem),
         Err(problem) => {
             let errors = messages(&problem, page.t.lang());
-            show(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, errors).await
+            render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, errors).await
         }
     }
 }
 
 /// Creates the script in the form; an error if it exists.
-async fn made(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
+async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     let namespace = page.call.namespace.id;
     if scripts::find(page.engine(), namespace, &form.name).await?.is_some() {
         return Err(Problem::new(Code::EditConflict, page.t.script_exists));
@@ -88,7 +88,7 @@ async fn made(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     Ok(())
 }
 
-async fn show<Q>(
+async fn render_page<Q>(
     page: &Page<Q>,
     status: StatusCode,
     cursor: Option<&str>,

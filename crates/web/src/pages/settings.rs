@@ -11,14 +11,14 @@ use serde_json::json;
 
 use super::as_code::AsCode;
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, roles, words};
+use super::grants_form::{Choices, GrantPicker, grant_text, roles};
 use super::moment::{Moment, length};
 use super::prefs::Prefs;
-use super::shell::{Asked, LIMIT, Nav, Page, Plain, Shell, User, html};
+use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
 use crate::api::tokens::{manageable, show_all};
-use crate::call::{Person, forbidden, visible_namespace, visible_namespaces};
+use crate::call::{GlobalCall, forbidden, visible_namespace, visible_namespaces};
 use crate::cursor::{Listing, invalid};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -28,10 +28,10 @@ use crate::redirect::{pair, to};
 /// A token that ends within this time is marked.
 const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 
-type Visitor<Q = Plain> = Person<Asked<Q>>;
+type PageCall<Q = NoQuery> = GlobalCall<WithLang<Q>>;
 
-fn is_admin<Q>(person: &Person<Q>) -> bool {
-    person.caller.may(Permission::Cluster)
+fn is_admin<Q>(call: &GlobalCall<Q>) -> bool {
+    call.caller.may(Permission::Cluster)
 }
 
 #[derive(Template)]
@@ -47,11 +47,11 @@ struct SettingsPage {
 }
 
 /// Shows what each role permits, and which roles the caller has.
-pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings");
+pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings");
     let t = shell.t;
-    let grants = visitor.caller.rights.grants();
-    let places = crate::grants::Places::of(visitor.engine(), grants.iter()).await?;
+    let grants = call.caller.rights.grants();
+    let places = crate::grants::GrantNames::of(call.engine(), grants.iter()).await?;
     let permits = |role: Role| {
         use Permission::{Admin, Edit, Operate, View};
         let mut cells: Vec<bool> =
@@ -62,10 +62,10 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
     let of = |(word, name): (&str, &'static str)| (name, word.parse().map(permits).unwrap_or_default());
     let template = SettingsPage {
         t,
-        is_admin: is_admin(&visitor),
+        is_admin: is_admin(&call),
         roles: roles(t).into_iter().map(of).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
-        own: places.show(grants).iter().map(|grant| words(grant, t)).collect(),
+        own: places.show(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
     };
     html(StatusCode::OK, &template)
@@ -73,9 +73,9 @@ pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Pro
 
 /// The cursor of the list of tokens.
 #[derive(Debug)]
-pub(super) struct TokensFrom(Option<String>);
+pub(super) struct TokensCursor(Option<String>);
 
-impl FromQuery for TokensFrom {
+impl FromQuery for TokensCursor {
     fn from_query(reader: &mut Reader) -> Self {
         Self(reader.one("cursor"))
     }
@@ -111,21 +111,21 @@ struct TokenRow {
 }
 
 /// Shows all tokens that the caller may manage.
-pub(super) async fn tokens(visitor: Visitor<TokensFrom>, prefs: Prefs) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings/tokens");
-    let (t, now) = (shell.t, visitor.engine().now());
-    let listing = Listing::new("settings tokens", visitor.caller.account);
-    let cursor = visitor.query.0.0.as_deref();
+pub(super) async fn tokens(call: PageCall<TokensCursor>, prefs: Prefs) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings/tokens");
+    let (t, now) = (shell.t, call.engine().now());
+    let listing = Listing::new("settings tokens", call.caller.account);
+    let cursor = call.query.0.0.as_deref();
     let after = cursor.map(|cursor| listing.position::<TokenId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
         return Err(invalid("does not hold an id"));
     }
     let is_first = cursor.is_none();
-    let (mut found, has_more) = manageable(&visitor, true, after, LIMIT).await?;
+    let (mut found, has_more) = manageable(&call, true, after, LIMIT).await?;
     found.truncate(LIMIT as usize);
     let next = found.last().filter(|_| has_more);
     let next = next.map(|last| format!("/settings/tokens?{}", pair("cursor", &listing.cursor(last.id))));
-    let shown = show_all(&visitor, &found).await?;
+    let shown = show_all(&call, &found).await?;
     let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {
         let is_over = !record.is_good(now);
         let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
@@ -144,8 +144,8 @@ pub(super) async fn tokens(visitor: Visitor<TokensFrom>, prefs: Prefs) -> Result
                 TokenKind::Executor => t.token_executor,
                 TokenKind::Xxl => t.token_xxl,
             },
-            is_own: record.owner.is_some() && record.owner == visitor.caller.account,
-            grants: shown.grants.iter().map(|grant| words(grant, t)).collect(),
+            is_own: record.owner.is_some() && record.owner == call.caller.account,
+            grants: shown.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             made_at: Moment::new(record.created_at, now, t),
             ends_at: record.expires_at.map(|at| Moment::new(at, now, t)),
             used_at: record.last_used_at.map(|at| Moment::new(at, now, t)),
@@ -156,12 +156,12 @@ pub(super) async fn tokens(visitor: Visitor<TokensFrom>, prefs: Prefs) -> Result
     };
     let template = TokensPage {
         t,
-        is_admin: is_admin(&visitor),
+        is_admin: is_admin(&call),
         rows: found.iter().zip(shown).map(row).collect(),
         next,
         is_first,
-        picker: Choices::read(&visitor, t).await?.picker(Vec::new()),
-        code: AsCode::everywhere(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),
+        picker: Choices::read(&call, t).await?.picker(Vec::new()),
+        code: AsCode::without_namespace(("GET", "/api/v1/tokens?all=true"), None, "token list --everybody"),
         shell,
     };
     html(StatusCode::OK, &template)
@@ -179,10 +179,10 @@ struct SignInPage {
 }
 
 /// Shows how users sign in, as the server was configured at its start.
-pub(super) async fn sign_in(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(&visitor).await), "/settings/sign-in");
+pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings/sign-in");
     let t = shell.t;
-    let oidc = visitor.web.config.oidc.as_ref().map(|oidc| {
+    let oidc = call.web.config.oidc.as_ref().map(|oidc| {
         let config = oidc.config();
         let yes = |is: bool| if is { t.word_yes } else { t.word_no }.to_owned();
         vec![
@@ -195,8 +195,8 @@ pub(super) async fn sign_in(visitor: Visitor, prefs: Prefs) -> Result<Response, 
             ("oidc.create-accounts", t.oidc_create, yes(config.create_accounts)),
         ]
     });
-    let is_tls = visitor.web.config.tls;
-    html(StatusCode::OK, &SignInPage { t, is_admin: is_admin(&visitor), is_tls, oidc, shell })
+    let is_tls = call.web.config.tls;
+    html(StatusCode::OK, &SignInPage { t, is_admin: is_admin(&call), is_tls, oidc, shell })
 }
 
 #[derive(Template)]
@@ -223,7 +223,7 @@ struct WebhookRow {
 }
 
 /// The outcome of a form.
-enum Notice {
+enum WebhookOutcome {
     Nothing,
     /// The secret of a webhook that was made just now.
     Secret(String),
@@ -234,10 +234,10 @@ enum Notice {
 }
 
 pub(super) async fn webhooks(page: Page) -> Result<Response, Problem> {
-    show_webhooks(&page, StatusCode::OK, Notice::Nothing).await
+    render_webhooks(&page, StatusCode::OK, WebhookOutcome::Nothing).await
 }
 
-async fn show_webhooks(page: &Page, status: StatusCode, notice: Notice) -> Result<Response, Problem> {
+async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcome) -> Result<Response, Problem> {
     let (engine, t, now) = (page.engine(), page.t, page.engine().now());
     let mut rows = Vec::new();
     for namespace in visible_namespaces(engine, &page.call.caller).await? {
@@ -245,9 +245,9 @@ async fn show_webhooks(page: &Page, status: StatusCode, notice: Notice) -> Resul
             continue;
         }
         let found = engine.store().failure_webhook(namespace.id).await?;
-        let (typed, tested) = match &notice {
-            Notice::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
-            Notice::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
+        let (typed, tested) = match &outcome {
+            WebhookOutcome::Refused(name, url, message) if *name == namespace.name => (Some((url, message)), None),
+            WebhookOutcome::Tested(name, text) if *name == namespace.name => (None, Some(text.clone())),
             _ => (None, None),
         };
         let path = format!("/api/v1/namespaces/{}/failure-webhook", namespace.name);
@@ -263,12 +263,12 @@ async fn show_webhooks(page: &Page, status: StatusCode, notice: Notice) -> Resul
             tested,
             updated_at: found.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
             is_set: found.is_some(),
-            code: AsCode::everywhere(("PUT", &path), Some(&body), &command),
+            code: AsCode::without_namespace(("PUT", &path), Some(&body), &command),
             namespace: namespace.name,
         });
     }
     let is_admin = page.call.caller.may(Permission::Cluster);
-    let secret = if let Notice::Secret(secret) = notice { Some(secret) } else { None };
+    let secret = if let WebhookOutcome::Secret(secret) = outcome { Some(secret) } else { None };
     html(status, &WebhooksPage { shell: page.shell(Nav::Settings), t, is_admin, rows, secret })
 }
 
@@ -293,7 +293,7 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     if page.is_part() {
         return toast::answer(&page, Toast { text, ..Toast::default() }, "/settings/webhooks");
     }
-    show_webhooks(&page, StatusCode::OK, Notice::Tested(name, text)).await
+    render_webhooks(&page, StatusCode::OK, WebhookOutcome::Tested(name, text)).await
 }
 
 /// Sets or removes the webhook of a namespace; an empty URL removes it.
@@ -320,11 +320,11 @@ pub(super) async fn set_webhook(
     match engine.put_failure_webhook(namespace.id, &url).await {
         Ok(WebhookSaved::Changed) => Ok(to("/settings/webhooks")),
         Ok(WebhookSaved::Created(webhook)) => {
-            show_webhooks(&page, StatusCode::OK, Notice::Secret(webhook.secret)).await
+            render_webhooks(&page, StatusCode::OK, WebhookOutcome::Secret(webhook.secret)).await
         }
         Err(WebhookError::Url(message)) => {
             let status = StatusCode::from_u16(Code::InvalidBody.status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            show_webhooks(&page, status, Notice::Refused(name, url, message)).await
+            render_webhooks(&page, status, WebhookOutcome::Refused(name, url, message)).await
         }
         Err(WebhookError::Store(error)) => Err(error.into()),
     }

@@ -7,10 +7,10 @@ use rondel_admin::shadow::ShadowRow;
 use rondel_core::shadow::compare::{Difference, DifferenceKind};
 
 use super::moment::{Moment, length};
-use super::reports::sentence;
+use super::reports::error_text;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::shadow::{ReportQuery, compared};
+use crate::api::shadow::{ShadowReportQuery, read_shadow_report};
 use crate::problem::{Code, Problem};
 use crate::redirect::pair;
 
@@ -33,12 +33,12 @@ struct DayRow {
     other_executor: u64,
     old_lateness: String,
     rondel_lateness: String,
-    named: Vec<Named>,
+    named: Vec<DifferenceRow>,
     more: u64,
 }
 
 /// A fire that differs.
-struct Named {
+struct DifferenceRow {
     at: Moment,
     words: String,
     run: Option<String>,
@@ -58,16 +58,16 @@ struct ShadowPage {
     next: Option<String>,
 }
 
-pub(super) async fn page(page: Page<ReportQuery>) -> Result<Response, Problem> {
+pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let query = page.query();
     let (mut error, mut found) = (None, None);
     let job = query.job.clone().filter(|job| !job.is_empty());
-    let asked = ReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
-    match compared(&page.call, &asked).await {
+    let asked = ShadowReportQuery { limit: JOB_COUNT, job: job.clone(), ..query.clone() };
+    match read_shadow_report(&page.call, &asked).await {
         Ok((_, report)) => found = Some(report),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable) => return Err(problem),
-        Err(problem) => error = Some(sentence(&problem, t)),
+        Err(problem) => error = Some(error_text(&problem, t)),
     }
     let span = found.as_ref().and_then(|report| report.span);
     let next = found.as_ref().and_then(|report| report.next.as_deref());
@@ -84,10 +84,10 @@ pub(super) async fn page(page: Page<ReportQuery>) -> Result<Response, Problem> {
     html(StatusCode::OK, &template)
 }
 
-fn shown(row: ShadowRow, page: &Page<ReportQuery>) -> DayRow {
+fn shown(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     let (now, t, both) = (page.engine().now(), page.t, row.comparison);
     let took = |ms| length(std::time::Duration::from_millis(ms), t);
-    let name = |one: &Difference| Named {
+    let name = |one: &Difference| DifferenceRow {
         at: Moment::new(one.at, now, t),
         words: words(one, t),
         run: one.run.map(|run| run.to_string()),

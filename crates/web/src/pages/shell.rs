@@ -14,11 +14,11 @@ use rondel_core::cron::Tz;
 use super::announced::{WindowRow, window_row};
 use super::assets::Assets;
 pub(crate) use super::nav::Nav;
-use super::own_namespace::in_path;
+use super::own_namespace::namespace_into_path;
 use super::prefs::{Prefs, Theme};
 use super::texts::{Lang, Texts};
 use super::zones::{self, Clock};
-use crate::call::{Call, Person};
+use crate::call::{Call, GlobalCall};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::without_lang;
@@ -46,9 +46,9 @@ const HUE_COUNT: u32 = 6;
 
 impl User {
     /// The user of a page outside of namespaces, which keeps the namespace that its address names.
-    pub(crate) async fn of_person<Q>(person: &Person<Q>) -> Self {
-        let is_admin = person.caller.may(Permission::Cluster);
-        Self { name: person.caller.name().to_owned(), namespace: person.shown_namespace().await, is_admin }
+    pub(crate) async fn of_global_call<Q>(call: &GlobalCall<Q>) -> Self {
+        let is_admin = call.caller.may(Permission::Cluster);
+        Self { name: call.caller.name().to_owned(), namespace: call.shown_namespace().await, is_admin }
     }
 }
 
@@ -74,7 +74,7 @@ impl Shell {
             theme: prefs.theme,
             nav,
             user,
-            here: in_path(&without_lang(here)),
+            here: namespace_into_path(&without_lang(here)),
             windows: Vec::new(),
         }
     }
@@ -129,12 +129,12 @@ impl Shell {
 
     /// The clock that the reader chose.
     pub(crate) fn clock(&self) -> Clock {
-        zones::shown().0
+        zones::clock_and_zone().0
     }
 
     /// The time zone that the page is drawn in.
     pub(crate) fn zone(&self) -> &'static str {
-        zones::shown().1.name()
+        zones::clock_and_zone().1.name()
     }
 
     pub(crate) fn langs(&self) -> [Lang; 2] {
@@ -148,8 +148,8 @@ impl Shell {
 
 /// A request for a page by a user who signed in.
 #[derive(Debug)]
-pub(crate) struct Page<Q = Plain> {
-    pub(crate) call: Call<Asked<Q>>,
+pub(crate) struct Page<Q = NoQuery> {
+    pub(crate) call: Call<WithLang<Q>>,
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     here: String,
@@ -157,11 +157,11 @@ pub(crate) struct Page<Q = Plain> {
     is_part: bool,
 }
 
-/// The query of a page: its own, and the language.
+/// The query of a page with the parameter `lang`, which every page accepts: `Prefs` reads it.
 #[derive(Debug)]
-pub(crate) struct Asked<Q>(pub(crate) Q);
+pub(crate) struct WithLang<Q>(pub(crate) Q);
 
-impl<Q: FromQuery> FromQuery for Asked<Q> {
+impl<Q: FromQuery> FromQuery for WithLang<Q> {
     fn from_query(reader: &mut Reader) -> Self {
         reader.one("lang");
         Self(Q::from_query(reader))
@@ -170,17 +170,17 @@ impl<Q: FromQuery> FromQuery for Asked<Q> {
 
 /// A query without parameters of its own.
 #[derive(Debug)]
-pub(crate) struct Plain;
+pub(crate) struct NoQuery;
 
-impl FromQuery for Plain {
+impl FromQuery for NoQuery {
     fn from_query(_reader: &mut Reader) -> Self {
         Self
     }
 }
 
-/// Why the caller may not use a button, for its title; `None` if the caller may.
+/// The roles that the caller lacks, as titles of the disabled buttons; `None` for a role that the caller has.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Missing {
+pub(crate) struct MissingRoles {
     /// To start, cancel and pause.
     pub(crate) operator: Option<&'static str>,
     /// To change and delete.
@@ -189,10 +189,10 @@ pub(crate) struct Missing {
 
 impl<Q> Page<Q> {
     /// The roles that the caller lacks for an app or, without one, for the whole namespace.
-    pub(crate) fn missing(&self, app: Option<AppId>) -> Missing {
+    pub(crate) fn missing(&self, app: Option<AppId>) -> MissingRoles {
         let may = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
         let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
-        Missing {
+        MissingRoles {
             operator: (!may(Permission::Operate)).then_some(self.t.needs_operator),
             editor: (!may(Permission::Edit)).then_some(editor),
         }
@@ -239,26 +239,26 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let prefs = Prefs::new(&parts.uri, &parts.headers);
-        let here = in_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
+        let here = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
         let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;
         Ok(Self { call, prefs, t: prefs.lang.texts(), here, is_part })
     }
 }
 
-/// A page, or a part of one.
+/// Renders a page, or a part of one.
 pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Response, Problem> {
     let text = template.render().map_err(|error| {
         Problem::new(Code::Internal, "the log of the server has the cause under this request id")
             .with_cause(format!("a page cannot be written: {error}"))
     })?;
     let mut response = (status, text).into_response();
-    headers(response.headers_mut());
+    set_page_headers(response.headers_mut());
     Ok(response)
 }
 
-/// The headers of a page.
-pub(crate) fn headers(headers: &mut HeaderMap) {
+/// Sets the headers of a page.
+pub(crate) fn set_page_headers(headers: &mut HeaderMap) {
     let vary = HeaderValue::from_str(&Prefs::vary()).unwrap_or(HeaderValue::from_static("*"));
     let pairs: [(HeaderName, HeaderValue); 4] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),

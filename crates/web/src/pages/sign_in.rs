@@ -11,7 +11,7 @@ use http::request::Parts;
 use http::{HeaderValue, StatusCode, Uri};
 use rondel_admin::gateway::Peer;
 use rondel_admin::passwords;
-use rondel_admin::sign_in::{self, Place, SESSION_LIFETIME, SignIn, SignInError, SignInOwner};
+use rondel_admin::sign_in::{self, SESSION_LIFETIME, SignIn, SignInClient, SignInError, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::{AccountId, AuditId, Timestamp, name, plain};
 use rondel_store::access::{Account, AttemptDecision, AuditEntry, AuthMethod, LinkPurpose, SignInLink, Verdict};
@@ -22,7 +22,7 @@ use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
 use super::zones::{Clock, TIMES_COOKIE};
 use crate::access::{RequestId, cross_origin, signed_in};
-use crate::api::users::hashed;
+use crate::api::users::hash_password;
 use crate::problem::{Code, Problem};
 use crate::query::Reader;
 use crate::redirect::{own_path, pair, to};
@@ -57,23 +57,23 @@ struct SetUpPage {
     error: Option<String>,
 }
 
-/// A browser that has not signed in, with its address and its user agent.
+/// The browser of a request, whether it has signed in or not: its address, its user agent and its cookie.
 #[derive(Debug)]
-pub(crate) struct Stranger {
-    pub(super) place: Place,
+pub(crate) struct Browser {
+    pub(super) place: SignInClient,
     pub(super) request_id: Option<String>,
     is_same_origin: bool,
     cookie: Option<String>,
 }
 
-impl FromRequestParts<Web> for Stranger {
+impl FromRequestParts<Web> for Browser {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let user_agent = parts.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let address = parts.extensions.get::<Peer>().map(|Peer(address)| *address);
         Ok(Self {
-            place: Place { address, user_agent: user_agent.to_owned() },
+            place: SignInClient { address, user_agent: user_agent.to_owned() },
             request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
             is_same_origin: web.config.endpoint().is_same(&parts.headers, &parts.uri, &parts.extensions),
             cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
@@ -81,7 +81,7 @@ impl FromRequestParts<Web> for Stranger {
     }
 }
 
-impl Stranger {
+impl Browser {
     fn check_origin(&self, web: &Web) -> Result<(), Problem> {
         if self.is_same_origin { Ok(()) } else { Err(cross_origin(web)) }
     }
@@ -96,7 +96,7 @@ pub(super) async fn page(
     State(web): State<Web>,
     prefs: Prefs,
     uri: Uri,
-    stranger: Stranger,
+    browser: Browser,
 ) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
     let (token, next, _) = (reader.one("token"), reader.one("next"), reader.one("lang"));
@@ -106,9 +106,9 @@ pub(super) async fn page(
     if let Some(token) = &token
         && !sign_in::is_open(store, token, LinkPurpose::SignIn, now).await?
     {
-        return Err(spent());
+        return Err(link_spent());
     }
-    if token.is_none() && signed_in(&web, stranger.cookie.as_deref(), stranger.place.address).await?.is_some() {
+    if token.is_none() && signed_in(&web, browser.cookie.as_deref(), browser.place.address).await?.is_some() {
         return Ok(to(next.unwrap_or("/")));
     }
     let was_sent_here = next.is_some() && token.is_none();
@@ -133,29 +133,29 @@ fn oidc_link(web: &Web, next: &str) -> Option<String> {
 pub(super) async fn enter(
     State(web): State<Web>,
     prefs: Prefs,
-    stranger: Stranger,
+    browser: Browser,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    stranger.check_origin(&web)?;
+    browser.check_origin(&web)?;
     let next = own_path(fields.get("next")).unwrap_or("/");
     if !fields.get("token").is_empty() {
-        let link = by_link(&web, &stranger, fields.get("token")).await?;
-        let whose = SignInOwner::of_link(&link).ok_or_else(spent)?;
+        let link = by_link(&web, &browser, fields.get("token")).await?;
+        let whose = SignInOwner::of_link(&link).ok_or_else(link_spent)?;
         let name = sign_in::name_of(web.engine.store(), whose).await?;
-        record_sign_in(&web, &stranger, &name.ok_or_else(spent)?).await?;
-        return begin(&web, &stranger, whose, next).await;
+        record_sign_in(&web, &browser, &name.ok_or_else(link_spent)?).await?;
+        return begin(&web, &browser, whose, next).await;
     }
     let (name, password) = (fields.get("name"), fields.raw("password"));
     let (store, now) = (web.engine.store(), web.engine.now());
-    let outcome = sign_in::by_password(store, &web.passwords, (name, password), stranger.address(), now).await;
-    match outcome.map_err(failed)? {
+    let outcome = sign_in::by_password(store, &web.passwords, (name, password), browser.address(), now).await;
+    match outcome.map_err(sign_in_problem)? {
         SignIn::Welcome(account) => {
-            record_sign_in(&web, &stranger, &account.name).await?;
-            begin(&web, &stranger, SignInOwner::Account(account.id), next).await
+            record_sign_in(&web, &browser, &account.name).await?;
+            begin(&web, &browser, SignInOwner::Account(account.id), next).await
         }
         SignIn::Wrong => {
-            // No account has a colon in its name, so the name that was typed cannot be taken for the actor.
-            let entry = entry(&web, &stranger, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
+            // No account has a colon in its name, so the audit log's readers cannot take the typed name for that of an account.
+            let entry = entry(&web, &browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
             audit::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
             let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
             let t = shell.t;
@@ -174,36 +174,36 @@ pub(super) async fn enter(
             };
             html(StatusCode::UNAUTHORIZED, &page)
         }
-        SignIn::Blocked(until) => Err(blocked(until, now)),
+        SignIn::Blocked(until) => Err(too_many_attempts(until, now)),
     }
 }
 
-async fn by_link(web: &Web, stranger: &Stranger, secret: &str) -> Result<SignInLink, Problem> {
+async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLink, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     let link = sign_in::redeem(store, secret, LinkPurpose::SignIn, now).await?;
     if link.is_none()
-        && let AttemptDecision::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await?
+        && let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await?
     {
-        return Err(blocked(until, now));
+        return Err(too_many_attempts(until, now));
     }
-    link.ok_or_else(spent)
+    link.ok_or_else(link_spent)
 }
 
 /// Begins a new session at each sign-in, and ends the one that the browser had before.
-pub(super) async fn begin(web: &Web, stranger: &Stranger, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
+pub(super) async fn begin(web: &Web, browser: &Browser, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
     let store = web.engine.store();
-    if let Some(before) = &stranger.cookie {
+    if let Some(before) = &browser.cookie {
         sign_in::end(store, before).await?;
     }
-    let cookie = sign_in::begin(store, web.engine.new_id(), whose, &stranger.place, web.engine.now()).await?;
+    let cookie = sign_in::begin(store, web.engine.new_id(), whose, &browser.place, web.engine.now()).await?;
     let mut response = to(next);
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
     Ok(response)
 }
 
-pub(super) async fn leave(State(web): State<Web>, stranger: Stranger) -> Result<Response, Problem> {
-    stranger.check_origin(&web)?;
-    if let Some(cookie) = &stranger.cookie {
+pub(super) async fn leave(State(web): State<Web>, browser: Browser) -> Result<Response, Problem> {
+    browser.check_origin(&web)?;
+    if let Some(cookie) = &browser.cookie {
         sign_in::end(web.engine.store(), cookie).await?;
     }
     let mut response = to("/sign-in");
@@ -218,7 +218,7 @@ pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Re
     reader.finish()?;
     let (store, now) = (web.engine.store(), web.engine.now());
     if !sign_in::is_open(store, &token, LinkPurpose::Setup, now).await? || store.has_admin_account().await? {
-        return Err(spent());
+        return Err(link_spent());
     }
     let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", &token)));
     let t = shell.t;
@@ -229,18 +229,18 @@ pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Re
 pub(super) async fn set_up_account(
     State(web): State<Web>,
     prefs: Prefs,
-    stranger: Stranger,
+    browser: Browser,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    stranger.check_origin(&web)?;
+    browser.check_origin(&web)?;
     let (store, now) = (web.engine.store(), web.engine.now());
     let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
     let is_needed = !store.has_admin_account().await?;
     if !is_needed || !sign_in::is_open(store, token, LinkPurpose::Setup, now).await? {
-        if let AttemptDecision::Blocked(until) = sign_in::count_from(store, stranger.address(), now).await? {
-            return Err(blocked(until, now));
+        if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
+            return Err(too_many_attempts(until, now));
         }
-        return Err(spent());
+        return Err(link_spent());
     }
     let is_taken = store.account_by_name(name).await?.is_some();
     let taken =
@@ -256,7 +256,7 @@ pub(super) async fn set_up_account(
         id: AccountId::new(web.engine.new_id()),
         name: name.to_owned(),
         display_name: name.to_owned(),
-        password: Some(hashed(&web, password, name).await?),
+        password: Some(hash_password(&web, password, name).await?),
         disabled: false,
         created_at: now,
         password_changed_at: Some(now),
@@ -264,22 +264,22 @@ pub(super) async fn set_up_account(
         grants: vec![Grant::everywhere(Role::Admin)],
     };
     if sign_in::redeem(store, token, LinkPurpose::Setup, now).await?.is_none() {
-        return Err(spent());
+        return Err(link_spent());
     }
-    let entry = entry(&web, &stranger, name, AuthMethod::Anonymous);
+    let entry = entry(&web, &browser, name, AuthMethod::Anonymous);
     let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
     store.add_audit(&entry).await?;
     // The account was created with another link meanwhile: each start of a server prints one.
     if !store.create_first_admin(&account).await? {
-        return Err(spent());
+        return Err(link_spent());
     }
-    record_sign_in(&web, &stranger, name).await?;
-    begin(&web, &stranger, SignInOwner::Account(account.id), "/").await
+    record_sign_in(&web, &browser, name).await?;
+    begin(&web, &browser, SignInOwner::Account(account.id), "/").await
 }
 
 /// Stores a language, a theme or a clock in a cookie, and returns to the page of the form.
-pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: Fields) -> Result<Response, Problem> {
-    stranger.check_origin(&web)?;
+pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fields) -> Result<Response, Problem> {
+    browser.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
     let theme = Theme::from_word(fields.get("theme")).map(|theme| (THEME_COOKIE, theme.word()));
     let times = Clock::from_word(fields.get("times")).map(|clock| (TIMES_COOKIE, clock.word()));
@@ -295,19 +295,19 @@ pub(super) async fn prefer(State(web): State<Web>, stranger: Stranger, fields: F
 }
 
 /// Records a sign-in in the audit log; if this fails, the user is not signed in.
-async fn record_sign_in(web: &Web, stranger: &Stranger, actor: &str) -> Result<(), Problem> {
-    Ok(web.engine.store().add_audit(&entry(web, stranger, actor, AuthMethod::Session)).await?)
+async fn record_sign_in(web: &Web, browser: &Browser, actor: &str) -> Result<(), Problem> {
+    Ok(web.engine.store().add_audit(&entry(web, browser, actor, AuthMethod::Session)).await?)
 }
 
-fn entry(web: &Web, stranger: &Stranger, actor: &str, means: AuthMethod) -> AuditEntry {
+fn entry(web: &Web, browser: &Browser, actor: &str, means: AuthMethod) -> AuditEntry {
     AuditEntry {
         id: AuditId::new(web.engine.new_id()),
         at: web.engine.now(),
         actor: actor.chars().take(name::NAME_LEN_MAX).collect(),
         means,
         token: None,
-        address: stranger.address().map(|address| address.to_string()),
-        request_id: stranger.request_id.clone(),
+        address: browser.address().map(|address| address.to_string()),
+        request_id: browser.request_id.clone(),
         action: "session.create".to_owned(),
         object: String::new(),
         namespace: None,
@@ -323,7 +323,7 @@ pub(super) fn add_cookie(response: &mut Response, cookie: Option<HeaderValue>) {
     }
 }
 
-pub(super) fn blocked(until: Timestamp, now: Timestamp) -> Problem {
+pub(super) fn too_many_attempts(until: Timestamp, now: Timestamp) -> Problem {
     let seconds = until.since(now).as_secs().max(1);
     let problem =
         Problem::new(Code::TooManyAttempts, format!("there were too many attempts; try again in {seconds} s"));
@@ -333,7 +333,7 @@ pub(super) fn blocked(until: Timestamp, now: Timestamp) -> Problem {
     }
 }
 
-pub(super) fn failed(error: SignInError) -> Problem {
+pub(super) fn sign_in_problem(error: SignInError) -> Problem {
     match error {
         SignInError::Store(error) => error.into(),
         SignInError::Password(error) => {
@@ -343,6 +343,6 @@ pub(super) fn failed(error: SignInError) -> Problem {
     }
 }
 
-fn spent() -> Problem {
+fn link_spent() -> Problem {
     Problem::new(Code::LinkSpent, "a link works once, and not for long")
 }

@@ -15,7 +15,7 @@ use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
-use crate::overview::lanes::{self, By, MARK_COUNT_MAX, TimelineRequest};
+use crate::overview::lanes::{self, LaneKind, MARK_COUNT_MAX, TimelineRequest};
 use crate::overview::series::{self, Bucket, Span};
 use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
@@ -30,11 +30,11 @@ const ZOOM_DEFAULT: usize = 2;
 /// How many lanes are shown, and how many if the reader asks for more.
 const LANE_COUNT: u32 = 24;
 const MANY_LANES: (&str, u32) = ("100", 100);
-/// How many days the hours of the week are shown for.
+/// How many days the table of hours shows.
 const HEAT_DAYS: u32 = 7;
 /// How many fires the forecast lists.
 const AHEAD_COUNT: usize = 40;
-/// The length of a bar of the forecast.
+/// How long a time each bar of the forecast covers.
 const AHEAD_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
 const AHEAD_HEIGHT: u64 = 90;
@@ -42,7 +42,7 @@ const AHEAD_HEIGHT: u64 = 90;
 /// The query of the page.
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
-    by: By,
+    by: LaneKind,
     zoom: usize,
     /// The end of the shown range; `None` for the present.
     to: Option<Timestamp>,
@@ -53,8 +53,9 @@ pub(crate) struct TimelineQuery {
 
 impl FromQuery for TimelineQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let by =
-            |word: &str| By::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", By::WORDS.join(", ")));
+        let by = |word: &str| {
+            LaneKind::from_word(word).ok_or_else(|| format!("{word:?} is none of {}", LaneKind::WORDS.join(", ")))
+        };
         let zoom = |word: &str| {
             let place = ZOOMS.iter().position(|(name, _)| *name == word);
             place.ok_or_else(|| format!("{word:?} is none of {}", ZOOMS.map(|(name, _)| name).join(", ")))
@@ -103,7 +104,7 @@ impl TimelineQuery {
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
     }
 
-    fn address(&self, by: By, zoom: usize, to: Option<Timestamp>) -> String {
+    fn address(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
         let mut pairs = vec![pair("by", by.word()), pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
         pairs.extend(to.map(|to| pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| pair("q", &self.contains)));
@@ -186,7 +187,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &trouble), hours).await?;
     let heat = heat(&hours, now, t);
     let step = query.length() / 2;
-    let choice_by = |by: By| Choice {
+    let choice_by = |by: LaneKind| Choice {
         word: by_name(by, t).to_owned(),
         href: query.address(by, query.zoom, query.to),
         is_on: by == query.by,
@@ -199,7 +200,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let template = TimelinePage {
         shell: page.shell(Nav::Timeline),
         t,
-        by: By::ALL.into_iter().map(choice_by).collect(),
+        by: LaneKind::ALL.into_iter().map(choice_by).collect(),
         zooms: ZOOMS.iter().enumerate().map(choice_zoom).collect(),
         earlier: query.address(query.by, query.zoom, Some(scale.to.saturating_sub(step))),
         later: query.address(query.by, query.zoom, Some(scale.to + step)),
@@ -212,7 +213,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         zoom_word: ZOOMS.get(query.zoom).map_or("24h", |(word, _)| word),
         has_more: timeline.has_more,
         is_cut: timeline.is_cut,
-        has_joined: query.by == By::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
+        has_joined: query.by == LaneKind::Job && timeline.lanes.iter().any(|lane| lane.is_joined),
         mark_max: MARK_COUNT_MAX,
         drawing: Drawing::new(scale, query.by, &timeline.lanes, (now, t)),
         heat,
@@ -224,15 +225,15 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     html(StatusCode::OK, &template)
 }
 
-const fn by_name(by: By, t: &Texts) -> &'static str {
+const fn by_name(by: LaneKind, t: &Texts) -> &'static str {
     match by {
-        By::Job => t.timeline_jobs,
-        By::App => t.timeline_apps,
-        By::Executor => t.timeline_executors,
+        LaneKind::Job => t.timeline_jobs,
+        LaneKind::App => t.timeline_apps,
+        LaneKind::Executor => t.timeline_executors,
     }
 }
 
-/// How dark an hour is compared with the usual one, so that hours with many runs stand out.
+/// The shade of an hour, from 0 to 5: the more runs it has compared with a usual hour, the darker it is.
 const fn heat_class(count: u64, usual: u64) -> usize {
     match count.saturating_mul(100) / usual {
         _ if count == 0 => 0,
@@ -252,7 +253,7 @@ fn usual_trouble(buckets: &[Bucket]) -> u64 {
     counts.get(counts.len() / 2).copied().unwrap_or(0)
 }
 
-/// Whether an hour has at least one and a half times the usual number of failures: if some fail in every hour, ordinary hours are not
+/// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, ordinary hours are not
 /// marked.
 const fn stands_out(trouble: u64, usual: u64) -> bool {
     trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
@@ -327,7 +328,7 @@ pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let peak = found
         .peak
         .filter(|(_, count)| *count > 1)
-        .map(|(at, count)| t.ahead_peak(count, stamp(at, now, zones::shown().1)));
+        .map(|(at, count)| t.ahead_peak(count, stamp(at, now, zones::clock_and_zone().1)));
     let fire = |fire: &rondel_admin::coming::ComingFire| AheadFire {
         at: Moment::new(fire.at, now, t),
         job: fire.name.clone(),

@@ -7,13 +7,15 @@ use serde_json::json;
 
 use super::as_code::{AsCode, quoted};
 use super::form::Fields;
-use super::grants_form::{Choices, GrantPicker, GrantRow, mark, rows_of, sent_grants, sent_rows, words};
+use super::grants_form::{
+    Choices, GrantPicker, GrantRow, grant_text, mark_wrong_rows, rows_of, sent_grants, sent_rows,
+};
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{Asked, Nav, Plain, Shell, User, html};
+use super::shell::{Nav, NoQuery, Shell, User, WithLang, html};
 use super::texts::Texts;
 use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
-use crate::call::Person;
+use crate::call::GlobalCall;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::{encoded, to};
@@ -67,9 +69,9 @@ struct Error {
     detail: Option<String>,
 }
 
-/// The outcome of a form.
+/// The state of the page: the outcome of its form, and the input.
 #[derive(Default)]
-struct Shown {
+struct PageState {
     problem: Option<Problem>,
     link: Option<String>,
     /// The input for a new user, or for `user`.
@@ -77,27 +79,27 @@ struct Shown {
     user: Option<String>,
 }
 
-type Visitor = Person<Asked<Plain>>;
+type PageCall = GlobalCall<WithLang<NoQuery>>;
 
-pub(super) async fn page(visitor: Visitor, prefs: Prefs) -> Result<Response, Problem> {
-    show(&visitor, prefs, StatusCode::OK, Shown::default()).await
+pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
+    render_page(&call, prefs, StatusCode::OK, PageState::default()).await
 }
 
-async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_person(visitor).await), "/users");
+async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: PageState) -> Result<Response, Problem> {
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), "/users");
     let t = shell.t;
-    let choices = Choices::read(visitor, t).await?;
-    let mut typed = shown.fields.as_ref().and_then(sent_rows).unwrap_or_default();
-    let is_marked = shown.problem.as_ref().is_some_and(|problem| mark(&mut typed, problem));
-    let typed_of = |field: &str| shown.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
-    let is_new = shown.user.is_none();
+    let choices = Choices::read(call, t).await?;
+    let mut typed = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
+    let is_marked = state.problem.as_ref().is_some_and(|problem| mark_wrong_rows(&mut typed, problem));
+    let typed_of = |field: &str| state.fields.as_ref().map(|fields| fields.get(field).to_owned()).unwrap_or_default();
+    let is_new = state.user.is_none();
     let row = |user: UserJson| {
-        let is_open = shown.user.as_ref() == Some(&user.name);
+        let is_open = state.user.as_ref() == Some(&user.name);
         let rows = if is_open && !typed.is_empty() { typed.clone() } else { rows_of(&user.grants) };
         UserRow {
             code: change_code(&user),
-            is_own: Some(user.id) == visitor.caller.account,
-            grants: user.grants.iter().map(|grant| words(grant, t)).collect(),
+            is_own: Some(user.id) == call.caller.account,
+            grants: user.grants.iter().map(|grant| grant_text(grant, t)).collect(),
             picker: choices.picker(rows),
             name: user.name,
             display_name: user.display_name,
@@ -106,7 +108,7 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
             is_open,
         }
     };
-    let rows = users::page(visitor, None, COUNT).await?.into_iter().map(row).collect();
+    let rows = users::page(call, None, COUNT).await?.into_iter().map(row).collect();
     let new_rows = if is_new { typed.clone() } else { Vec::new() };
     let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
     let template = UsersPage {
@@ -117,10 +119,10 @@ async fn show(visitor: &Visitor, prefs: Prefs, status: StatusCode, shown: Shown)
             display_name: if is_new { typed_of("display_name") } else { String::new() },
             picker: choices.picker(new_rows),
         },
-        error: shown.problem.map(|problem| error(&problem, is_marked, t)),
-        link: shown.link,
+        error: state.problem.map(|problem| error(&problem, is_marked, t)),
+        link: state.link,
         shell,
-        code: AsCode::everywhere(("GET", "/api/v1/users"), None, "user list --all"),
+        code: AsCode::without_namespace(("GET", "/api/v1/users"), None, "user list --all"),
         new_code: new_code(),
     };
     html(status, &template)
@@ -133,7 +135,7 @@ const EXAMPLE: &str = "maria";
 fn new_code() -> AsCode {
     let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
     let command = format!("user create {EXAMPLE} --role operator:default");
-    AsCode::everywhere(("POST", "/api/v1/users"), Some(&body), &command)
+    AsCode::without_namespace(("POST", "/api/v1/users"), Some(&body), &command)
 }
 
 /// The request and the command that set the roles of a user and whether it is disabled, with the present values.
@@ -146,7 +148,7 @@ fn change_code(user: &UserJson) -> AsCode {
         command.push_str(&format!(" --role {}", quoted(&format!("{}{place}", grant.role))));
     }
     command.push_str(if user.disabled { " --disable" } else { " --enable" });
-    AsCode::everywhere(("PATCH", &format!("/api/v1/users/{}", encoded(&user.name))), Some(&body), &command)
+    AsCode::without_namespace(("PATCH", &format!("/api/v1/users/{}", encoded(&user.name))), Some(&body), &command)
 }
 
 /// The error of a problem, in the words of the page.
@@ -168,8 +170,8 @@ fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
 }
 
 /// Returns to the list, or shows it with the error.
-async fn answered(
-    visitor: &Visitor,
+async fn respond(
+    call: &PageCall,
     prefs: Prefs,
     outcome: Result<(), Problem>,
     (fields, user): (Option<Fields>, Option<String>),
@@ -181,14 +183,14 @@ async fn answered(
         }
         Err(problem) => {
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            show(visitor, prefs, status, Shown { problem: Some(problem), link: None, fields, user }).await
+            render_page(call, prefs, status, PageState { problem: Some(problem), link: None, fields, user }).await
         }
     }
 }
 
 /// Creates a user. An invited user signs in by a link, which is shown once.
 pub(super) async fn create(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     headers: HeaderMap,
     fields: Fields,
@@ -202,17 +204,17 @@ pub(super) async fn create(
             let name = fields.get("name").to_owned();
             let new =
                 NewUser { name, display_name: text("display_name"), password, grants: grants.unwrap_or_default() };
-            users::make(&visitor, new).await.map(drop)
+            users::make(&call, new).await.map(drop)
         }
     };
     if is_invited && outcome.is_ok() {
-        return shown_link(&visitor, prefs, &headers, fields.get("name")).await;
+        return render_new_link(&call, prefs, &headers, fields.get("name")).await;
     }
-    answered(&visitor, prefs, outcome, (Some(fields), None)).await
+    respond(&call, prefs, outcome, (Some(fields), None)).await
 }
 
 pub(super) async fn change(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     Named(name, ..): Named<path::User>,
     fields: Fields,
@@ -221,55 +223,55 @@ pub(super) async fn change(
     let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
-            let disabled = fields.sent("disabled").map(|sent| sent == "1");
+            let disabled = fields.get_if_sent("disabled").map(|sent| sent == "1");
             let change = ChangeUser { display_name: None, disabled, grants, provider_sign_in: None };
-            users::apply(&visitor, &name, change).await.map(drop)
+            users::apply(&call, &name, change).await.map(drop)
         }
     };
-    answered(&visitor, prefs, outcome, (Some(fields), Some(name))).await
+    respond(&call, prefs, outcome, (Some(fields), Some(name))).await
 }
 
 pub(super) async fn delete(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     Named(name, ..): Named<path::User>,
 ) -> Result<Response, Problem> {
-    let outcome = users::remove(&visitor, &name).await;
-    answered(&visitor, prefs, outcome, (None, Some(name))).await
+    let outcome = users::remove(&call, &name).await;
+    respond(&call, prefs, outcome, (None, Some(name))).await
 }
 
 /// Sets the password of another user.
 pub(super) async fn password(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     Named(name, ..): Named<path::User>,
     fields: Fields,
 ) -> Result<Response, Problem> {
     let keep_tokens = fields.get("keep_tokens") == "1";
     let new = NewPassword { password: fields.raw("password").to_owned(), keep_tokens };
-    let outcome = users::reset_password(&visitor, &name, new).await;
-    answered(&visitor, prefs, outcome, (None, Some(name))).await
+    let outcome = users::reset_password(&call, &name, new).await;
+    respond(&call, prefs, outcome, (None, Some(name))).await
 }
 
 /// Makes a link that signs a user in; it is shown once.
 pub(super) async fn link(
-    visitor: Visitor,
+    call: PageCall,
     prefs: Prefs,
     headers: HeaderMap,
     Named(name, ..): Named<path::User>,
 ) -> Result<Response, Problem> {
-    shown_link(&visitor, prefs, &headers, &name).await
+    render_new_link(&call, prefs, &headers, &name).await
 }
 
-async fn shown_link(visitor: &Visitor, prefs: Prefs, headers: &HeaderMap, name: &str) -> Result<Response, Problem> {
-    match users::new_link(visitor, name).await {
+async fn render_new_link(call: &PageCall, prefs: Prefs, headers: &HeaderMap, name: &str) -> Result<Response, Problem> {
+    match users::new_link(call, name).await {
         Ok((path, _)) => {
             let host = headers.get(http::header::HOST).and_then(|host| host.to_str().ok());
-            let scheme = if visitor.web.config.tls { "https" } else { "http" };
+            let scheme = if call.web.config.tls { "https" } else { "http" };
             let link = host.map_or_else(|| path.clone(), |host| format!("{scheme}://{host}{path}"));
-            let shown = Shown { link: Some(link), ..Shown::default() };
-            show(visitor, prefs, StatusCode::OK, shown).await
+            let state = PageState { link: Some(link), ..PageState::default() };
+            render_page(call, prefs, StatusCode::OK, state).await
         }
-        Err(problem) => answered(visitor, prefs, Err(problem), (None, Some(name.to_owned()))).await,
+        Err(problem) => respond(call, prefs, Err(problem), (None, Some(name.to_owned()))).await,
     }
 }

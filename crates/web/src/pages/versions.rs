@@ -9,12 +9,12 @@ use serde_json::json;
 
 use super::activity_rows::{ChangeRow, change_row};
 use super::as_code::AsCode;
-use super::coming::Coming;
+use super::coming::EditEffect;
 use super::form::Fields;
 use super::moment::Moment;
-use super::shell::{Missing, Nav, Page, Shell, html};
+use super::shell::{MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::jobs::{compared, find, restore_version, version_spec, versions_before};
+use crate::api::jobs::{diff_versions, find, restore_version, version_spec, versions_before};
 use crate::etag::IfMatch;
 use crate::path::{self, Named};
 use crate::problem::Problem;
@@ -53,7 +53,7 @@ impl FromQuery for VersionsQuery {
 struct VersionsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: Missing,
+    missing: MissingRoles,
     name: String,
     newest: i64,
     rows: Vec<VersionRow>,
@@ -78,7 +78,7 @@ struct Comparison {
     to: i64,
     changes: Vec<ChangeRow>,
     /// The effect of restoring the older one on the fires ahead; `None` if it is the present version.
-    coming: Option<Coming>,
+    coming: Option<EditEffect>,
     restore: AsCode,
 }
 
@@ -126,7 +126,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
 }
 
 async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
-    let changes = compared(&page.call, record, from, to).await?;
+    let changes = diff_versions(&page.call, record, from, to).await?;
     let name = &record.spec.name;
     let coming = match from == record.version {
         true => None,
@@ -134,7 +134,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
             let mut spec = version_spec(&page.call, record, from).await?;
             spec.enabled = record.spec.enabled;
             // A calendar that no longer exists is no reason to hide the comparison.
-            Coming::of(&page.call, Some(record), &spec, page.t).await.ok()
+            EditEffect::of(&page.call, Some(record), &spec, page.t).await.ok()
         }
     };
     Ok(Comparison {

@@ -161,7 +161,7 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
     let shown = &newest_first[..newest_first.len().min(BAR_COUNT)];
     let longest = shown.iter().map(took).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
-        // By the square root, so that short runs still differ next to a long one.
+        // The height grows with the square root of the duration, so that short runs still differ next to a long one.
         let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {

@@ -9,24 +9,24 @@ use rondel_core::fires::{Verdict, Why};
 use rondel_core::homes::Switch;
 use rondel_core::name::takes_handler;
 use rondel_core::near::near_misses;
-use rondel_core::select::{Select, Unmet};
+use rondel_core::select::{Select, UnmetCondition};
 use rondel_core::{RunId, Timestamp, name, words};
 use rondel_store::catalog::{JobQuery, JobRecord};
 
 use super::as_code::{AsCode, quoted};
-use super::fires::looks;
+use super::fires::class_and_word;
 use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones::{self, zone_of};
-use crate::part_of::{self, PartOf};
+use crate::part_of::{self, IncidentRef};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
 /// How many names of jobs the box suggests.
 const JOB_COUNT: u32 = 300;
-/// How many names are searched for those that are close to the typed one.
+/// How many job names are compared with a name that no job has, to find similar ones.
 const SEARCH_COUNT: u32 = 5_000;
 /// How many near misses are named.
 const NEAR_COUNT: usize = 5;
@@ -95,7 +95,7 @@ struct Answer {
     chain: Vec<String>,
     run: Option<RunId>,
     executor: Option<String>,
-    incident: Option<PartOf>,
+    incident: Option<IncidentRef>,
     before: Option<When>,
     after: Option<When>,
 }
@@ -132,7 +132,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
     let mut status = StatusCode::OK;
     match &record {
         Some(record) => {
-            if !answer(&page, record, &mut shown).await? {
+            if !fill_in_answers(&page, record, &mut shown).await? {
                 status = StatusCode::UNPROCESSABLE_ENTITY;
             }
         }
@@ -157,10 +157,10 @@ async fn names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem
 }
 
 /// Fills in the answers; `false` if the question cannot be parsed.
-async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
+async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
     let (t, now, within) = (page.t, page.engine().now(), page.call.seen_apps());
     let own_zone = zone_of(&record.spec);
-    zones::page_of(&record.spec);
+    zones::set_job(&record.spec);
     let zone_text = page.query().zone.clone().unwrap_or_else(|| own_zone.name().to_owned());
     shown.zones = vec![own_zone.name().to_owned()];
     if own_zone != Tz::UTC {
@@ -207,7 +207,7 @@ async fn answer(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) 
     let path = format!("/api/v1/jobs/{}/why", record.spec.name);
     let path = at.as_ref().map_or_else(|| path.clone(), |at| format!("{path}?{}", pair("at", at)));
     let flag = at.map(|at| format!(" --at {}", quoted(&at))).unwrap_or_default();
-    let command = format!("job why {}{flag}", record.spec.name);
+    let command = format!("why {}{flag}", record.spec.name);
     shown.code = Some(AsCode::new(&page.call.namespace.name, ("GET", &path), None, &command));
     Ok(true)
 }
@@ -244,7 +244,7 @@ impl AnswerFormatter<'_> {
 
     fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<String>) -> Answer {
         let nothing = ("skipped", self.t.why_nothing_planned);
-        let (class, word) = why.entry.as_ref().map_or(nothing, |entry| looks(&entry.verdict, self.t));
+        let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
         let mut parts = sentences(why.sentence(self.t.lang()));
         let verdict = if parts.is_empty() { String::new() } else { parts.remove(0) };
         Answer {
@@ -262,7 +262,8 @@ impl AnswerFormatter<'_> {
     }
 }
 
-/// Splits an answer into sentences. A full stop within a name is not followed by a blank.
+/// Splits an answer into sentences. A full stop ends a sentence only if the text ends there or a blank and a capital letter follow, so that
+/// one within a name ends none.
 fn sentences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut begin = 0;
@@ -318,13 +319,13 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     let handlers = jobs::handlers(page.engine(), record.app);
     let is_meant = |handler: &&Handler| takes_handler([handler.name.as_str()], &spec.handler);
     match handlers.iter().find(is_meant) {
-        Some(handler) => add(true, t.check_handler(listed(&handler.executors, t), &spec.handler), None),
+        Some(handler) => add(true, t.check_handler(joined_names(&handler.executors, t), &spec.handler), None),
         None => {
             let near = near_misses(&spec.handler, handlers.iter().map(|handler| handler.name.as_str()), NEAR_COUNT);
             let near: Vec<String> = near.into_iter().map(str::to_owned).collect();
             let sentence = match near.is_empty() {
                 true => t.check_no_handler(&spec.app, &spec.handler),
-                false => t.check_near_handler(&spec.app, &spec.handler, listed(&near, t)),
+                false => t.check_near_handler(&spec.app, &spec.handler, joined_names(&near, t)),
             };
             add(false, sentence, Some(format!("/jobs/{}/edit", spec.name)));
         }
@@ -337,23 +338,23 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
         if admitted.is_empty() {
             for one in online.iter().take(NEAR_COUNT) {
                 let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
-                match select.unmet(&one.name, &one.labels) {
-                    Some(Unmet::Label(wanted)) => {
-                        add(false, t.check_label(&one.name, listed(&labels, t), wanted), None)
+                match select.unmet_condition(&one.name, &one.labels) {
+                    Some(UnmetCondition::Label(wanted)) => {
+                        add(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
                     }
-                    Some(Unmet::Name) => add(false, t.check_name(&one.name), None),
+                    Some(UnmetCondition::Name) => add(false, t.check_name(&one.name), None),
                     None => {}
                 }
             }
         } else {
-            add(true, t.check_selected(listed(&admitted, t)), None);
+            add(true, t.check_selected(joined_names(&admitted, t)), None);
         }
     }
     Ok(checks)
 }
 
 /// Names for a sentence: the first few, and how many more there are.
-fn listed(names: &[String], t: &Texts) -> String {
+fn joined_names(names: &[String], t: &Texts) -> String {
     let shown = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {
         0 => t.none.to_owned(),

@@ -73,7 +73,7 @@ impl Zones {
         Self { clock, mine, job: Cell::new(None) }
     }
 
-    /// Shows the instants of an answer in these zones.
+    /// Runs the future that makes an answer; the answer shows its instants in these zones.
     pub(crate) async fn scope<F: Future>(self, answer: F) -> F::Output {
         ZONES.scope(self, answer).await
     }
@@ -83,7 +83,7 @@ impl Zones {
         ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
     }
 
-    /// The zone for instants of a job with this zone.
+    /// The zone in which the chosen clock shows instants of a job, given the zone of that job.
     fn shown_for(&self, job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
@@ -93,8 +93,8 @@ impl Zones {
     }
 }
 
-/// Makes this the job that the page is about: its zone is shown if the reader chose so.
-pub(crate) fn page_of(spec: &JobSpec) {
+/// Sets the job that the page is about. If the reader chose the job's clock, instants are shown in its zone.
+pub(crate) fn set_job(spec: &JobSpec) {
     let zone = zone_of(spec);
     ZONES.try_with(|zones| zones.job.set(Some(zone))).ok();
 }
@@ -105,8 +105,8 @@ pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
     zone.and_then(|zone| parse_zone(zone).ok()).unwrap_or(Tz::UTC)
 }
 
-/// The reader's choice, and the zone that it means on this page.
-pub(crate) fn shown() -> (Clock, Tz) {
+/// The clock that the reader chose, and the zone that it means on this page.
+pub(crate) fn clock_and_zone() -> (Clock, Tz) {
     let zones = Zones::present();
     (zones.clock, zones.shown_for(zones.job.get()))
 }
@@ -196,7 +196,7 @@ mod tests {
         }))
         .unwrap();
         let shown = zones("rondel_zone=Europe/Berlin").scope(async {
-            page_of(&spec);
+            set_job(&spec);
             in_all(at)
         });
         assert_eq!(

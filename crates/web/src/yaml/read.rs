@@ -11,13 +11,13 @@ use yaml_rust2::scanner::{Marker, ScanError, TScalarStyle};
 
 use super::scalar;
 
-/// How deep nodes may be nested, with those that aliases repeat.
+/// Maximum nesting depth of nodes once aliases are expanded.
 const DEPTH_MAX: usize = 64;
-/// How many nodes a document list may have, with those that aliases repeat.
+/// Maximum number of nodes in all documents of a text once aliases are expanded.
 pub(crate) const NODE_COUNT_MAX: usize = 500_000;
 /// A map counts as this many nodes: even a small one takes as much memory as several scalars.
 pub(crate) const MAP_NODE_COUNT: usize = 4;
-/// How many bytes of text all scalars may have, with those that aliases repeat.
+/// Maximum number of bytes in all scalars and keys once aliases are expanded.
 const TEXT_LEN_MAX: usize = 32 * 1024 * 1024;
 const CORE_TAGS: &str = "tag:yaml.org,2002:";
 
@@ -206,11 +206,11 @@ impl Loader<'_> {
                     let value = scalar_value(text, style, tag.as_ref(), at)?;
                     let size = Size::of_scalar(&value);
                     self.charge(size, at)?;
-                    Some((made(at, Content::Scalar(Arc::new(value)), size), anchor))
+                    Some((node_at(at, Content::Scalar(Arc::new(value)), size), anchor))
                 }
-                Event::Alias(anchor) => Some((self.repeated(anchor, open.len(), at)?, 0)),
+                Event::Alias(anchor) => Some((self.expand_alias(anchor, open.len(), at)?, 0)),
                 Event::SequenceEnd | Event::MappingEnd => match open.pop() {
-                    Some(ended) => Some(self.closed(ended)?),
+                    Some(ended) => Some(self.close(ended)?),
                     None => return Err(wrong(at, "an end without a beginning")),
                 },
                 Event::DocumentEnd | Event::StreamEnd => return Err(wrong(at, "the document breaks off")),
@@ -244,11 +244,11 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn repeated(&mut self, anchor: usize, depth: usize, at: Marker) -> Result<Node, YamlError> {
+    fn expand_alias(&mut self, anchor: usize, depth: usize, at: Marker) -> Result<Node, YamlError> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
             return Err(wrong(at, "is an alias of something that is not complete before it"));
         };
-        // Aliases of aliases nest deeper than the text does.
+        // Checked here too, since aliases of aliases nest deeper than the text does.
         if depth + node.size.depth > DEPTH_MAX + 1 {
             return Err(too_deep(at));
         }
@@ -256,13 +256,13 @@ impl Loader<'_> {
         Ok(node)
     }
 
-    fn closed(&mut self, open: Open) -> Result<(Node, usize), YamlError> {
+    fn close(&mut self, open: Open) -> Result<(Node, usize), YamlError> {
         match open {
             Open::List { at, anchor, items } => {
                 let own = Size { node_count: 1, text_len: 0, depth: 1 };
                 self.charge(own, at)?;
                 let size = items.iter().fold(own, |size, node| size.with(node.size));
-                Ok((made(at, Content::List(Arc::new(items)), size), anchor))
+                Ok((node_at(at, Content::List(Arc::new(items)), size), anchor))
             }
             Open::Map { at, anchor, fields, .. } => {
                 let own = Size { node_count: MAP_NODE_COUNT, text_len: 0, depth: 1 };
@@ -271,13 +271,13 @@ impl Loader<'_> {
                 let size = fields.iter().fold(own, |size, (key, node)| {
                     size.with(Size { node_count: 1, text_len: key.len(), depth: 1 }).with(node.size)
                 });
-                Ok((made(at, Content::Map(Arc::new(fields)), size), anchor))
+                Ok((node_at(at, Content::Map(Arc::new(fields)), size), anchor))
             }
         }
     }
 }
 
-fn made(at: Marker, content: Content, size: Size) -> Node {
+fn node_at(at: Marker, content: Content, size: Size) -> Node {
     let (line, column) = place(at);
     Node { line, column, content, size }
 }
@@ -297,7 +297,8 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
                 }
             }
             None => {
-                // The parser recognises a block as a map only at its first colon: the map begins with its first key.
+                // The parser recognises a block map only at its first colon, so it reports a position behind the first key. The map begins
+                // at that key.
                 if fields.all.is_empty() && at.index() < begin.index() {
                     *begin = at;
                 }

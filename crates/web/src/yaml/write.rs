@@ -137,7 +137,7 @@ fn lines(out: &mut String, it: &str, indent: usize) {
     }
 }
 
-/// Whether a text of several lines can be a block: it has nothing invisible.
+/// Whether a text of several lines can be written as a block: it has no invisible characters, and no spaces that a block would lose.
 fn is_block(it: &str) -> bool {
     let body = it.strip_suffix('\n').unwrap_or(it);
     let is_shown = |c: char| c == '\n' || c == '\t' || !is_unseen(c);

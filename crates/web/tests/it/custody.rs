@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::auth::Token;
-use rondel_admin::sign_in::{self, Place, SignInOwner};
+use rondel_admin::sign_in::{self, SignInClient, SignInOwner};
 use rondel_core::access::{Grant, Rights, Role};
 use rondel_core::{AccountId, NamespaceId, TokenId};
 use rondel_store::Store;
@@ -69,7 +69,7 @@ impl Cast {
                 grants: vec![grant],
             };
             assert!(store.create_account(&account).await.unwrap());
-            let place = Place { address: None, user_agent: browser(&account) };
+            let place = SignInClient { address: None, user_agent: browser(&account) };
             let whose = SignInOwner::Account(account.id);
             let cookie = sign_in::begin(store, engine.new_id(), whose, &place, engine.now()).await.unwrap();
             (account, cookie)
@@ -90,7 +90,7 @@ impl Cast {
             None => cookie,
             Some(_) => {
                 let whose = SignInOwner::Token(caller);
-                sign_in::begin(store, engine.new_id(), whose, &Place::default(), engine.now()).await.unwrap()
+                sign_in::begin(store, engine.new_id(), whose, &SignInClient::default(), engine.now()).await.unwrap()
             }
         };
         Self {

@@ -10,7 +10,7 @@ use rondel_admin::auth::{Token, add_admin_token};
 use rondel_admin::clock::boot_micros;
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
 use rondel_core::access::{Grant, Role};
-use rondel_core::outcome::{AfterPolicy, Outcome};
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::{IdGen, JobId, RunId, Timestamp};
 use rondel_store::access::{TokenKind, TokenRecord};
 use rondel_store::ledger::{AttemptEnd, Finisher};
@@ -155,7 +155,7 @@ impl Server {
             job,
             attempt,
             outcome,
-            policy: AfterPolicy {
+            policy: NextStepPolicy {
                 retry_max: 0,
                 backoff: Duration::ZERO,
                 backoff_max: Duration::ZERO,

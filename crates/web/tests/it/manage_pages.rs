@@ -77,7 +77,7 @@ async fn why_is_one_box_that_understands_times_and_names_near_misses() {
         assert_eq!(answer.status, 200, "{at}");
         assert!(answer.text().contains("class=\"banner answer"), "{at}: {}", answer.text());
         assert!(answer.text().contains("No executor of app a is connected"), "{}", answer.text());
-        assert!(answer.text().contains("rondel job why daily"), "{}", answer.text());
+        assert!(answer.text().contains("rondel why daily"), "{}", answer.text());
     }
     let answer = visitor.get("/why?job=dayly&at=02:30").await;
     assert_eq!(answer.status, 404);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::auth::Token;
-use rondel_admin::sign_in::{self, Place, SignInOwner};
+use rondel_admin::sign_in::{self, SignInClient, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::alert::{
     Observation, OpenIncidents, RuleSpec, RuleView, Sighting, SilenceSpec, Subject, SubjectKind, decide,
@@ -144,7 +144,8 @@ impl World {
         let Some(account) = account else { return String::new() };
         let whose = SignInOwner::Account(account.id);
         let now = engine.now();
-        let begun = sign_in::begin(engine.store(), engine.new_id(), whose, &Place::default(), now).await.unwrap();
+        let begun =
+            sign_in::begin(engine.store(), engine.new_id(), whose, &SignInClient::default(), now).await.unwrap();
         format!("rondel_session={}", begun.reveal())
     }
 
@@ -193,7 +194,7 @@ impl World {
         store.add_token(&TokenRecord { name: "some".to_owned(), owner: owner_id, ..token.clone() }).await.unwrap();
         let session = match owner_id {
             Some(owner) => {
-                sign_in::begin(store, engine.new_id(), SignInOwner::Account(owner), &Place::default(), now)
+                sign_in::begin(store, engine.new_id(), SignInOwner::Account(owner), &SignInClient::default(), now)
                     .await
                     .unwrap();
                 store.sign_ins(owner).await.unwrap()[0].id.to_string()
@@ -285,8 +286,8 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
         incidents: store.open_incidents_of(saved.record.id, 10).await.unwrap(),
         ..OpenIncidents::default()
     };
-    let seen = Observation { subject, sighting: Sighting::Holds { since: now, news: 1 }, samples: Vec::new() };
-    let view = RuleView { spec: &document, namespace: "default", missing: &[] };
+    let seen = Observation { subject, sighting: Sighting::Holds { since: now, new_count: 1 }, samples: Vec::new() };
+    let view = RuleView { spec: &document, namespace: "default", missing_channels: &[] };
     let mut next_id = || IncidentId::new(engine.new_id());
     let decision = decide(view, open, &[seen], &[], (now, &mut next_id));
     let record = |incident| IncidentRecord { incident, rule: saved.record.id, spec: document.clone() };

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::pump::{Change, Counts, Owner, Progress};
+use rondel_core::pump::{Counts, ItemChange, Owner, Progress};
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
 use rondel_store::ledger::RunAtExecutor;
 use serde_json::{Value, json};
@@ -64,7 +64,7 @@ pub(crate) async fn items_of(server: &Server, query: &str) -> Value {
 }
 
 /// Changes of items as the loop makes them; it must have stored the items before.
-pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, Change)]) {
+pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, ItemChange)]) {
     let names: HashSet<&String> = changes.iter().map(|(name, _)| name).collect();
     let store = server.engine.store();
     until(async || {
@@ -76,8 +76,8 @@ pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, Chan
     assert_eq!(changed.made_count, changes.len() as u64);
 }
 
-pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Timestamp>) -> Change {
-    Change::Report(Progress {
+pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Timestamp>) -> ItemChange {
+    ItemChange::Report(Progress {
         owner,
         epoch,
         sequence: done,
@@ -90,8 +90,8 @@ pub(crate) fn progress(owner: Owner, epoch: i64, done: i64, oldest_at: Option<Ti
     })
 }
 
-pub(crate) fn deal(name: &str, to: Owner) -> (String, Change) {
-    (name.to_owned(), Change::Deal { epoch: 0, to })
+pub(crate) fn deal(name: &str, to: Owner) -> (String, ItemChange) {
+    (name.to_owned(), ItemChange::Deal { epoch: 0, to })
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn items_have_groups_counts_and_states() {
         deal("1", owner(1)),
         ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
         ("1".to_owned(), progress(owner(1), 1, 10, None)),
-        ("1".to_owned(), Change::Ask { epoch: 1 }),
+        ("1".to_owned(), ItemChange::Ask { epoch: 1 }),
     ];
     change(&server, job, &changes).await;
     let view = items_of(&server, "").await;
@@ -233,7 +233,7 @@ async fn a_page_shows_who_has_which_item() {
         deal("1", owner(1)),
         ("0".to_owned(), progress(owner(0), 1, 100, Some(oldest_at))),
         ("1".to_owned(), progress(owner(1), 1, 10, None)),
-        ("1".to_owned(), Change::Ask { epoch: 1 }),
+        ("1".to_owned(), ItemChange::Ask { epoch: 1 }),
     ];
     change(&server, job, &changes).await;
     let mut visitor = Visitor::signed_in(&server).await;

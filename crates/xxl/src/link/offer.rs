@@ -81,8 +81,8 @@ impl Link {
 
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
         let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
-        if !matches!(entry.kill, Some(Kill::Asked(_))) {
-            entry.kill = Some(Kill::Asked(by.to_owned()));
+        if !matches!(entry.kill, Some(Kill::Requested(_))) {
+            entry.kill = Some(Kill::Requested(by.to_owned()));
             self.calls.kill(entry.row.log_id, entry.row.number);
         }
     }

@@ -4,7 +4,7 @@ use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::{self, RefusedWhy};
-use rondel_store::xxl::{XxlReport, XxlRun, XxlState};
+use rondel_store::xxl::{XxlReport, XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::offer::{refusal, reply};
@@ -17,10 +17,10 @@ use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
     /// Takes over stored ends of attempts.
-    pub(super) async fn reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
+    pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended = Vec::new();
         for row in rows {
-            if row.state == XxlState::Settled {
+            if row.state == XxlRunState::Settled {
                 continue;
             }
             // A report may arrive after the server assumed the end and removed the attempt here.
@@ -31,13 +31,13 @@ impl Link {
             }
             let Some(entry) = self.table.get_mut(row.log_id).filter(|entry| entry.is_open()) else { continue };
             ended.push(row.log_id);
-            entry.is_proven = true;
+            entry.is_confirmed = true;
             entry.row = XxlRun { log_line: entry.row.log_line, ..row };
         }
         self.deliver(session, &ended).await
     }
 
-    pub(super) async fn sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
+    pub(super) async fn on_sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
         self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         match answer {
@@ -52,7 +52,7 @@ impl Link {
             }
             answer => {
                 // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
-                (entry.is_proven, entry.idle_since) = (answer.is_ok(), None);
+                (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
                 if let Err(error) = answer {
                     tracing::debug!(
                         executor = self.identity.name,
@@ -84,12 +84,17 @@ impl Link {
 
     /// Handles the answer to the request to stop an attempt. If the executor stopped it, that end counts, even over a callback received
     /// meanwhile.
-    pub(super) async fn killed(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
+    pub(super) async fn on_killed(
+        &mut self,
+        session: &Session,
+        log_id: i64,
+        answer: Result<Answer, CallError>,
+    ) -> bool {
         let Some(entry) = self.table.get_mut(log_id).filter(|entry| entry.result_sent_at.is_none()) else {
             return true;
         };
         let by = match entry.kill.replace(Kill::Failed) {
-            Some(Kill::Asked(by)) => by,
+            Some(Kill::Requested(by)) => by,
             _ => String::new(),
         };
         let words = match &answer {
@@ -111,7 +116,7 @@ impl Link {
         !is_over || self.deliver(session, &[log_id]).await
     }
 
-    pub(super) async fn pulled(&mut self, session: &Session, pulled: Pulled) -> bool {
+    pub(super) async fn on_pulled(&mut self, session: &Session, pulled: Pulled) -> bool {
         let Pulled { log_id, from, page, is_last, is_cut } = pulled;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
@@ -159,7 +164,7 @@ impl Link {
     pub(super) async fn end(&mut self, session: &Session, log_id: i64, code: i32, message: &str) -> bool {
         let report = XxlReport { log_id, code, message: Some(message.to_owned()) };
         match self.shared.writes.report(self.identity.app, vec![report]).await {
-            Some(found) => self.reported(session, found.runs).await,
+            Some(found) => self.on_reported(session, found.runs).await,
             None => false,
         }
     }
@@ -171,7 +176,7 @@ impl Link {
         let (mut results, mut messages) = (Vec::new(), Vec::new());
         for log_id in log_ids {
             let Some(entry) = self.table.get_mut(*log_id) else { continue };
-            if matches!(entry.kill, Some(Kill::Asked(_))) {
+            if matches!(entry.kill, Some(Kill::Requested(_))) {
                 continue;
             }
             entry.result_sent_at = Some(now);
@@ -208,7 +213,7 @@ impl Link {
         true
     }
 
-    pub(super) async fn acked(&mut self, acks: &[v1::ResultAck]) -> bool {
+    pub(super) async fn on_acked(&mut self, acks: &[v1::ResultAck]) -> bool {
         let now = Instant::now();
         let mut settled = Vec::with_capacity(acks.len());
         for ack in acks {
@@ -220,7 +225,7 @@ impl Link {
             }
         }
         if !self.shared.writes.settle(settled).await {
-            // They will be found again, and reported once more.
+            // These attempts are found again in the store, and their results are sent once more.
             return false;
         }
         self.table.forget(now);

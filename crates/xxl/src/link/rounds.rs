@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use rondel_store::logs::NUMBERED_BY_LINE;
-use rondel_store::xxl::{XxlRun, XxlState};
+use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, Session};
@@ -34,14 +34,14 @@ impl Link {
             return false;
         }
         if self.is_unreachable {
-            if !std::mem::replace(&mut self.is_beating, true) {
+            if !std::mem::replace(&mut self.is_beat_pending, true) {
                 self.calls.beat();
             }
             return true;
         }
         self.ask(now);
         self.pull(now);
-        self.give_up(session, now).await
+        self.end_lost_attempts(session, now).await
     }
 
     /// Merges the stored attempts of the executor into the table.
@@ -82,7 +82,7 @@ impl Link {
             self.table.leave_unread(&entry.row, now);
             return;
         }
-        let row = XxlRun { state: XxlState::Settled, ..entry.row };
+        let row = XxlRun { state: XxlRunState::Settled, ..entry.row };
         self.calls.pull(&row, true);
         self.table.begin_log_read(row, now);
     }
@@ -92,7 +92,7 @@ impl Link {
         let mut numbers = Vec::new();
         let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_due) {
-            let after = if entry.is_proven { ASK_AFTER } else { ASK_SOON };
+            let after = if entry.is_confirmed { ASK_AFTER } else { ASK_SOON };
             let last = entry.asked_at.unwrap_or(entry.known_since);
             if now.duration_since(last) >= after {
                 entry.asked_at = Some(now);
@@ -121,15 +121,15 @@ impl Link {
     }
 
     /// Ends attempts that the executor no longer has, and for which no callback arrived in time.
-    pub(super) async fn give_up(&mut self, session: &Session, now: Instant) -> bool {
+    pub(super) async fn end_lost_attempts(&mut self, session: &Session, now: Instant) -> bool {
         let patience = self.shared.config.callback_timeout;
         let is_over = |since: Instant| now.duration_since(since) >= patience;
         let lost = self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(is_over));
-        let lost: Vec<(i64, bool)> = lost.map(|entry| (entry.row.log_id, entry.is_proven)).collect();
-        for (log_id, is_proven) in lost {
+        let lost: Vec<(i64, bool)> = lost.map(|entry| (entry.row.log_id, entry.is_confirmed)).collect();
+        for (log_id, is_confirmed) in lost {
             let seconds = patience.as_secs();
             let name = &self.identity.name;
-            let (code, message) = match is_proven {
+            let (code, message) = match is_confirmed {
                 true => (
                     CODE_UNKNOWN,
                     format!("executor {name} no longer has the run, and sent no callback for {seconds} s"),
@@ -145,7 +145,7 @@ impl Link {
         true
     }
     /// Records whether the executor has a run of the job: if it has none and sends no callback, it has lost the run.
-    pub(super) fn idle(&mut self, number: i32, asked_at: Instant, answer: Result<Answer, CallError>) -> bool {
+    pub(super) fn on_idle(&mut self, number: i32, asked_at: Instant, answer: Result<Answer, CallError>) -> bool {
         let answer = match answer {
             Ok(answer) => answer,
             Err(error) => {
@@ -160,7 +160,7 @@ impl Link {
             if answer.is_good() {
                 entry.idle_since.get_or_insert(asked_at);
             } else {
-                (entry.idle_since, entry.is_proven) = (None, true);
+                (entry.idle_since, entry.is_confirmed) = (None, true);
             }
         }
         true

@@ -38,7 +38,7 @@ fn each_executor_that_takes_no_run_has_its_reason() {
         (|_| {}, json!({"select": {"executors": ["e2"]}}), Some(ObstacleKind::NotSelected)),
         (|_| {}, json!({"select": {"labels": ["zone=b"]}}), Some(ObstacleKind::Label)),
         (|_| {}, json!({"select": {"labels": ["zone=a"]}}), None),
-        (Online::drains, json!({}), Some(ObstacleKind::Draining)),
+        (Online::set_draining, json!({}), Some(ObstacleKind::Draining)),
         (|one| one.switch = Switch::Draining, json!({}), Some(ObstacleKind::Drained)),
         (|one| one.switch = Switch::Stopped, json!({}), Some(ObstacleKind::Stopped)),
         (|one| one.in_flight = 8, json!({}), Some(ObstacleKind::Full)),
@@ -66,14 +66,14 @@ fn who_leaves_triggers_unanswered_is_named_as_silent() {
     let select = json!({"select": {"labels": ["zone=b"]}});
     assert_eq!(kind(&silent(), &select), Some(ObstacleKind::Label));
     let mut executors = silent();
-    online(&mut executors, 1).drains();
+    online(&mut executors, 1).set_draining();
     assert_eq!(kind(&executors, &json!({})), Some(ObstacleKind::Draining));
     assert!(executors.is_silent(executors.get(ONE).unwrap()));
     let two = executors.get(ExecutorId::new(2)).unwrap();
     assert!(!executors.is_silent(two));
     // Executors that are fit for the run come first.
     let mut executors = with(2);
-    online(&mut executors, 1).drains();
+    online(&mut executors, 1).set_draining();
     online(&mut executors, 2).in_flight = 8;
     let obstacles = executors.obstacles(&ready(1, &definition(&json!({}))), AT(100));
     let kinds: Vec<ObstacleKind> = obstacles.iter().map(|obstacle| obstacle.kind).collect();
@@ -90,7 +90,7 @@ fn an_app_has_room_while_one_of_its_executors_has() {
     assert!(executors.has_room_in(app, AT(1)), "a little more than its four slots");
     online(&mut executors, 1).in_flight = 8;
     assert!(!executors.has_room_in(app, AT(1)));
-    online(&mut executors, 2).drains();
+    online(&mut executors, 2).set_draining();
     online(&mut executors, 2).in_flight = 0;
     assert!(!executors.has_room_in(app, AT(1)), "it takes no new runs");
 }
@@ -98,10 +98,10 @@ fn an_app_has_room_while_one_of_its_executors_has() {
 #[test]
 fn only_those_that_stay_are_the_targets_of_a_broadcast() {
     let mut executors = with(3);
-    online(&mut executors, 1).drains();
+    online(&mut executors, 1).set_draining();
     online(&mut executors, 2).switch = Switch::Stopped;
     let names = |executors: &Executors, job: &Value| {
-        let staying = executors.staying(&ready(1, &definition(job)));
+        let staying = executors.eligible(&ready(1, &definition(job)));
         staying.iter().map(|online| online.name.clone()).collect::<Vec<_>>()
     };
     assert_eq!(names(&executors, &json!({})), ["e3"]);
@@ -195,13 +195,13 @@ fn an_answer_about_a_later_lease_is_one_about_the_earlier() {
         starts: StartReports::default(),
     };
     let mut executors = with(1);
-    assert!(!executors.fenced(ONE, 2, answer(4)), "not on its newest stream");
-    assert!(executors.fenced(ONE, 1, answer(4)) && executors.fenced(ONE, 1, answer(3)));
+    assert!(!executors.record_fence_answer(ONE, 2, answer(4)), "not on its newest stream");
+    assert!(executors.record_fence_answer(ONE, 1, answer(4)) && executors.record_fence_answer(ONE, 1, answer(3)));
     let one = executors.get(ONE).unwrap();
     let fenced = [3, 4, 5].map(|epoch| one.has_fenced(answer(epoch).lease));
     assert_eq!((fenced, one.held().count()), ([true, true, false], 2));
-    executors.ask_anew(&[NodeId::new(3)].into());
+    executors.discard_fence_answers(&[NodeId::new(3)].into());
     assert!(executors.get(ONE).unwrap().has_fenced(answer(4).lease));
-    executors.ask_anew(&[NodeId::new(2)].into());
+    executors.discard_fence_answers(&[NodeId::new(2)].into());
     assert!(!executors.get(ONE).unwrap().has_fenced(answer(3).lease));
 }

@@ -12,7 +12,7 @@ use rondel_core::homes::Switch;
 use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 
-use crate::cluster::{Held, MayGo, unsent_by_job};
+use crate::cluster::{HeldLease, MovableRuns, unsent_by_job};
 use crate::counters::Count;
 use crate::dispatch::event::Event;
 use crate::dispatch::persist::StepLoop;
@@ -26,7 +26,7 @@ impl StepLoop {
             Some(held) => self.give(&held, &jobs, to).await,
             None => Ok(()),
         };
-        self.notify(Event::Handed(jobs)).await;
+        self.notify(Event::HandoverEnded(jobs)).await;
         given
     }
 
@@ -36,11 +36,11 @@ impl StepLoop {
             Some(held) => self.seek_each(&held, &stranded).await,
             None => Ok(()),
         };
-        self.notify(Event::Handed(stranded.iter().map(|ready| ready.run.job).collect())).await;
+        self.notify(Event::HandoverEnded(stranded.iter().map(|ready| ready.run.job).collect())).await;
         given
     }
 
-    async fn seek_each(&self, held: &Held, stranded: &[Ready]) -> Result<(), StoreError> {
+    async fn seek_each(&self, held: &HeldLease, stranded: &[Ready]) -> Result<(), StoreError> {
         let (store, now) = (&self.shared.store, self.shared.clock.now());
         let since = now - self.shared.config.beat.saturating_mul(3);
         let sessions = store.sessions(since).await?;
@@ -59,9 +59,9 @@ impl StepLoop {
         Ok(())
     }
 
-    async fn give(&self, held: &Held, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+    async fn give(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let (shared, now) = (&self.shared, self.shared.clock.now());
-        let mut unsent = unsent_by_job(shared, held, MayGo::AllBut(&HashSet::new()), now).await?;
+        let mut unsent = unsent_by_job(shared, held, MovableRuns::AllBut(&HashSet::new()), now).await?;
         let unsent = jobs.iter().flat_map(|job| unsent.remove(job).unwrap_or_default());
         let runs: Vec<(RunId, Timestamp)> = unsent.map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::dispatch::event::{Event, Shards};
 use crate::dispatch::ready::finish_unsent;
 use crate::dispatch::step::{DecidedStep, Step};
-use crate::metrics::Counted;
+use crate::metrics::CountedRun;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
@@ -50,7 +50,7 @@ impl StepLoop {
                 step = self.steps.recv() => step,
             };
             let Some(step) = step else { return };
-            if let Err(error) = self.take(step).await {
+            if let Err(error) = self.perform(step).await {
                 tracing::warn!(error = %chain(&error), "a step of the dispatch was not made durable");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
@@ -59,7 +59,7 @@ impl StepLoop {
 
     /// Stores each step under the lease of its decision, or not at all: the runs may belong to a later lease by now, perhaps of this
     /// server, and its holder may know more about them.
-    async fn take(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
+    async fn perform(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
             Step::Expand(root, shards) => {
@@ -104,9 +104,9 @@ impl StepLoop {
                 Ok(())
             }
             Step::LastHeard(executors) => self.last_heard(executors, token).await,
-            Step::Look(runs) => {
+            Step::CheckRows(runs) => {
                 let checks = store.check_runs(&runs).await?;
-                self.notify(Event::Looked(runs, checks)).await;
+                self.notify(Event::RowsChecked(runs, checks)).await;
                 Ok(())
             }
             Step::Seek(stranded) => self.seek(stranded).await,
@@ -203,7 +203,7 @@ impl StepLoop {
                 continue;
             };
             let finish = finish_unsent(run, definition, Outcome::Skipped(*reason), now, None);
-            self.shared.results.submit(finish, Counted::of(run, definition), None).await;
+            self.shared.results.submit(finish, CountedRun::of(run, definition), None).await;
         }
         Ok(())
     }
@@ -221,13 +221,13 @@ impl StepLoop {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
                 let message = run.cancel_by.as_deref().map(cancelled_by);
                 let finish = finish_unsent(run, definition, Outcome::Cancelled, now, message);
-                self.shared.results.submit(finish, Counted::of(run, definition), None).await;
+                self.shared.results.submit(finish, CountedRun::of(run, definition), None).await;
             }
         }
         let token = self.shared.membership.token();
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         let is_unsent = |run: &Run| run.status == RunStatus::Pending && is_own(run);
-        self.shared.end_left(runs.into_iter().filter(is_unsent).collect()).await;
+        self.shared.end_left_runs(runs.into_iter().filter(is_unsent).collect()).await;
         Ok(())
     }
 }

@@ -120,7 +120,7 @@ impl Limits {
     }
 
     /// Records that this node counts the limit's runs.
-    pub(crate) fn own(&mut self, name: LimitName) {
+    pub(crate) fn count_here(&mut self, name: LimitName) {
         self.counted_here.insert(name);
     }
 
@@ -152,9 +152,9 @@ impl Limits {
         (limit.free_at(spec, now) > now).then_some(key)
     }
 
-    /// The run goes to an executor: it counts from here on.
-    pub(crate) fn take(&mut self, ready: &Ready, now: Timestamp) {
-        self.hold(ready);
+    /// Counts a run that goes to an executor, and its start.
+    pub(crate) fn count_start(&mut self, ready: &Ready, now: Timestamp) {
+        self.count_open(ready);
         if let Some((key, spec)) = rate(ready) {
             let limit = self.limits.entry(key).or_default();
             limit.starts_max = limit.starts_max.max(size(spec.max));
@@ -166,7 +166,7 @@ impl Limits {
     }
 
     /// Counts a run that an executor has, or may have.
-    pub(crate) fn hold(&mut self, ready: &Ready) {
+    pub(crate) fn count_open(&mut self, ready: &Ready) {
         if let Some((key, _)) = concurrency(ready).filter(|_| !ready.run.is_root()) {
             self.limits.entry(key.clone()).or_default().open.insert(ready.run.id);
             self.held.insert(ready.run.id, key);
@@ -193,7 +193,7 @@ impl Limits {
     }
 
     /// Queues the run for this limit.
-    pub(crate) fn wait(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
+    pub(crate) fn enqueue(&mut self, key: LimitKey, waiting: Waiting, now: Timestamp, runs: &mut OpenRuns) {
         let turn = Turn::of(&waiting.ready);
         if let LimitKey::Home(name) = &key {
             self.to_ask.insert(name.clone());
@@ -218,7 +218,7 @@ impl Limits {
         self.remove(run, runs)
     }
 
-    /// When to call [`awake`](Self::awake).
+    /// When to call [`limits_to_wake`](Self::limits_to_wake).
     pub(crate) fn wake_at(&self) -> Timestamp {
         self.wake_at.unwrap_or(Timestamp::MAX)
     }
@@ -237,7 +237,7 @@ impl Limits {
     }
 
     /// Sets when this rate limit may admit the first of the runs that still wait for it.
-    pub(crate) fn wait_on(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
+    pub(crate) fn schedule_wake(&mut self, key: &LimitKey, now: Timestamp, runs: &OpenRuns) {
         let Some(limit) = self.limits.get(key) else { return };
         let first = limit.waiting.first().and_then(|turn| runs.ready(turn.run));
         let Some((_, spec)) = first.and_then(rate) else { return };
@@ -246,7 +246,7 @@ impl Limits {
     }
 
     /// Sets the start of the run's wait, if the run waits here.
-    pub(crate) fn waits_since(&self, run: RunId, since: Timestamp, runs: &mut OpenRuns) {
+    pub(crate) fn set_waiting_since(&self, run: RunId, since: Timestamp, runs: &mut OpenRuns) {
         let waiting = runs.get_mut(run).filter(|_| self.waiting.contains_key(&run));
         waiting.into_iter().for_each(|open| open.stage = Stage::Limited(since));
     }
@@ -272,7 +272,7 @@ impl Limits {
                 expired.push((waiting.ready, detail));
             }
         }
-        // The longest span that a limit can look back.
+        // The longest period of a rate limit.
         let span = std::time::Duration::from_secs(24 * 3600);
         self.limits.retain(|_, limit| {
             let is_used = limit.starts.back().is_some_and(|(at, _)| *at + span > now);
@@ -347,11 +347,11 @@ mod tests {
     fn send(limits: &mut Limits, ready: &Ready, now: Timestamp, runs: &mut OpenRuns) -> bool {
         match limits.holding_back(ready, now) {
             None => {
-                limits.take(ready, now);
+                limits.count_start(ready, now);
                 true
             }
             Some(key) => {
-                limits.wait(key, Waiting::new(ready.clone(), now), now, runs);
+                limits.enqueue(key, Waiting::new(ready.clone(), now), now, runs);
                 false
             }
         }
@@ -408,7 +408,7 @@ mod tests {
                 while next(&mut limits, &key, now, &mut runs).is_some() {
                     starts.push(now.as_millis());
                 }
-                limits.wait_on(&key, now, &runs);
+                limits.schedule_wake(&key, now, &runs);
             }
             now = limits.wake_at().min(at(due * 700));
         }
@@ -441,7 +441,7 @@ mod tests {
         assert_eq!(limits.take_to_ask(), std::slice::from_ref(&name), "no answer came");
         assert_eq!(limits.jobs_awaiting_home(&name, 1, &runs), BTreeSet::from([JobId::new(1)]));
         assert!(limits.remove(RunId::new(1_000), &mut runs).is_some(), "it went to the home");
-        limits.own(name.clone());
+        limits.count_here(name.clone());
         assert_eq!(next(&mut limits, &LimitKey::Home(name), at(0), &mut runs), Some(2));
         assert!(send(&mut limits, &ready(3, &definition(&json!({"rate": {"max": 9, "per": "1s"}}))), at(0), &mut runs));
         // Another node took over: this node asks again for the limit's home.
@@ -457,7 +457,7 @@ mod tests {
             Some(LimitKey::Home(other.clone())),
             "it is cut where they count"
         );
-        limits.own(other);
+        limits.count_here(other);
         assert_eq!(limits.holding_back(&root, at(0)), None, "it counts by its shards");
     }
 

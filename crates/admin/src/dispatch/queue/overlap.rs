@@ -185,7 +185,7 @@ impl Gates {
     pub(crate) fn would_pass_at(&self, ready: &Ready, executor: ExecutorId) -> bool {
         let Some(key) = executor_gate(ready, executor) else { return true };
         let is_open = |entry: &GateEntry| entry.key == key && entry.state == PlaceState::Open;
-        let has_room = |gate: &Gate| gate.has_room(place(key, ready), max_of(&ready.definition.job));
+        let has_room = |gate: &Gate| gate.has_room(place_at(key, ready), max_of(&ready.definition.job));
         self.entries.get(&ready.run.id).is_some_and(is_open) || self.gates.get(&key).is_none_or(has_room)
     }
 
@@ -193,7 +193,7 @@ impl Gates {
     pub(crate) fn would_pass(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
         let Some(key) = job_gate(ready) else { return job.concurrency_max().is_none() };
-        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place(key, ready), max_of(job));
+        let is_clear = |gate: &Gate| gate.queue.is_empty() && gate.has_room(place_at(key, ready), max_of(job));
         self.gates.get(&key).is_none_or(is_clear)
     }
 
@@ -212,7 +212,7 @@ impl Gates {
             Some(PlaceState::Reserved) => true,
             None => false,
         };
-        let (place, job) = (place(key, &ready), &ready.definition.job);
+        let (place, job) = (place_at(key, &ready), &ready.definition.job);
         let gate = self.gates.entry(key).or_default();
         if gate.has_room(place, max_of(job)) {
             self.open(key, &ready);
@@ -237,7 +237,7 @@ impl Gates {
     /// later run is here; it keeps its place until its verdict is stored.
     fn cover(&mut self, key: GateKey, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
-        let place = place(key, &ready);
+        let place = place_at(key, &ready);
         let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
         if has_begun && others.any(|other| *other > place) {
             return GateDecision::Covered(ready);
@@ -257,11 +257,11 @@ impl Gates {
     }
 
     fn open(&mut self, key: GateKey, ready: &Ready) {
-        self.set_entry(ready.run.id, GateEntry { key, place: place(key, ready), state: PlaceState::Open });
+        self.set_entry(ready.run.id, GateEntry { key, place: place_at(key, ready), state: PlaceState::Open });
     }
 
     fn queue(&mut self, key: GateKey, ready: Ready, runs: &mut OpenRuns) {
-        let (run, place) = (ready.run.id, place(key, &ready));
+        let (run, place) = (ready.run.id, place_at(key, &ready));
         self.set_entry(run, GateEntry { key, place, state: PlaceState::Queued });
         // A shard has no queue timeout here: its broadcast is under way, so nothing else holds it up for long.
         if root_of(&ready).is_none() {
@@ -296,7 +296,7 @@ impl Gates {
             if self.entries.get(&run.id).is_some_and(|entry| entry.state == PlaceState::Reserved) {
                 self.forget(run.id);
             }
-            self.hold(ready);
+            self.open_place(ready);
         } else if run.attempt > 1 || root_of(ready).is_some() {
             self.reserve(ready);
         }
@@ -305,12 +305,12 @@ impl Gates {
     /// Reserves the place of a run that did not pass here and that no executor has.
     pub(crate) fn reserve(&mut self, ready: &Ready) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
-            self.set_entry(ready.run.id, GateEntry { key, place: place(key, ready), state: PlaceState::Reserved });
+            self.set_entry(ready.run.id, GateEntry { key, place: place_at(key, ready), state: PlaceState::Reserved });
         }
     }
 
     /// Opens the place of an adopted run at the gate of the executor that has it.
-    pub(crate) fn hold_at(&mut self, ready: &Ready, executor: ExecutorId) {
+    pub(crate) fn open_place_at(&mut self, ready: &Ready, executor: ExecutorId) {
         if let Some(key) = executor_gate(ready, executor).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.open(key, ready);
         }
@@ -318,7 +318,7 @@ impl Gates {
 
     /// Opens the place of a run that did not pass here: an executor may have it, it awaits its children, or it is a shard of a broadcast
     /// that passed.
-    pub(crate) fn hold(&mut self, ready: &Ready) {
+    pub(crate) fn open_place(&mut self, ready: &Ready) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.open(key, ready);
         }
@@ -338,9 +338,9 @@ impl Gates {
         true
     }
 
-    /// Reserves the place of a run that waits in the store, perhaps for its next attempt. A run that was still queued gives up its place.
-    /// Returns the runs that may pass now.
-    pub(crate) fn again(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
+    /// Turns the open place of a run into a reserved one: the run waits in the store, perhaps for its next attempt. A run that is still
+    /// queued, or whose place is at an executor's gate, gives the place up. Returns the runs that may pass now.
+    pub(crate) fn make_reserved(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         let Some(entry) = self.entries.get(&run).copied() else { return Vec::new() };
         match entry.key {
             // It is routed again, perhaps to another executor.
@@ -362,7 +362,7 @@ impl Gates {
         self.admit_next(key, runs)
     }
 
-    /// The runs whose places other runs wait behind.
+    /// The runs that have passed, or have reserved places, and hold up queued runs.
     pub(crate) fn holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |entry: &GateEntry| {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);
@@ -374,7 +374,7 @@ impl Gates {
         holding_up
     }
 
-    /// Frees the place of a run at the gate of an executor that did not get it.
+    /// Frees the place that a run has at the gate of an executor, because the executor did not get the run.
     pub(crate) fn leave_executor(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         match self.entries.get(&run).map(|entry| entry.key) {
             Some(GateKey::Executor(..)) => self.leave(run, runs),
@@ -461,7 +461,7 @@ impl Gates {
     }
 }
 
-fn place(key: GateKey, ready: &Ready) -> Place {
+fn place_at(key: GateKey, ready: &Ready) -> Place {
     let root = match key {
         GateKey::Job(_) => root_of(ready),
         GateKey::Executor(..) => None,

@@ -37,7 +37,8 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
-    /// Set if the job matters: it selects or asks executors, the run is a retry, or it is a broadcast that needs room for its shards.
+    /// Set if runs of other jobs are of other kinds: the job selects or asks executors, or the run is a retry, or a broadcast that needs
+    /// room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
@@ -217,8 +218,7 @@ impl Parked {
         expired
     }
 
-    /// At most `count` runs for which `is_chosen` holds, kind by kind. The search of a kind ends at its first run for which it does not
-    /// hold.
+    /// At most `count` runs for which `is_chosen` is true, kind by kind. The search of a kind ends at its first run for which it is false.
     pub(crate) fn waiting<'a>(
         &self,
         is_chosen: impl Fn(&OpenRun) -> bool,

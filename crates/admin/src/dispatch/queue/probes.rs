@@ -14,7 +14,7 @@ use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long a run waits for answers.
 const DEADLINE: Duration = Duration::from_millis(200);
-/// How long executors are not asked about a job again after none of them took its run.
+/// How long the questions about a job pause after no executor took its run.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many runs may wait for answers at the same time; further ones wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
@@ -34,7 +34,7 @@ pub(crate) struct Answers {
     answers: Vec<(ExecutorId, Answer)>,
     /// Executors that got a run of the job since this run was asked about: their answers about it are out of date.
     taken: Vec<ExecutorId>,
-    /// The number of the last question before this run arrived: only answers to later ones count for it.
+    /// The number of the last question that was sent before this run arrived. Only answers to later questions count for the run.
     after: i64,
 }
 
@@ -54,7 +54,7 @@ impl Answers {
     }
 
     /// Records that the executor got another run of the job.
-    pub(crate) fn take_away(&mut self, executor: ExecutorId) {
+    pub(crate) fn record_taken(&mut self, executor: ExecutorId) {
         if !self.taken.contains(&executor) {
             self.taken.push(executor);
         }
@@ -101,7 +101,7 @@ impl Probes {
         self.paused.insert(job, now + PAUSE);
     }
 
-    /// A run begins to wait; these executors are asked at the end of the turn.
+    /// Makes a run wait for the answers of these executors. The questions are sent with the next flush.
     pub(crate) fn ask(&mut self, mut probe: Probe, executors: impl Iterator<Item = ExecutorId>, runs: &mut OpenRuns) {
         let job = probe.ready.run.job;
         for executor in executors {
@@ -109,17 +109,17 @@ impl Probes {
         }
         probe.answers.after = self.last_number;
         self.ends.push_back((probe.answers.until, job));
-        self.wait_on(probe, runs);
+        self.put_back(probe, runs);
     }
 
     /// Puts a run back to wait for more answers.
-    pub(crate) fn wait_on(&mut self, probe: Probe, runs: &mut OpenRuns) {
+    pub(crate) fn put_back(&mut self, probe: Probe, runs: &mut OpenRuns) {
         let Probe { ready, answers } = probe;
         self.waiting.entry(ready.run.job).or_default().push_back(ready.run.id);
         runs.put(ready, Stage::Probing(Box::new(answers)));
     }
 
-    /// The questions of this turn, each with its number and at most `jobs_max` jobs.
+    /// The questions since the last flush, each with its number and at most `jobs_max` jobs.
     pub(crate) fn take_questions(&mut self, jobs_max: usize, now: Timestamp) -> Vec<(ExecutorId, i64, Vec<JobId>)> {
         let mut questions = Vec::with_capacity(self.to_ask.len());
         for (executor, jobs) in std::mem::take(&mut self.to_ask) {
@@ -242,7 +242,7 @@ mod tests {
     fn answers((probes, runs): &mut Asking) -> Vec<(Answer, Answer)> {
         let waiting = probes.take(JOB, runs);
         let answers = waiting.iter().map(|probe| (probe.answers.answer(A), probe.answers.answer(B))).collect();
-        waiting.into_iter().for_each(|probe| probes.wait_on(probe, runs));
+        waiting.into_iter().for_each(|probe| probes.put_back(probe, runs));
         answers
     }
 
@@ -267,8 +267,8 @@ mod tests {
         let (mut probes, busyover, free) = (Asking::default(), job("busyover"), BTreeSet::from([JOB]));
         let numbers = ask(&mut probes, &busyover, 0);
         let mut probe = probes.0.take(JOB, &mut probes.1).pop_front().unwrap();
-        probe.answers.take_away(B);
-        probes.0.wait_on(probe, &mut probes.1);
+        probe.answers.record_taken(B);
+        probes.0.put_back(probe, &mut probes.1);
         answered(&mut probes, B, numbers[1], &free);
         assert_eq!(answers(&mut probes), [(Answer::None, Answer::No)]);
     }

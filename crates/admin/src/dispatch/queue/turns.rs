@@ -73,11 +73,11 @@ pub(crate) fn ask_covered(d: &mut Decision<'_>) {
 /// Frees the place of a run that has ended, or is not this node's.
 pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
     let passed = d.state.gates.leave(run, &mut d.state.runs);
-    go_on(d, passed);
+    queue_starts(d, passed);
 }
 
-/// Queues the runs whose turn has come: [`work_off`] starts them.
-pub(crate) fn go_on(d: &mut Decision<'_>, passed: Vec<Admitted>) {
+/// Queues the runs whose turn has come; [`work_off`](crate::dispatch::flow::work_off) starts them.
+pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<Admitted>) {
     d.state.work.extend(passed.into_iter().map(Work::Start));
 }
 
@@ -86,8 +86,8 @@ pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Rea
     let now = d.now;
     let Some(key) = d.state.limits.holding_back(&ready, now) else { return Some(ready) };
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-    d.state.limits.wait(key, Waiting::new(ready, now), now, &mut d.state.runs);
-    go_on(d, passed);
+    d.state.limits.enqueue(key, Waiting::new(ready, now), now, &mut d.state.runs);
+    queue_starts(d, passed);
     None
 }
 
@@ -102,7 +102,7 @@ pub(crate) fn admit(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) ->
     let run = ready.run.id;
     let entry = d.state.gates.enter_at(ready, executor, &mut d.state.runs);
     let ready = apply_gate_decision(d, run, entry)?;
-    d.state.limits.take(&ready, now);
+    d.state.limits.count_start(&ready, now);
     Some(ready)
 }
 
@@ -111,7 +111,7 @@ pub(crate) fn give_back(d: &mut Decision<'_>, ready: &Ready) {
     d.state.deadlines.forget(ready.run.id);
     let freed = d.state.limits.undo(ready);
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
-    go_on(d, passed);
+    queue_starts(d, passed);
     d.state.work.extend(freed.map(Work::Offer));
 }
 

@@ -33,7 +33,8 @@ pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
 pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
     let now = d.now;
     d.state.executors.heard(executor, now);
-    // Answers are kept by node, so only answers to questions that were asked are taken.
+    // Of each node only the newest fenced epoch is kept. An answer about a lease that was not asked about is ignored, because it could
+    // count for later leases of that node.
     let is_announced =
         d.state.recovery.fences.get(&answer.lease.node).is_some_and(|epoch| answer.lease.epoch <= *epoch);
     let is_relayed = d.state.recovery.relays.asks(executor, answer.lease);
@@ -41,7 +42,7 @@ pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number:
         return;
     }
     let for_others = is_relayed.then(|| answer.clone());
-    if d.state.executors.fenced(executor, number, answer) {
+    if d.state.executors.record_fence_answer(executor, number, answer) {
         if let Some(answer) = for_others {
             relay::pass_on(d, executor, &answer);
         }

@@ -23,7 +23,7 @@ use crate::dispatch::{ends, flow};
 
 /// How often the rows of runs at executors are read, and how long ago such a run must have been sent.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// How many runs one look reads; those that were not read for the longest time first.
+/// How many runs one look reads: first those whose last reading was the longest ago.
 const LOOK_MAX: usize = 5_000;
 
 /// The state of a row, compared with this node's memory of the run.
@@ -65,16 +65,16 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
             Some(at) if *at + d.facts.settings.lost_after > now => d.state.executors.watch(*executor, *at),
             // The rows may have been read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
-            _ if d.state.executors.lose(*executor, now, silence::over_before(d)) => lost(d, *executor),
+            _ if d.state.executors.lose(*executor, now, silence::stopped_if_heard_before(d)) => lost(d, *executor),
             _ => {}
         }
     }
     roll::resolve(d);
 }
 
-/// An executor that has shut down in order is not waited for. If the result of a run is missing, it may be in the executor's journal, and
-/// the next start brings it.
-pub(crate) fn gone(d: &mut Decision<'_>, executor: ExecutorId) {
+/// An executor that has shut down in order is not waited for if it has no runs. If a run has no result yet, the result may be in the
+/// executor's journal, and the executor sends it after its next start.
+pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.end(executor, now) {
         d.step(Step::NoteLeft(executor));
@@ -113,7 +113,7 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { held_for_long(d) };
     runs.extend(d.facts.in_memory.missing(d.state.gates.holding_up()).into_iter().take(LOOK_MAX));
     if !runs.is_empty() {
-        d.step(Step::Look(runs));
+        d.step(Step::CheckRows(runs));
     }
 }
 
@@ -139,7 +139,7 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     held.into_iter().map(|(_, run)| run).chain(called).collect()
 }
 
-pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
+pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
     let rows: HashMap<RunId, &RunCheck> = checks.iter().map(|check| (check.id, check)).collect();
     let this = d.facts.token;
     let is_own = |check: &RunCheck| check.owner.node == this.node;
@@ -150,15 +150,15 @@ pub(crate) fn looked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck])
             let attempt = ready.run.attempt;
             apply_row_state(d, *run, attempt, row_state(attempt, row, is_own));
             if let Some(row) = row {
-                is_of_this_lease(d, row);
+                update_lease(d, row);
             }
         } else if !d.facts.in_memory.missing([*run]).is_empty() {
-            let passed = match place_of(row.filter(|row| is_own(row))) {
-                Place::Open => continue,
-                Place::Reserved => d.state.gates.again(*run, &mut d.state.runs),
-                Place::None => d.state.gates.leave(*run, &mut d.state.runs),
+            let passed = match place_by_row(row.filter(|row| is_own(row))) {
+                RowPlace::Open => continue,
+                RowPlace::Reserved => d.state.gates.make_reserved(*run, &mut d.state.runs),
+                RowPlace::None => d.state.gates.leave(*run, &mut d.state.runs),
             };
-            turns::go_on(d, passed);
+            turns::queue_starts(d, passed);
             flow::work_off(d);
         }
     }
@@ -187,17 +187,18 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowSta
     if known == RowState::Again || known == RowState::Moved {
         d.forget([run]);
         turns::release_limit(d, run);
-        let passed = d.state.gates.again(run, &mut d.state.runs);
-        turns::go_on(d, passed);
+        let passed = d.state.gates.make_reserved(run, &mut d.state.runs);
+        turns::queue_starts(d, passed);
         flow::work_off(d);
     } else {
         verdicts::settled(d, &Settled { run, attempt, owner: None, finished: Finished::Duplicate });
     }
 }
 
-/// A run at an executor may have been another node's for a while, and have come back by an adoption whose answer was lost. Then the note
-/// that it runs came too late, because it was made under the earlier lease, and is made again.
-fn is_of_this_lease(d: &mut Decision<'_>, row: &RunCheck) {
+/// Gives a run at an executor the current lease if its row has that lease. The run may have been another node's for a while, and have come
+/// back by an adoption whose answer was lost. If its row does not show it as running, the store refused that note, which was made under the
+/// earlier lease: it is made again.
+fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
     if row.owner != d.facts.token {
         return;
     }
@@ -205,7 +206,7 @@ fn is_of_this_lease(d: &mut Decision<'_>, row: &RunCheck) {
     if let Some(active) = active {
         active.ready.run.node_epoch = row.owner.epoch;
         if !row.is_noted {
-            active.note_refused();
+            active.clear_noted();
         }
     }
 }
@@ -244,7 +245,7 @@ fn row_state(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) ->
 
 /// The place in its job's order of a run that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum RowPlace {
     /// It is under way: the standing queries find the executor that has it.
     Open,
     /// It waits for another attempt.
@@ -254,11 +255,11 @@ enum Place {
 }
 
 /// The place by the run's row; `None` stands for a run of another node, or for a run without a row.
-fn place_of(row: Option<&RunCheck>) -> Place {
+fn place_by_row(row: Option<&RunCheck>) -> RowPlace {
     match row.map(|row| row.status) {
-        Some(RunStatus::Running) => Place::Open,
-        Some(RunStatus::Pending | RunStatus::Waiting) => Place::Reserved,
-        _ => Place::None,
+        Some(RunStatus::Running) => RowPlace::Open,
+        Some(RunStatus::Pending | RunStatus::Waiting) => RowPlace::Reserved,
+        _ => RowPlace::None,
     }
 }
 
@@ -304,14 +305,14 @@ mod tests {
     #[test]
     fn a_run_that_is_not_here_keeps_its_place_while_it_is_open_and_this_nodes() {
         for (status, expected) in [
-            (RunStatus::Running, Place::Open),
-            (RunStatus::Waiting, Place::Reserved),
-            (RunStatus::Pending, Place::Reserved),
-            (RunStatus::Failed, Place::None),
-            (RunStatus::Unknown, Place::None),
+            (RunStatus::Running, RowPlace::Open),
+            (RunStatus::Waiting, RowPlace::Reserved),
+            (RunStatus::Pending, RowPlace::Reserved),
+            (RunStatus::Failed, RowPlace::None),
+            (RunStatus::Unknown, RowPlace::None),
         ] {
-            assert_eq!(place_of(Some(&row(status, 2, 1))), expected, "{status}");
+            assert_eq!(place_by_row(Some(&row(status, 2, 1))), expected, "{status}");
         }
-        assert_eq!(place_of(None), Place::None, "it is another node's, or gone");
+        assert_eq!(place_by_row(None), RowPlace::None, "it is another node's, or gone");
     }
 }

@@ -9,7 +9,7 @@ use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::ready::{finish_unsent, lost_detail, waited_ms};
-use crate::dispatch::waits::explained;
+use crate::dispatch::waits::with_reason;
 
 pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
@@ -29,5 +29,5 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
         started_at: active.began_at.filter(|_| reason != Reason::NotReceived),
         ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
     };
-    ends::give_up(d, run, explained(finish, reason, detail));
+    ends::give_up(d, run, with_reason(finish, reason, detail));
 }

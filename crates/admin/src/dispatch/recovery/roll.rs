@@ -11,12 +11,12 @@ use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::CalledRun;
 use crate::dispatch::ready::{Ready, finish_unsent, lost_detail};
-use crate::dispatch::recovery::rollcall::Found;
+use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::starts::StartReport;
 use crate::dispatch::step::Step;
-use crate::dispatch::waits::{explained, too_late};
-use crate::metrics::Counted;
+use crate::dispatch::waits::{finish_missed, with_reason};
+use crate::metrics::CountedRun;
 
 /// Takes in runs that may have been sent under ended leases: they get their places in their jobs' order, and the executors that may have
 /// them are asked.
@@ -26,7 +26,7 @@ pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
     let runs = unless_settled(d, runs);
     for called in &runs {
         d.state.gates.restore(&called.ready);
-        d.state.limits.hold(&called.ready);
+        d.state.limits.count_open(&called.ready);
     }
     over.iter().for_each(|lease| fences::announce(d, *lease));
     d.state.recovery.rollcall.call(&runs, sessions, over, &mut d.state.executors, now);
@@ -52,7 +52,7 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
             active.ready.run.node_epoch = run.node_epoch;
             if run.started_at.is_none() {
                 // The note that it runs came too late, because it was made under the previous lease.
-                active.note_refused();
+                active.clear_noted();
             }
             None
         }
@@ -60,15 +60,15 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
     }
 }
 
-/// Leaves out runs whose called attempt had ended before it came here: a next attempt needs no roll call. Such a run keeps its place in its
-/// job's order until it is known whether there is a next attempt.
+/// Leaves out runs whose attempt has ended since the adoption: they are not in memory any more, and a next attempt needs no roll call. Such
+/// a run keeps its place in its job's order until it is known whether there is a next attempt.
 fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> {
     let is_open = |called: &CalledRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
     let settled: Vec<Ready> = settled.into_iter().map(|called| called.ready).collect();
     settled.iter().for_each(|ready| d.state.gates.reserve(ready));
     if !settled.is_empty() {
-        d.step(Step::Look(settled.iter().map(|ready| ready.run.id).collect()));
+        d.step(Step::CheckRows(settled.iter().map(|ready| ready.run.id).collect()));
     }
     open
 }
@@ -81,12 +81,12 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
     for (run, found) in d.state.recovery.rollcall.resolve(&d.state.executors) {
         let Some(ready) = d.state.runs.take_called(run) else { continue };
         match found {
-            Found::Held(executor) => hold(d, ready, executor),
+            CallOutcome::Held(executor) => hold(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
-            Found::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
-                ends::submit(d, too_late(&ready, now), Counted::of_ready(&ready));
+            CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
+                ends::submit(d, finish_missed(&ready, now), CountedRun::of_ready(&ready));
             }
-            Found::NoExecutor(reason) => end_lost(d, &ready, reason),
+            CallOutcome::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
     }
 }
@@ -107,7 +107,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let name = d.state.executors.get(executor).map(|online| online.name.clone());
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
-    d.state.gates.hold_at(&ready, executor);
+    d.state.gates.open_place_at(&ready, executor);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
@@ -132,5 +132,5 @@ fn end_lost(d: &mut Decision<'_>, ready: &Ready, reason: Reason) {
     let now = d.now;
     let detail = lost_detail(ready.run.executor.as_deref());
     let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
-    ends::submit(d, explained(finish, reason, detail), Counted::of_ready(ready));
+    ends::submit(d, with_reason(finish, reason, detail), CountedRun::of_ready(ready));
 }

@@ -57,7 +57,7 @@ impl Called {
 
 /// The result of the roll call for a run.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum CallOutcome {
     /// This executor has it.
     Held(ExecutorId),
     /// No executor has it, and none will.
@@ -91,7 +91,7 @@ impl RollCall {
         if !runs.is_empty() {
             self.elsewhere.call(now);
         }
-        executors.ask_anew(&self.over.keys().filter(fenced_now).copied().collect());
+        executors.discard_fence_answers(&self.over.keys().filter(fenced_now).copied().collect());
         let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for CalledRun { ready, .. } in runs {
             let run = &ready.run;
@@ -189,7 +189,7 @@ impl RollCall {
     }
 
     /// Takes out every run that an executor has, and every run whose witnesses have all answered or are lost.
-    pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
+    pub(crate) fn resolve(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut found = Vec::new();
         for online in executors.all() {
             let id = online.session.executor;
@@ -203,7 +203,7 @@ impl RollCall {
                 let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
                 if self.runs.get(&run).is_some_and(is_this) && may_be() {
                     self.runs.remove(&run);
-                    found.push((run, Found::Held(id)));
+                    found.push((run, CallOutcome::Held(id)));
                 }
             }
         }
@@ -214,20 +214,20 @@ impl RollCall {
             let is_ended = |called: &Called| ended.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
-                found.push((run, Found::NoExecutor(reason)));
+                found.push((run, CallOutcome::NoExecutor(reason)));
             }
         }
         found
     }
 
     /// Takes out the runs that executors have by the answers that other servers relayed.
-    fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, Found)> {
+    fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut found = Vec::new();
         for (id, held) in self.elsewhere.held(&self.over, executors) {
             let is_its = |run: &RunId, called: &mut Called| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
-            found.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, Found::Held(id))));
+            found.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, CallOutcome::Held(id))));
         }
         found
     }

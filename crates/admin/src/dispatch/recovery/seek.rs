@@ -33,7 +33,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let executors = &d.state.executors;
     let is_stranded = |open: &OpenRun| {
         let ready = &open.ready;
-        open.since() + PATIENCE <= now && executors.staying(ready).is_empty()
+        open.since() + PATIENCE <= now && executors.eligible(ready).is_empty()
     };
     let behind = d.state.recovery.last_sought;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
@@ -89,13 +89,13 @@ pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
         d.state.parked.remove(*run, &mut d.state.runs);
-        let passed = d.state.gates.again(*run, &mut d.state.runs);
-        turns::go_on(d, passed);
+        let passed = d.state.gates.make_reserved(*run, &mut d.state.runs);
+        turns::queue_starts(d, passed);
         flow::work_off(d);
     }
     d.forget(runs.iter().copied());
     d.state.limits.ask_again();
-    d.step(Step::Look(runs));
+    d.step(Step::CheckRows(runs));
 }
 
 /// What the store records about executors that are connected to other nodes.
@@ -103,18 +103,18 @@ pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
 pub(crate) struct RemoteExecutors {
     /// Nodes that take jobs, other than this one, each with the executors that it hears.
     by_node: BTreeMap<NodeId, BTreeSet<ExecutorId>>,
-    executors: BTreeMap<ExecutorId, Candidate>,
+    executors: BTreeMap<ExecutorId, RemoteExecutor>,
 }
 
 #[derive(Debug)]
-struct Candidate {
+struct RemoteExecutor {
     app: AppId,
     name: String,
     handlers: BTreeSet<String>,
     labels: BTreeMap<String, String>,
 }
 
-impl Candidate {
+impl RemoteExecutor {
     fn of(record: &ExecutorRecord) -> Self {
         Self {
             app: record.app,
@@ -148,7 +148,7 @@ impl RemoteExecutors {
         for session in sessions.iter().filter(is_living) {
             by_node.entry(session.token.node).or_default().insert(session.executor);
         }
-        Self { by_node, executors: records.iter().map(|record| (record.id, Candidate::of(record))).collect() }
+        Self { by_node, executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect() }
     }
 
     /// The new homes of the jobs of these runs. A job goes to the node of the first of its runs for which there is a node, since a job has
@@ -188,7 +188,7 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeI
     let this = d.facts.token.node;
     for (name, home) in homes {
         if home == this {
-            d.state.limits.own(name.clone());
+            d.state.limits.count_here(name.clone());
             d.state.work.push_back(Work::Offer(LimitKey::Home(name)));
             flow::work_off(d);
             continue;

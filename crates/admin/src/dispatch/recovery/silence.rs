@@ -18,8 +18,8 @@ pub(super) fn holds(active: &Active) -> bool {
 }
 
 /// An executor that was last heard before this instant has stopped even the runs that continue in silence. If rows may be older than what
-/// nodes heard, no executor is known to have done so.
-pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
+/// nodes heard, no executor counts as one that has stopped them.
+pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
     match d.facts.rows_may_be_old_long {
         true => Timestamp::EPOCH,
         false => d.now - d.facts.settings.continue_max,
@@ -28,7 +28,7 @@ pub(super) fn over_before(d: &Decision<'_>) -> Timestamp {
 
 /// Looks again at lost executors that runs wait for, once these executors must have stopped their runs: a node may have heard them since.
 pub(crate) fn look_again(d: &mut Decision<'_>) {
-    let before = over_before(d);
+    let before = stopped_if_heard_before(d);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);
     let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
     waited_for.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));

@@ -22,7 +22,7 @@ const BEAT_COUNT_MIN: u64 = 3;
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
 /// The wait of an unanswered run, once it takes longer than a moment.
-pub(crate) fn waits_for_answer(active: &Active, now: Timestamp) -> Option<Detail> {
+pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<Detail> {
     let is_late = active.is_unanswered() && active.sent_at + NOTE_AFTER <= now;
     let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
     let detail = || Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
@@ -40,7 +40,7 @@ pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
 
 /// Ends the streams of executors that send heartbeats but no answers. Does nothing without a lease, because the executors could not connect
 /// again then.
-pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
+pub(crate) fn end_silent_streams(d: &mut Decision<'_>) {
     let now = d.now;
     if !d.facts.lease_holds {
         return;
@@ -69,7 +69,7 @@ pub(crate) fn ask_unanswered(d: &mut Decision<'_>) {
 }
 
 /// Records that an executor has answered a trigger.
-pub(crate) fn answers(d: &mut Decision<'_>, executor: ExecutorId) {
+pub(crate) fn record_answer(d: &mut Decision<'_>, executor: ExecutorId) {
     if d.state.executors.silences.end(executor) {
         d.effects.push(Effect::ShowUnanswered(executor, None));
     }

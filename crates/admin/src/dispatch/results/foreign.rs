@@ -18,8 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
 use crate::dispatch::event::IncomingResult;
-use crate::dispatch::results::reporter::{Claim, ReportedRun, Reporter};
-use crate::metrics::Counted;
+use crate::dispatch::results::reporter::{ReportedRun, Reporter, ResultDecision};
+use crate::metrics::CountedRun;
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 
@@ -117,17 +117,19 @@ impl ForeignLoop {
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
-                let claim = match self.claim(&reporter, &result, run, &attempts) {
-                    Claim::Deferred if expected_from == ExpectedFrom::OtherExecutors => Claim::Refused,
-                    claim => claim,
+                let decision = match self.judge_one(&reporter, &result, run, &attempts) {
+                    ResultDecision::Deferred if expected_from == ExpectedFrom::OtherExecutors => {
+                        ResultDecision::Refused
+                    }
+                    decision => decision,
                 };
-                match (claim, run, definition) {
-                    (Claim::Taken, Some(run), Some(definition)) => {
-                        let finish = result.into_finish(run, definition.job.after, reporter.as_executor());
-                        let (counted, session) = (Counted::of(run, definition), reporter.session.clone());
+                match (decision, run, definition) {
+                    (ResultDecision::Taken, Some(run), Some(definition)) => {
+                        let finish = result.into_finish(run, definition.job.next_step_policy, reporter.as_executor());
+                        let (counted, session) = (CountedRun::of(run, definition), reporter.session.clone());
                         self.shared.results.submit(finish, counted, Some(session)).await;
                     }
-                    (Claim::Deferred, ..) => {}
+                    (ResultDecision::Deferred, ..) => {}
                     _ => {
                         if expected_from == ExpectedFrom::OtherExecutors {
                             self.warn(&reporter, &result);
@@ -154,25 +156,25 @@ impl ForeignLoop {
         }
     }
 
-    fn claim(
+    fn judge_one(
         &self,
         reporter: &Reporter,
         result: &IncomingResult,
         run: Option<&Run>,
         attempts: &BTreeMap<RunId, Vec<Attempt>>,
-    ) -> Claim {
-        let Some(run) = run else { return Claim::Refused };
+    ) -> ResultDecision {
+        let Some(run) = run else { return ResultDecision::Refused };
         let is_earlier = (1..run.attempt).contains(&result.attempt);
         let known = attempts.get(&result.run);
         if is_earlier && known.is_none() {
-            return Claim::Deferred;
+            return ResultDecision::Deferred;
         }
         let past = known.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
         let sent = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
         let reported = ReportedRun { run, past, sent_to: sent.map(|(_, executor)| executor) };
         let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
         let now = self.shared.clock.now();
-        reporter.claim((result.attempt, result.finished_at), &reported, (token, lost_after), now)
+        reporter.judge_result((result.attempt, result.finished_at), &reported, (token, lost_after), now)
     }
 }
 

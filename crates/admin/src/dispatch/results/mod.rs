@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rondel_core::backoff::doubled;
+use rondel_core::backoff::backoff;
 use rondel_core::outcome::NextStep;
 use rondel_core::{JobId, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::counters::Count;
 use crate::dispatch::event::{Event, SessionHandle, Settled};
 use crate::dispatch::messages::ack;
-use crate::metrics::Counted;
+use crate::metrics::CountedRun;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
@@ -40,7 +40,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Item {
     finish: AttemptEnd,
-    counted: Counted,
+    counted: CountedRun,
     reply_to: Option<SessionHandle>,
     texts: Texts,
 }
@@ -90,7 +90,7 @@ impl ResultLanes {
     }
 
     /// Puts a result into its lane if there is room. A result that finds no room is not answered, so the executor sends it again.
-    pub(crate) fn try_submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) -> bool {
+    pub(crate) fn try_submit(&self, finish: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) -> bool {
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
@@ -98,15 +98,15 @@ impl ResultLanes {
         !is_too_much && lane.items.try_send(Item { finish, counted, reply_to, texts }).is_ok()
     }
 
-    /// Puts a result into its lane, and waits for room. For callers that the lanes never wait for.
-    pub(crate) async fn submit(&self, finish: AttemptEnd, counted: Counted, reply_to: Option<SessionHandle>) {
+    /// Puts a result into its lane, and waits for room. The lanes must never wait for the caller, or both would wait for ever.
+    pub(crate) async fn submit(&self, finish: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
         // A closed lane means that the process is ending: the row is still open in the store, and found there.
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
         drop(lane.items.send(Item { finish, counted, reply_to, texts }).await);
     }
 
-    pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, Counted)>) {
+    pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, CountedRun)>) {
         for (finish, counted) in ended {
             self.submit(finish, counted, None).await;
         }
@@ -210,7 +210,7 @@ impl ResultLoop {
         });
         drop(self.events.send(Event::Settled(settled.collect())).await);
         if !over.is_empty() {
-            drop(self.events.send(Event::Over(over)).await);
+            drop(self.events.send(Event::AwaitingEnded(over)).await);
         }
     }
 
@@ -283,7 +283,7 @@ impl ResultLoop {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return None,
-                () = tokio::time::sleep(doubled(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count)) => {}
+                () = tokio::time::sleep(backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count)) => {}
             }
         }
     }

@@ -28,7 +28,7 @@ pub(crate) struct Reporter {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportedRun<'a> {
     pub(crate) run: &'a Run,
-    /// The row of the reported attempt, where a later one has begun.
+    /// The row of the reported attempt, if a later attempt has begun.
     pub(crate) past: Option<&'a Attempt>,
     /// The executor to which this node sent the reported attempt.
     pub(crate) sent_to: Option<ExecutorId>,
@@ -36,7 +36,7 @@ pub(crate) struct ReportedRun<'a> {
 
 /// The decision about a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
+pub(crate) enum ResultDecision {
     Taken,
     /// The attempt was not sent to this executor.
     Refused,
@@ -59,23 +59,23 @@ impl Reporter {
     ///
     /// A row names the executor about a second after the start, or before the start of an at-most-once run. Until then only the home's
     /// memory has the executor. If the home dies, the roll call finds the executor.
-    pub(crate) fn claim(
+    pub(crate) fn judge_result(
         &self,
         (attempt, finished_at): (i32, Timestamp),
         reported: &ReportedRun<'_>,
         (this, lost_after): (LeaseToken, Duration),
         now: Timestamp,
-    ) -> Claim {
+    ) -> ResultDecision {
         let run = reported.run;
         if run.app != self.app || !(1..=run.attempt).contains(&attempt) || run.is_root() {
-            return Claim::Refused;
+            return ResultDecision::Refused;
         }
-        let taken_if = |is_taken| if is_taken { Claim::Taken } else { Claim::Refused };
+        let taken_if = |is_taken| if is_taken { ResultDecision::Taken } else { ResultDecision::Refused };
         let was_sent = reported.sent_to.is_some_and(|id| self.is(id));
         // An attempt that ended without an executor's name was lost with its home. Only an executor knows how it continued.
         let is_unclaimed = |status, reason| is_provisional(status, reason) && reason != Some(Reason::NotReceived);
         if attempt < run.attempt {
-            let Some(past) = reported.past else { return Claim::Refused };
+            let Some(past) = reported.past else { return ResultDecision::Refused };
             let is_unclaimed = || reported.sent_to.is_none() && is_unclaimed(past.status, past.reason);
             return taken_if(past.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.is(id)));
         }
@@ -84,21 +84,21 @@ impl Reporter {
         }
         let is_home = this == LeaseToken { node: run.node, epoch: run.node_epoch };
         if was_sent {
-            return Claim::Taken;
+            return ResultDecision::Taken;
         }
         if run.status.is_terminal() {
             return match is_unclaimed(run.status, run.reason) {
-                true => Claim::Taken,
+                true => ResultDecision::Taken,
                 // It was settled as it began. Only its home knows which executor it was sent to.
-                false if !is_home && now < finished_at + NAMED_WITHIN => Claim::Deferred,
-                false => Claim::Refused,
+                false if !is_home && now < finished_at + NAMED_WITHIN => ResultDecision::Deferred,
+                false => ResultDecision::Refused,
             };
         }
         // The home may not hear the executor at all, and so never name it. Such a run has been due for long, and waits for nothing else.
         let waits_for = run.detail.as_ref().and_then(|detail| detail.waits_for);
         let waits = waits_for.is_some_and(|what| what != WaitFor::Answer);
         let is_stuck = run.status == RunStatus::Pending && !waits && run.due_at + lost_after < now;
-        if !is_home && is_stuck { Claim::Taken } else { Claim::Deferred }
+        if !is_home && is_stuck { ResultDecision::Taken } else { ResultDecision::Deferred }
     }
 }
 
@@ -131,27 +131,38 @@ mod tests {
         Run { executor_id: id.map(ExecutorId::new), executor, ..run_due_at(NOW) }
     }
 
-    fn claim(run: &Run, attempt: i32, past: Option<&Attempt>, sent_to: Option<i64>, this: LeaseToken) -> Claim {
+    fn claim(
+        run: &Run,
+        attempt: i32,
+        past: Option<&Attempt>,
+        sent_to: Option<i64>,
+        this: LeaseToken,
+    ) -> ResultDecision {
         let reported = ReportedRun { run, past, sent_to: sent_to.map(ExecutorId::new) };
-        reporter().claim((attempt, NOW), &reported, (this, LOST_AFTER), NOW)
+        reporter().judge_result((attempt, NOW), &reported, (this, LOST_AFTER), NOW)
     }
 
     #[test]
     fn the_executor_that_the_row_names_and_its_proven_successor_report_a_run() {
-        for (id, expected) in [(7, Claim::Taken), (6, Claim::Taken), (5, Claim::Taken), (8, Claim::Refused)] {
+        for (id, expected) in [
+            (7, ResultDecision::Taken),
+            (6, ResultDecision::Taken),
+            (5, ResultDecision::Taken),
+            (8, ResultDecision::Refused),
+        ] {
             assert_eq!(claim(&run(Some(id)), 1, None, Some(7), HOME), expected, "{id}");
         }
         let foreign = Run { app: AppId::new(9), ..run(Some(7)) };
-        assert_eq!(claim(&foreign, 1, None, None, HOME), Claim::Refused);
+        assert_eq!(claim(&foreign, 1, None, None, HOME), ResultDecision::Refused);
     }
 
     #[test]
     fn nobody_reports_an_attempt_that_never_began() {
         for attempt in [i32::MIN, -1, 0, 2] {
-            assert_eq!(claim(&run(Some(7)), attempt, None, Some(7), HOME), Claim::Refused, "{attempt}");
+            assert_eq!(claim(&run(Some(7)), attempt, None, Some(7), HOME), ResultDecision::Refused, "{attempt}");
         }
-        let root = Run { shard_index: rondel_core::run::BROADCAST, status: RunStatus::Running, ..run(None) };
-        assert_eq!(claim(&root, 1, None, None, OTHER), Claim::Refused);
+        let root = Run { shard_index: rondel_core::run::ROOT_SHARD, status: RunStatus::Running, ..run(None) };
+        assert_eq!(claim(&root, 1, None, None, OTHER), ResultDecision::Refused);
     }
 
     #[test]
@@ -161,15 +172,15 @@ mod tests {
         let behind = Run { detail: Some(Box::new(detail)), ..overdue.clone() };
         let waiting = Run { status: RunStatus::Waiting, ..overdue.clone() };
         for (run, sent_to, this, expected) in [
-            (run(None), Some(7), HOME, Claim::Taken),
-            (run(None), Some(5), HOME, Claim::Taken),
-            (run(None), Some(8), HOME, Claim::Deferred),
-            (run(None), None, HOME, Claim::Deferred),
-            (run(None), None, OTHER, Claim::Deferred),
-            (overdue.clone(), None, OTHER, Claim::Taken),
-            (overdue, None, HOME, Claim::Deferred),
-            (behind, None, OTHER, Claim::Deferred),
-            (waiting, None, OTHER, Claim::Deferred),
+            (run(None), Some(7), HOME, ResultDecision::Taken),
+            (run(None), Some(5), HOME, ResultDecision::Taken),
+            (run(None), Some(8), HOME, ResultDecision::Deferred),
+            (run(None), None, HOME, ResultDecision::Deferred),
+            (run(None), None, OTHER, ResultDecision::Deferred),
+            (overdue.clone(), None, OTHER, ResultDecision::Taken),
+            (overdue, None, HOME, ResultDecision::Deferred),
+            (behind, None, OTHER, ResultDecision::Deferred),
+            (waiting, None, OTHER, ResultDecision::Deferred),
         ] {
             assert_eq!(claim(&run, 1, None, sent_to, this), expected, "{run:?} {sent_to:?} {this:?}");
         }
@@ -180,17 +191,17 @@ mod tests {
         let over = |status, reason| Run { status, reason, ..run(None) };
         let skipped = over(RunStatus::Skipped, Some(Reason::Overlap));
         for (run, sent_to, this, expected) in [
-            (skipped.clone(), None, HOME, Claim::Refused),
-            (skipped.clone(), Some(7), HOME, Claim::Taken),
-            (skipped, None, OTHER, Claim::Deferred),
-            (over(RunStatus::Unknown, Some(Reason::ExecutorLost)), None, OTHER, Claim::Taken),
-            (over(RunStatus::Unknown, Some(Reason::NotReceived)), None, HOME, Claim::Refused),
+            (skipped.clone(), None, HOME, ResultDecision::Refused),
+            (skipped.clone(), Some(7), HOME, ResultDecision::Taken),
+            (skipped, None, OTHER, ResultDecision::Deferred),
+            (over(RunStatus::Unknown, Some(Reason::ExecutorLost)), None, OTHER, ResultDecision::Taken),
+            (over(RunStatus::Unknown, Some(Reason::NotReceived)), None, HOME, ResultDecision::Refused),
         ] {
             assert_eq!(claim(&run, 1, None, sent_to, this), expected, "{run:?} {sent_to:?} {this:?}");
         }
         let reported = ReportedRun { run: &over(RunStatus::Skipped, None), past: None, sent_to: None };
         let long_ago = (1, NOW - Duration::from_secs(31));
-        assert_eq!(reporter().claim(long_ago, &reported, (OTHER, LOST_AFTER), NOW), Claim::Refused);
+        assert_eq!(reporter().judge_result(long_ago, &reported, (OTHER, LOST_AFTER), NOW), ResultDecision::Refused);
     }
 
     #[test]
@@ -209,15 +220,15 @@ mod tests {
         let second = Run { attempt: 2, ..run(Some(8)) };
         use RunStatus::Unknown;
         for (past, sent_to, expected) in [
-            (past(Some(7), Unknown, Reason::ExecutorLost), None, Claim::Taken),
-            (past(Some(8), Unknown, Reason::ExecutorLost), None, Claim::Refused),
-            (past(None, Unknown, Reason::ExecutorLost), None, Claim::Taken),
-            (past(None, Unknown, Reason::ExecutorLost), Some(8), Claim::Refused),
-            (past(None, Unknown, Reason::NotReceived), None, Claim::Refused),
-            (past(None, RunStatus::Failed, Reason::Retry), None, Claim::Refused),
+            (past(Some(7), Unknown, Reason::ExecutorLost), None, ResultDecision::Taken),
+            (past(Some(8), Unknown, Reason::ExecutorLost), None, ResultDecision::Refused),
+            (past(None, Unknown, Reason::ExecutorLost), None, ResultDecision::Taken),
+            (past(None, Unknown, Reason::ExecutorLost), Some(8), ResultDecision::Refused),
+            (past(None, Unknown, Reason::NotReceived), None, ResultDecision::Refused),
+            (past(None, RunStatus::Failed, Reason::Retry), None, ResultDecision::Refused),
         ] {
             assert_eq!(claim(&second, 1, Some(&past), sent_to, HOME), expected, "{past:?} {sent_to:?}");
         }
-        assert_eq!(claim(&second, 1, None, Some(7), HOME), Claim::Refused, "no such attempt");
+        assert_eq!(claim(&second, 1, None, Some(7), HOME), ResultDecision::Refused, "no such attempt");
     }
 }

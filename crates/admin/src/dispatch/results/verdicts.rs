@@ -20,7 +20,7 @@ use crate::dispatch::ready::Ready;
 use crate::dispatch::results::reporter::Reporter;
 use crate::dispatch::step::Step;
 use crate::dispatch::{ends, finish_unsent, flow};
-use crate::metrics::Counted;
+use crate::metrics::CountedRun;
 
 pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
     let Some(online) = d.state.executors.get(session.executor) else { return };
@@ -34,9 +34,9 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
     let (mut foreign, mut unexpected) = (Vec::new(), Vec::new());
     for result in results {
         match take_result(d, &reporter, result) {
-            Taken::Here => {}
-            Taken::Foreign(result) => foreign.push(result),
-            Taken::Unexpected(result) => unexpected.push(result),
+            ResultDestination::Here => {}
+            ResultDestination::Foreign(result) => foreign.push(result),
+            ResultDestination::Unexpected(result) => unexpected.push(result),
         }
     }
     if !unexpected.is_empty() {
@@ -50,7 +50,7 @@ pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Ve
 
 /// Where a result is judged.
 #[derive(Debug)]
-pub(crate) enum Taken {
+pub(crate) enum ResultDestination {
     /// It was judged here.
     Here,
     /// Its run is not in memory.
@@ -61,51 +61,53 @@ pub(crate) enum Taken {
 }
 
 /// Puts the result of a run that is known here into its lane; returns any other.
-pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> Taken {
+pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> ResultDestination {
     let now = d.now;
     let (session, executor) = (&reporter.session, reporter.as_executor());
     let run = result.run;
     let result = IncomingResult { outcome: d.state.deadlines.judge(run, result.outcome), ..result };
     if let Some(ready) = d.state.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
         if !d.state.recovery.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
-            return Taken::Unexpected(result);
+            return ResultDestination::Unexpected(result);
         }
         let trace = ready.run.trace.clone();
-        let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
-        let (counted, reply_to) = (Counted::of_ready(ready), Some(session.clone()));
+        let finish =
+            AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.next_step_policy, executor) };
+        let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
         if let Some(ready) = d.state.recovery.rollcall.remove(run, &mut d.state.runs) {
             let (executor, name) = reporter.as_executor();
             d.state.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
         }
         d.finish(Submission { finish, counted, reply_to, phase_before: Some(Phase::Sent) });
-        return Taken::Here;
+        return ResultDestination::Here;
     }
     let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
-    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return Taken::Foreign(result) };
+    let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return ResultDestination::Foreign(result) };
     let is_its_app = reporter.app == active.ready.run.app;
     if !is_its_app || !reporter.is(active.executor) {
-        return Taken::Unexpected(result);
+        return ResultDestination::Unexpected(result);
     }
     if matches!(active.phase, Phase::Marking | Phase::Placed) {
         // It was never sent.
         refuse_result(d, reporter, &result);
-        return Taken::Here;
+        return ResultDestination::Here;
     }
     if active.phase == Phase::Settling {
         // The executor sent the result again because the answer takes long. The answer comes once the first copy is durable.
-        return Taken::Here;
+        return ResultDestination::Here;
     }
     let ready = &active.ready;
     let trace = ready.run.trace.clone();
-    let finish = AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.after, executor) };
-    let (counted, reply_to) = (Counted::of_ready(ready), Some(session.clone()));
+    let finish =
+        AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.next_step_policy, executor) };
+    let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
     let phase_before = std::mem::replace(&mut active.phase, Phase::Settling);
     let executor = active.executor;
     if phase_before != Phase::Ending {
         ends::free_slot(d, executor);
     }
     d.finish(Submission { finish, counted, reply_to, phase_before: Some(phase_before) });
-    Taken::Here
+    ResultDestination::Here
 }
 
 /// Restores the phase of a run whose end found no room in its lane. The executor reports the end again, or the run is given up again.
@@ -156,18 +158,18 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     d.forget([settled.run]);
     d.state.deadlines.forget(settled.run);
     let passed = match settled.finished {
-        Finished::Stored(NextStep::Retry { .. }, _) => d.state.gates.again(settled.run, &mut d.state.runs),
+        Finished::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
         Finished::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
-            // `Look` shows which, the run keeps a reserved place at its gate: the standing queries may take it up again together with other
-            // runs that were open, and then it must not pass before its turn.
-            d.step(Step::Look(vec![settled.run]));
-            d.state.gates.again(settled.run, &mut d.state.runs)
+            // `CheckRows` shows which, the run keeps a reserved place at its gate: the standing queries may take it up again together with
+            // other runs that were open, and then it must not pass before its turn.
+            d.step(Step::CheckRows(vec![settled.run]));
+            d.state.gates.make_reserved(settled.run, &mut d.state.runs)
         }
         _ => d.state.gates.leave(settled.run, &mut d.state.runs),
     };
     turns::release_limit(d, settled.run);
-    turns::go_on(d, passed);
+    turns::queue_starts(d, passed);
     flow::work_off(d);
 }
 

@@ -193,13 +193,13 @@ fn it_is_known_what_came_into_hand_and_what_left_it() {
     let mut runs = OpenRuns::default();
     assert!(runs.put_called(version(1, 2, 1)) && runs.put_called(version(2, 2, 1)));
     assert!(runs.take_called(RunId::new(2_000)).is_some());
-    let mut moved = runs.take_moved();
+    let mut moved = runs.take_hand_changes();
     moved.sort_unstable();
     moved.dedup();
     assert_eq!(moved, [(RunId::new(1_000), true), (RunId::new(2_000), false)]);
-    assert_eq!(runs.take_moved(), []);
+    assert_eq!(runs.take_hand_changes(), []);
     assert_eq!(runs.drain_called().len(), 1);
-    assert_eq!(runs.take_moved(), [(RunId::new(1_000), false)]);
+    assert_eq!(runs.take_hand_changes(), [(RunId::new(1_000), false)]);
 }
 
 /// Hundreds of thousands of runs may wait in memory, so values that few of them have are boxed.

@@ -13,7 +13,7 @@ use super::tests::{NOTHING, plain, run};
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::Ready;
-use crate::dispatch::event::{Answer, Reply, Report};
+use crate::dispatch::event::{Reply, Report, Responder};
 use crate::dispatch::tests_support::{definition, ready, run_due_at};
 
 const AHEAD: Duration = Duration::from_secs(1);
@@ -153,7 +153,7 @@ fn a_server_that_stops_sends_nothing_more_ahead() {
     let mut world = on_time();
     world.arrive([plain(2), plain(3)]);
     assert_eq!(world.at(1.5), ["sent to 1: 2"]);
-    world.on(Event::Drain(Answer::new(|()| {}), Duration::from_secs(9)));
+    world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(9)));
     assert_eq!(world.at(2.5), NOTHING);
     assert!(!world.state.is_drained());
     world.result(1, 2, 1);

@@ -11,7 +11,7 @@ use rondel_store::ledger::{RunAtExecutor, RunCheck, WaitPlace};
 use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_executors};
 use super::world::World;
 use super::*;
-use crate::dispatch::event::{Answer, FenceAnswer, Reply, Report};
+use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder};
 use crate::dispatch::starts::{Start, StartReports};
 
 /// What a round at this time notes about runs that executors have.
@@ -98,9 +98,9 @@ fn a_start_that_was_noted_in_vain_is_noted_again() {
         drop_for: None,
         term: 1,
     };
-    world.on(Event::Looked(vec![run(1)], vec![row(true)]));
+    world.on(Event::RowsChecked(vec![run(1)], vec![row(true)]));
     assert_eq!(noted(&mut world, 4.0), NOTHING);
-    world.on(Event::Looked(vec![run(1)], vec![row(false)]));
+    world.on(Event::RowsChecked(vec![run(1)], vec![row(false)]));
     assert_eq!(noted(&mut world, 5.0), ["1 began at 1000"]);
 }
 
@@ -133,7 +133,7 @@ fn a_hello_reports_which_runs_have_begun() {
     let mut world = with_executors(1);
     world.arrive([plain(1), plain(2), plain(3)]);
     world.at(3.0);
-    world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+    world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     let unknown = "for executor e1 to connect again (sent, not known to have begun), named";
     assert_eq!(noted(&mut world, 4.0), [1, 2, 3].map(|second| format!("{second} waits {unknown}")));
     world.around.now = Timestamp::from_secs(5);

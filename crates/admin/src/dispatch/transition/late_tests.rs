@@ -14,7 +14,7 @@ use super::tests::{DEAD, NOTHING, called, plain, run, session_of, with_executors
 use super::world::{World, describe, verdict};
 use super::*;
 use crate::dispatch::Ready;
-use crate::dispatch::event::{Answer, Report};
+use crate::dispatch::event::{Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
 
 fn patient(second: i64, queue_timeout: &str) -> Ready {
@@ -71,7 +71,7 @@ fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
 fn a_run_that_waits_for_its_turn_too_long_ends_for_what_keeps_it() {
     type Happens = fn(&mut World);
     let leaves: Happens = |world| {
-        world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+        world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     };
     let drains: Happens = |world| switch_app(world, Switch::Draining);
     let nothing: Happens = |_| {};
@@ -100,7 +100,7 @@ fn a_catch_up_fire_waits_for_its_turn_while_it_is_served() {
         world.arrive([serial(1), late]);
         assert_eq!(world.at(2.0), ["sent to 1: 1"]);
         if !is_served {
-            world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+            world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
         }
         let expected = if is_served { Vec::new() } else { vec!["end of 2/1: Skipped(NoExecutor)"] };
         assert_eq!(done(&round(&mut world, 8.0)), expected);
@@ -170,7 +170,7 @@ fn all_waits_are_noted_before_the_server_leaves() {
     world.at(1.0);
     world.at(3.0);
     assert_eq!(noted(&mut world, 3.0).len(), 1);
-    let effects = world.on(Event::Drain(Answer::new(|()| {}), Duration::from_secs(1)));
+    let effects = world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(1)));
     let noted = effects.iter().filter_map(|effect| match effect {
         Effect::Store(Step::NoteWaits(notes)) => Some(notes.iter().map(|note| note.run).collect::<Vec<_>>()),
         _ => None,
@@ -248,7 +248,7 @@ fn who_counts_a_limit_is_asked_once_all_open_runs_are_known() {
     world.on(Event::Adopting(vec![JobId::new(7)]));
     round(&mut world, 2.0);
     assert_eq!(asks(&mut world), 0);
-    world.on(Event::Adopted(world.around.token));
+    world.on(Event::AllAdopted(world.around.token));
     assert_eq!(asks(&mut world), 1, "it was not answered");
     let name = rondel_store::ledger::LimitName { namespace: rondel_core::NamespaceId::new(1), key: "db".to_owned() };
     world.on(Event::LimitHomes(vec![(name, world.around.token.node)]));
@@ -272,7 +272,7 @@ fn a_noted_wait_keeps_the_rest_of_the_row() {
 #[test]
 fn a_turn_that_comes_too_late_is_none() {
     let leave = |world: &mut World| {
-        world.on(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+        world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     };
     for (trigger, is_served, expected) in [
         (Trigger::Cron, true, "end of 2/1: Skipped(Overlap)"),

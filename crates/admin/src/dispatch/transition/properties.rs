@@ -15,7 +15,7 @@ use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::Ready;
 use crate::dispatch::effect::Submission;
-use crate::dispatch::event::{Answer, CalledRun, Reply, Report, Settled};
+use crate::dispatch::event::{CalledRun, Reply, Report, Responder, Settled};
 use crate::dispatch::tests_support::{definition, ready};
 
 const RUN_COUNT: i64 = 6;
@@ -154,7 +154,7 @@ impl Model {
             }
             Happening::Leave(executor) => {
                 if let Some(number) = self.connected.remove(&executor) {
-                    self.on(Event::Left(ExecutorId::new(executor), number, Answer::new(|()| {})));
+                    self.on(Event::StreamEnded(ExecutorId::new(executor), number, Responder::new(|()| {})));
                 }
             }
             Happening::Accept(executor) => self.reply(executor, Reply::Accepted),
@@ -238,10 +238,10 @@ impl Model {
                 self.on(Event::Marked(asked, won));
             }
             Step::Unmark(_) => self.on(Event::Unmarked),
-            Step::Look(runs) => {
+            Step::CheckRows(runs) => {
                 for run in runs {
                     let check = self.check_of(run).into_iter().collect();
-                    self.on(Event::Looked(vec![run], check));
+                    self.on(Event::RowsChecked(vec![run], check));
                 }
             }
             Step::LastHeard(suspects) => self.on(Event::Heard(suspects, BTreeMap::new())),
@@ -289,7 +289,7 @@ impl Model {
         assert_eq!(known.len(), called.len(), "they stood under the lease before");
         let called = called.into_iter().map(|ready| CalledRun { ready, from: None }).collect();
         self.on(Event::RollCall(called, Vec::new(), Vec::new()));
-        self.on(Event::Adopted(token));
+        self.on(Event::AllAdopted(token));
     }
 
     /// Each attempt that this process has in memory is in the table once, or its end is being stored.

@@ -14,7 +14,7 @@ use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_e
 use super::world::{World, again, describe, verdict};
 use super::*;
 use crate::dispatch::Ready;
-use crate::dispatch::event::{Answer, FenceAnswer, Reply, Report, Settled, Shards};
+use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, Settled, Shards};
 use crate::dispatch::tests_support::{definition, ready};
 
 const ONE: ExecutorId = ExecutorId::new(1);
@@ -33,7 +33,7 @@ fn round(world: &mut World, seconds: f64) -> Vec<String> {
     let effects = world.on(Event::Round(Vec::new()));
     let words = effects.iter().filter_map(|effect| match effect {
         Effect::Store(Step::LastHeard(executors)) => Some(format!("who heard {executors:?}")),
-        Effect::Store(Step::Look(_)) => describe(effect),
+        Effect::Store(Step::CheckRows(_)) => describe(effect),
         Effect::Finish(_) => describe(effect),
         _ => None,
     });
@@ -41,7 +41,7 @@ fn round(world: &mut World, seconds: f64) -> Vec<String> {
 }
 
 fn leave(world: &mut World, executor: i64) {
-    world.on(Event::Left(ExecutorId::new(executor), executor.unsigned_abs(), Answer::new(|()| {})));
+    world.on(Event::StreamEnded(ExecutorId::new(executor), executor.unsigned_abs(), Responder::new(|()| {})));
 }
 
 fn row(second: i64, status: RunStatus, attempt: i32, owner: LeaseToken) -> RunCheck {
@@ -185,7 +185,7 @@ fn the_row_of_a_run_that_is_here_may_have_gone_on() {
         world.arrive([serial(1), serial(2)]);
         assert_eq!(world.at(2.0), ["sent to 1: 1"]);
         let checks: Vec<RunCheck> = row.clone().into_iter().collect();
-        assert_eq!(world.described(Event::Looked(vec![run(1)], checks)), NOTHING, "{row:?}");
+        assert_eq!(world.described(Event::RowsChecked(vec![run(1)], checks)), NOTHING, "{row:?}");
         assert_eq!(world.state.runs.active(run(1)).is_some(), is_active, "{row:?}");
         assert_eq!(world.flush(), follows, "{row:?}");
         let in_flight = world.state.executors.get(ONE).map(|online| online.in_flight);
@@ -201,7 +201,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
         let mut world = with_executors(1);
         world.arrive([plain(1)]);
         world.at(1.0);
-        world.on(Event::Looked(vec![run(1)], vec![row]));
+        world.on(Event::RowsChecked(vec![run(1)], vec![row]));
         assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), is_here);
     }
 }
@@ -223,7 +223,7 @@ fn a_place_without_a_run_is_kept_as_its_row_tells() {
         world.arrive([serial(2)]);
         assert_eq!(world.at(2.0), NOTHING);
         assert_eq!(round(&mut world, 5.0), ["look at 1"], "it holds up another one");
-        world.on(Event::Looked(vec![run(1)], row.clone().into_iter().collect()));
+        world.on(Event::RowsChecked(vec![run(1)], row.clone().into_iter().collect()));
         assert_eq!(world.flush(), expected, "{row:?}");
     }
 }
@@ -240,7 +240,7 @@ fn a_row_that_has_gone_on_forgets_no_later_attempt() {
     // Another server has stored the end of the first attempt.
     world.around.in_memory.forget([run(1)]);
     world.arrive([second]);
-    assert_eq!(world.described(Event::Looked(vec![run(1)], vec![row(1, RunStatus::Pending, 2, own)])), NOTHING);
+    assert_eq!(world.described(Event::RowsChecked(vec![run(1)], vec![row(1, RunStatus::Pending, 2, own)])), NOTHING);
     assert!(world.state.runs.active(run(1)).is_none() && world.around.in_memory.missing([run(1)]).is_empty());
     assert_eq!(world.at(2.0), ["sent to 1: 1"]);
     let active = world.state.runs.active(run(1)).map(|active| active.ready.run.attempt);
@@ -411,7 +411,7 @@ fn each_ended_lease_is_announced_once() {
 fn an_executor_that_shut_down_is_not_waited_for_unless_it_has_runs() {
     let gone = |world: &mut World| {
         leave(world, 1);
-        let effects = world.on(Event::Gone(ONE));
+        let effects = world.on(Event::ExecutorShutDown(ONE));
         effects.iter().filter(|effect| matches!(effect, Effect::Store(Step::NoteLeft(_)))).count()
     };
     let mut world = with_executors(1);

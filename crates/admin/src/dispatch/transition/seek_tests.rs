@@ -69,7 +69,7 @@ fn executors_are_sought_elsewhere_after_two_seconds_and_every_two_seconds() {
     assert_eq!(sought(&mut world, 7.0), [], "the answer is on its way");
     world.join(1, 1, Report::default());
     assert_eq!(world.flush(), NOTHING, "its job may be another server's by now");
-    world.on(Event::Handed([JobId::new(1)].into()));
+    world.on(Event::HandoverEnded([JobId::new(1)].into()));
     assert_eq!(sought(&mut world, 9.0), []);
     // A mark takes back the noted wait before the run is sent.
     assert_eq!(world.flush(), ["mark 1"]);
@@ -80,7 +80,7 @@ fn nothing_is_sought_where_nothing_can_be_found() {
     type Change = fn(&mut World);
     let single: Change = |world| world.around.settings.is_single_server = true;
     let no_lease: Change = |world| world.around.lease_holds = false;
-    let unknown: Change = |world| world.state.recovery.begun = None;
+    let unknown: Change = |world| world.state.recovery.begun_lease = None;
     let served: Change = |world| {
         world.join(1, 1, Report::default());
     };
@@ -169,7 +169,7 @@ fn what_shares_a_limit_waits_until_all_open_runs_are_known() {
     assert_eq!(world.at(3.0), ["sent to 1: 2"]);
     world.on(Event::AdoptedJobs(vec![JobId::new(7)]));
     assert_eq!(world.at(3.1), ["sent to 1: 3"], "its job is known, and not what others hold");
-    world.on(Event::Adopted(world.around.token));
+    world.on(Event::AllAdopted(world.around.token));
     assert_eq!(world.at(3.2), ["sent to 1: 1"]);
 }
 

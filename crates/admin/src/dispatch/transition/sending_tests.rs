@@ -13,7 +13,7 @@ use super::world::{World, describe};
 use super::*;
 use crate::dispatch::Ready;
 use crate::dispatch::effect::Measure;
-use crate::dispatch::event::{Answer, Reply, Report};
+use crate::dispatch::event::{Reply, Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
 
 fn once(second: i64) -> Ready {
@@ -162,7 +162,7 @@ fn a_server_that_leaves_lets_go_what_it_gets_back() {
         its.map(|active| active.ready.run.id).expect("one of both")
     };
     let first = of_one(&world);
-    world.on(Event::Drain(Answer::new(|()| {}), Duration::from_secs(1)));
+    world.on(Event::Drain(Responder::new(|()| {}), Duration::from_secs(1)));
     let refused = vec![(first, 1, Reply::Refused(RefusedWhy::Full, None))];
     let looked = format!("look at {}", first.get() / 1_000);
     assert_eq!(world.described(Event::Replies(ExecutorId::new(1), refused)), [looked]);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use rondel_core::outcome::Outcome;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
@@ -15,7 +15,7 @@ use serde_json::json;
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::event::{Answer, CalledRun, FenceAnswer, Reply, Report, Settled, Shards};
+use crate::dispatch::event::{CalledRun, FenceAnswer, Reply, Report, Responder, Settled, Shards};
 use crate::dispatch::starts::StartReports;
 use crate::dispatch::tests_support::{definition, ready};
 use crate::dispatch::{Ready, finish_unsent};
@@ -83,7 +83,7 @@ fn nothing_is_sent_without_the_lease() {
     world.arrive([plain(4)]);
     world.on(Event::LeaseLost);
     world.around.token.epoch = 2;
-    world.on(Event::Adopted(world.around.token));
+    world.on(Event::AllAdopted(world.around.token));
     assert_eq!(world.at(5.0), NOTHING, "the next lease finds it in the store");
     assert!(!world.around.in_memory.missing([run(4)]).is_empty());
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"], "who has it may report it");
@@ -104,7 +104,7 @@ fn nothing_starts_before_all_open_runs_are_known() {
     let mut open = of_lease(1);
     open.run.attempt = 2;
     world.on(Event::Restored(vec![open.clone()]));
-    world.on(Event::Adopted(world.around.token));
+    world.on(Event::AllAdopted(world.around.token));
     assert_eq!(world.at(2.5), NOTHING, "the run before it waits for its second attempt");
     world.arrive([open]);
     assert_eq!(world.at(3.0), ["sent to 1: 1"]);
@@ -180,7 +180,7 @@ fn a_run_that_another_node_has_ends_this_lease() {
         drop_for: None,
         term: 1,
     };
-    assert_eq!(world.described(Event::Looked(vec![run(1)], vec![check])), ["end of the lease"]);
+    assert_eq!(world.described(Event::RowsChecked(vec![run(1)], vec![check])), ["end of the lease"]);
     assert_eq!(world.at(3.0), NOTHING, "what waits behind it is not sent either");
 }
 
@@ -291,7 +291,7 @@ fn a_restart_settles_its_journal_before_the_rest_is_lost() {
 
 fn broadcast(second: i64) -> Ready {
     let mut ready = ready(second, &definition(&json!({"route": "broadcast", "queue_timeout": "60s"})));
-    (ready.run.shard_index, ready.run.shard_total) = (BROADCAST, None);
+    (ready.run.shard_index, ready.run.shard_total) = (ROOT_SHARD, None);
     ready
 }
 
@@ -376,7 +376,7 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     let mut world = with_executors(2);
     world.arrive([serial(1), serial(2)]);
     world.at(1.0);
-    world.described(Event::Left(ExecutorId::new(1), 1, Answer::new(|()| {})));
+    world.described(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert_eq!(world.described(Event::Died(ExecutorId::new(1))), ["end of 1/1: Lost(ExecutorLost)"]);
     let mut second = serial(1);
     second.run.attempt = 2;
@@ -450,7 +450,7 @@ fn nobody_is_lost_by_rows_that_may_be_old() {
     world.arrive([plain(1)]);
     world.at(1.0);
     let one = ExecutorId::new(1);
-    world.described(Event::Left(one, 1, Answer::new(|()| {})));
+    world.described(Event::StreamEnded(one, 1, Responder::new(|()| {})));
     let heard_by_nobody = || Event::Heard(vec![one], BTreeMap::new());
     world.around.now = Timestamp::from_secs(40);
     world.around.rows_may_be_old = true;

@@ -96,7 +96,7 @@ impl World {
         };
         let state = State::new(true, Timestamp::EPOCH);
         let mut world = Self { state, around, sessions: BTreeMap::new(), streams: Vec::new(), next_number: 0 };
-        world.on(Event::Adopted(token));
+        world.on(Event::AllAdopted(token));
         world
     }
 
@@ -126,7 +126,7 @@ impl World {
         self.on(Event::Ready(runs));
     }
 
-    /// An executor opens a stream, the one with this number.
+    /// An executor opens the stream with this number.
     pub(super) fn join_all(&mut self, id: i64, number: u64, report: Report) -> Vec<Effect> {
         let (session, online, stream) = executor(id, number);
         self.sessions.insert(session.executor, session.clone());
@@ -280,7 +280,7 @@ pub(super) fn describe(effect: &Effect) -> Option<String> {
             format!("mark {}", ids(&marks.iter().map(|mark| mark.run).collect::<Vec<_>>()))
         }
         Effect::Store(Step::Unmark(runs)) => format!("unmark {}", pairs(runs)),
-        Effect::Store(Step::Look(runs)) => format!("look at {}", ids(runs)),
+        Effect::Store(Step::CheckRows(runs)) => format!("look at {}", ids(runs)),
         Effect::Store(Step::Cover(runs)) => format!("ask to end {}", ids(runs)),
         Effect::Store(Step::CancelStray(runs)) => format!("cancel elsewhere {}", ids(runs)),
         Effect::Store(Step::Expand(root, shards)) => format!("expand {} again to {}", ids(&[root.id]), shards.len()),

@@ -33,7 +33,7 @@ pub(super) async fn resolve(
 ) -> Result<AccountUpdate, OidcError> {
     let email = &identity.email;
     name::check_account(email).map_err(|_| Refusal::NotAName(email.clone()))?;
-    let mut arrival = match store.account_by_name(email).await? {
+    let mut update = match store.account_by_name(email).await? {
         Some(account) => AccountUpdate {
             is_first: account.provider_linked_at.is_none(),
             account,
@@ -45,25 +45,25 @@ pub(super) async fn resolve(
         }
         None => return Err(Refusal::NoAccount(email.clone()).into()),
     };
-    if arrival.account.disabled {
+    if update.account.disabled {
         return Err(Refusal::Disabled(email.clone()).into());
     }
     // Anyone may have chosen the account's name, so the name alone does not admit the user who has this address at the provider.
-    if arrival.is_first && arrival.account.password.is_some() {
+    if update.is_first && update.account.password.is_some() {
         return Err(Refusal::NotLinked(email.clone()).into());
     }
-    if arrival.is_first {
-        arrival.account.provider_linked_at = Some(now);
+    if update.is_first {
+        update.account.provider_linked_at = Some(now);
     }
     if !config.group_roles.is_empty() {
         // The groups decide all roles of the account.
         let wanted = roles::grants(store, &config.group_roles, &identity.groups).await?;
-        if arrival.account.grants != wanted {
-            let before = std::mem::replace(&mut arrival.account.grants, wanted);
-            arrival.grants_before = (!arrival.is_new).then_some(before);
+        if update.account.grants != wanted {
+            let before = std::mem::replace(&mut update.account.grants, wanted);
+            update.grants_before = (!update.is_new).then_some(before);
         }
     }
-    Ok(arrival)
+    Ok(update)
 }
 
 /// A new account has no role: roles are assigned here or by groups.

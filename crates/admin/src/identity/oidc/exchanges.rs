@@ -16,7 +16,7 @@ const COUNT_PER_ADDRESS_MAX: usize = 4;
 #[derive(Debug, Default)]
 pub(super) struct Exchanges(Mutex<BTreeMap<String, usize>>);
 
-/// An exchange in progress, until this is dropped.
+/// An exchange in progress; it counts until this guard is dropped.
 #[derive(Debug)]
 pub(super) struct Exchange<'a> {
     all: &'a Exchanges,

@@ -1,6 +1,6 @@
 //! Signing in through an OIDC provider: authorization code, with PKCE, a nonce and a state.
 //!
-//! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` the bounded client; `exchanges` its limit per address;
+//! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` is the bounded client; `exchanges` limits its use per address;
 //!   `provider` sends the requests to the provider and checks its token;
 //! - [`Identity`] is the user as the provider's token describes them, `account` their account here; `roles` maps their groups to roles.
 //!

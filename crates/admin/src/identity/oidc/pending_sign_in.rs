@@ -36,7 +36,7 @@ impl Key {
         hex(&mac.finalize().into_bytes())
     }
 
-    /// Whether `seal` is that of `body`. Digests are compared, so that the time does not depend on how much of it is right.
+    /// Whether `seal` is the seal of `body`. Digests are compared, so that the duration does not reveal how much of the seal is right.
     fn has_sealed(&self, body: &str, seal: &str) -> bool {
         let made = self.seal(body);
         !made.is_empty() && Sha256::digest(made) == Sha256::digest(seal)
@@ -89,7 +89,7 @@ impl PendingSignIn {
         &self.next
     }
 
-    /// Whether this is the sign-in's state. Digests are compared, so that the time does not depend on how much of it is right.
+    /// Whether this is the sign-in's state. Digests are compared, so that the duration does not reveal how much of the state is right.
     pub(super) fn has_state(&self, state: &str) -> bool {
         Sha256::digest(self.state()) == Sha256::digest(state)
     }

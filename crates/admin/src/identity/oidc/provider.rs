@@ -38,7 +38,7 @@ const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
 /// Timeout for reading the provider's document and keys.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
-/// How long no call is made after a failed one: sign-ins that waited for it share its error.
+/// How long no call is made after a failed one. Sign-ins that waited for the failed call share its error.
 const FAILED_PAUSE: Duration = Duration::from_secs(3);
 /// Maximum error of the provider's clock.
 const SKEW: Duration = Duration::from_secs(60);
@@ -123,11 +123,11 @@ impl Provider {
         let token = self.exchange(config, &metadata, http, (code, pending)).await?;
         drop(exchange);
         let nonce = Nonce::new(pending.nonce());
-        let claims = match verified(config, &metadata, &token, &nonce, now) {
+        let claims = match verify_token(config, &metadata, &token, &nonce, now) {
             // The provider may have new keys.
             Err(ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) => {
                 let (metadata, _) = self.known(config, KEYS_AGE_MAX).await?;
-                verified(config, &metadata, &token, &nonce, now)
+                verify_token(config, &metadata, &token, &nonce, now)
             }
             claims => claims,
         };
@@ -236,7 +236,7 @@ fn auth_type(metadata: &CoreProviderMetadata) -> AuthType {
 }
 
 /// Returns the claims of a token after all its checks have passed.
-fn verified(
+fn verify_token(
     config: &OidcConfig,
     metadata: &CoreProviderMetadata,
     token: &Token,

@@ -173,7 +173,7 @@ impl SignInOwner {
 
 /// The client from which a sign-in begins.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct SignInClient {
     /// The address.
     pub address: Option<IpAddr>,
     /// The browser, according to its own header.
@@ -188,7 +188,7 @@ pub async fn begin(
     store: &dyn Store,
     id: i64,
     whose: SignInOwner,
-    place: &Place,
+    client: &SignInClient,
     now: Timestamp,
 ) -> Result<Token, StoreError> {
     let cookie = Token::generate();
@@ -202,11 +202,11 @@ pub async fn begin(
         created_at: now,
         last_seen_at: now,
         expires_at: now + SESSION_LIFETIME,
-        address: place.address.map(|address| address.to_string()).unwrap_or_default(),
-        user_agent: place.user_agent.chars().take(100).collect(),
+        address: client.address.map(|address| address.to_string()).unwrap_or_default(),
+        user_agent: client.user_agent.chars().take(100).collect(),
     };
     store.begin_sign_in(&session, IDLE_MAX, SESSION_COUNT_MAX).await?;
-    if let (Some(account), Some(address)) = (account, place.address) {
+    if let (Some(account), Some(address)) = (account, client.address) {
         store.remember_address(account, &network(address), now, KNOWN_ADDRESS_COUNT_MAX).await?;
     }
     Ok(cookie)
@@ -233,7 +233,7 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
     let found = store.sign_in(&Token::from_text(cookie).hash()).await?;
     let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
     let Some(session) = found.filter(is_open) else { return Ok(None) };
-    if !works(store, session.minted_by, now).await? {
+    if !is_minter_valid(store, session.minted_by, now).await? {
         return Ok(None);
     }
     let signed_in = match (session.account, session.token) {
@@ -279,7 +279,7 @@ pub async fn name_of(store: &dyn Store, whose: SignInOwner) -> Result<Option<Str
 }
 
 /// Whether the token that created a sign-in or link is still valid; true if no token created it.
-async fn works(store: &dyn Store, maker: Option<TokenId>, now: Timestamp) -> Result<bool, StoreError> {
+async fn is_minter_valid(store: &dyn Store, maker: Option<TokenId>, now: Timestamp) -> Result<bool, StoreError> {
     let Some(maker) = maker else { return Ok(true) };
     match store.token_by_id(maker).await? {
         Some(maker) => Ok(principal_of(store, maker, now).await?.is_some()),
@@ -338,7 +338,7 @@ pub async fn is_open(
 ) -> Result<bool, StoreError> {
     let link = store.link(&Token::from_text(secret).hash()).await?;
     match link.filter(|link| link.purpose == purpose && link.expires_at > now) {
-        Some(link) => works(store, link.token.or(link.minted_by), now).await,
+        Some(link) => is_minter_valid(store, link.token.or(link.minted_by), now).await,
         None => Ok(false),
     }
 }

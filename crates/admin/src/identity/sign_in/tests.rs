@@ -67,7 +67,7 @@ async fn one_address_does_not_go_through_all_names() {
 async fn junk_of_others_does_not_lock_out_who_signed_in_here_before() {
     let (store, passwords, account) = store().await;
     let home = Some(IpAddr::from([192, 0, 2, 1]));
-    let place = Place { address: home, user_agent: String::new() };
+    let place = SignInClient { address: home, user_agent: String::new() };
     begin(&store, 1, SignInOwner::Account(account.id), &place, START).await.unwrap();
     let attempt = async |name: &str, password: &str, from| {
         by_password(&store, &passwords, (name, password), from, START).await.unwrap()
@@ -117,7 +117,7 @@ async fn the_key_of_the_buckets_is_drawn_once_for_a_database() {
 async fn a_sign_in_ends_by_idleness_by_age_and_with_its_account() {
     use rondel_store::Accounts as _;
     let (store, _, account) = store().await;
-    let cookie = begin(&store, 1, SignInOwner::Account(account.id), &Place::default(), START).await.unwrap();
+    let cookie = begin(&store, 1, SignInOwner::Account(account.id), &SignInClient::default(), START).await.unwrap();
     let who = async |at| by_cookie(&store, cookie.reveal(), at).await.unwrap().map(|one| one.rights);
     assert!(who(START).await.is_some_and(|rights| rights == Rights::new(account.grants.clone())));
     assert!(by_cookie(&store, "rondel_of_nobody", START).await.unwrap().is_none());
@@ -127,7 +127,7 @@ async fn a_sign_in_ends_by_idleness_by_age_and_with_its_account() {
         assert!(who(at).await.is_some(), "{at}");
     }
     assert!(who(START + SESSION_LIFETIME).await.is_none(), "its age");
-    let second = begin(&store, 2, SignInOwner::Account(account.id), &Place::default(), START).await.unwrap();
+    let second = begin(&store, 2, SignInOwner::Account(account.id), &SignInClient::default(), START).await.unwrap();
     assert!(by_cookie(&store, second.reveal(), START + IDLE_MAX).await.unwrap().is_none(), "idle");
     let lock = rondel_store::access::AccountChange { disabled: Some(true), ..Default::default() };
     store.change_account(account.id, &lock).await.unwrap();

@@ -6,7 +6,7 @@ use crate::jobs::{self, checks};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use rondel_core::ahead::{FireChanges, Planned, fire_changes};
+use rondel_core::ahead::{self, FireChanges, fire_changes};
 use rondel_core::declared::parents_first;
 use rondel_core::diff::changes;
 use rondel_core::spec::Mode;
@@ -51,14 +51,14 @@ struct Comparison {
 }
 
 /// The existing jobs that a batch is compared with.
-struct Present {
+struct ExistingJobs {
     now: Timestamp,
     named: HashMap<String, JobRecord>,
     compiled: HashMap<Key, Arc<Compiled>>,
 }
 
-/// The result for a batch.
-struct Found {
+/// The plan for a batch.
+struct BatchPlan {
     jobs: Vec<(PlannedJob, Work)>,
     errors: Vec<FieldError>,
     steps: u32,
@@ -191,13 +191,13 @@ impl Comparison {
             batch.iter().filter_map(|(_, spec)| named.get(&spec.name).filter(|record| record.spec != *spec));
         let keys: Vec<Key> = differing.map(|record| (record.id, record.version)).collect();
         let compiled = self.node.definitions_once(keys).await?;
-        let present = Present { now: self.now, named, compiled };
+        let existing = ExistingJobs { now: self.now, named, compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
         let (channels, scripts) = (Arc::clone(&self.channels), Arc::clone(&self.scripts));
         let (namespace, steps, is_refused) = (self.namespace, self.steps, !self.errors.is_empty());
         let plan =
-            move || plan(&node, (namespace, batch), (present, &calendars, &channels, &scripts), (steps, is_refused));
-        let Found { jobs, errors, steps } = fires::compute(plan).await?;
+            move || plan(&node, (namespace, batch), (existing, &calendars, &channels, &scripts), (steps, is_refused));
+        let BatchPlan { jobs, errors, steps } = fires::compute(plan).await?;
         self.errors.extend(errors);
         self.steps = steps;
         Ok(if self.errors.is_empty() { jobs } else { Vec::new() })
@@ -206,12 +206,12 @@ impl Comparison {
     async fn removals(&mut self, records: Vec<JobRecord>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
         let compiled =
             self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
-        let present = Present { now: self.now, named: HashMap::new(), compiled };
+        let existing = ExistingJobs { now: self.now, named: HashMap::new(), compiled };
         let mut steps = self.steps;
         let plan = move || {
-            let planned = records.into_iter().map(removal);
+            let planned = records.into_iter().map(plan_removal);
             let with_fires = planned.map(|(job, work)| {
-                let fires = present.fires(&work, &mut steps);
+                let fires = existing.fires(&work, &mut steps);
                 (PlannedJob { fires, ..job }, work)
             });
             (with_fires.collect(), steps)
@@ -246,18 +246,18 @@ impl Comparison {
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
-    (present, calendars, channels, scripts): (Present, &Calendars, &BTreeSet<String>, &FoundScripts),
+    (existing, calendars, channels, scripts): (ExistingJobs, &Calendars, &BTreeSet<String>, &FoundScripts),
     (mut steps, is_refused): (u32, bool),
-) -> Result<Found, StoreError> {
+) -> Result<BatchPlan, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
     for (index, spec) in batch {
         let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
         // Cloned, since a name may be in the list twice.
-        let record = present.named.get(&spec.name).cloned();
-        match plan_job(node, (namespace, index), spec, (calendar, channels, scripts), (record, present.now)) {
+        let record = existing.named.get(&spec.name).cloned();
+        match plan_job(node, (namespace, index), spec, (calendar, channels, scripts), (record, existing.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
-                    job.fires = present.fires(&work, &mut steps);
+                    job.fires = existing.fires(&work, &mut steps);
                     jobs.push((job, work));
                 }
             }
@@ -266,10 +266,10 @@ fn plan(
             Err(other) => errors.push(FieldError::new(format!("/{index}"), other.to_string())),
         }
     }
-    Ok(Found { jobs, errors, steps })
+    Ok(BatchPlan { jobs, errors, steps })
 }
 
-impl Present {
+impl ExistingJobs {
     /// The changes that the work makes to the fires of the next week.
     fn fires(&self, work: &Work, steps: &mut u32) -> Option<FireChanges> {
         let before = |record: &JobRecord| {
@@ -282,14 +282,14 @@ impl Present {
             Work::Change(both) => (before(&both.0), Some((&both.1.job, both.0.anchor))),
             Work::Remove(record) => (before(record), None),
         };
-        let old = old.map(|(compiled, anchor)| Planned { job: &compiled.job, anchor });
-        let new = new.map(|(job, anchor)| Planned { job, anchor });
+        let old = old.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
+        let new = new.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
         let fires = fire_changes(old, new, (self.now, self.now.saturating_add(AHEAD)), steps);
         (!fires.is_empty() || !fires.is_whole).then_some(fires)
     }
 }
 
-fn removal(mut record: JobRecord) -> (PlannedJob, Work) {
+fn plan_removal(mut record: JobRecord) -> (PlannedJob, Work) {
     let job = PlannedJob {
         index: None,
         name: record.spec.name.clone(),

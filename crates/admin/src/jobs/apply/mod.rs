@@ -16,7 +16,7 @@ use rondel_store::catalog::JobRecord;
 
 pub use save::{SavedJob, Saving};
 
-use super::checks::Checked;
+use super::checks::CheckedDefinition;
 use super::params::JobWarning;
 use crate::node::Node;
 
@@ -88,8 +88,8 @@ pub struct ApplyPlan {
 /// The work that a plan has for one job. Records are without their parameters.
 #[derive(Debug)]
 enum Work {
-    Create(Box<Checked>),
-    Change(Box<(JobRecord, Checked)>),
+    Create(Box<CheckedDefinition>),
+    Change(Box<(JobRecord, CheckedDefinition)>),
     Keep,
     Remove(Box<JobRecord>),
 }

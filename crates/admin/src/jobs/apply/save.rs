@@ -9,7 +9,7 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{Created, JobRecord, NewJob};
 
 use super::{ApplyPlan, PlannedJob, Work};
-use crate::jobs::checks::Checked;
+use crate::jobs::checks::CheckedDefinition;
 use crate::jobs::{self, JobError, no_calendar};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
@@ -36,7 +36,7 @@ pub struct Saving {
     author: String,
     apps: HashMap<String, AppId>,
     kept: Vec<PlannedJob>,
-    creates: VecDeque<(PlannedJob, Checked)>,
+    creates: VecDeque<(PlannedJob, CheckedDefinition)>,
     others: VecDeque<(PlannedJob, Work)>,
     /// Whether the store has failed: then nothing more is tried.
     is_broken: bool,
@@ -148,8 +148,8 @@ impl Saving {
         }
     }
 
-    async fn create(&mut self, chunk: Vec<(PlannedJob, Checked)>) -> Vec<SavedJob> {
-        let (planned, checked): (Vec<PlannedJob>, Vec<Checked>) = chunk.into_iter().unzip();
+    async fn create(&mut self, chunk: Vec<(PlannedJob, CheckedDefinition)>) -> Vec<SavedJob> {
+        let (planned, checked): (Vec<PlannedJob>, Vec<CheckedDefinition>) = chunk.into_iter().unzip();
         let answers = if self.is_broken { None } else { self.create_all(checked).await };
         let Some(answers) = answers else {
             return planned.into_iter().map(|planned| SavedJob { planned, result: Err(not_tried()) }).collect();
@@ -166,7 +166,7 @@ impl Saving {
     }
 
     /// Creates the jobs of a chunk; `None` if the store fails.
-    async fn create_all(&mut self, chunk: Vec<Checked>) -> Option<Vec<Result<JobRecord, JobError>>> {
+    async fn create_all(&mut self, chunk: Vec<CheckedDefinition>) -> Option<Vec<Result<JobRecord, JobError>>> {
         let created = self.create_chunk(chunk).await;
         if let Err(error) = &created {
             report(error);
@@ -175,7 +175,10 @@ impl Saving {
         created.ok()
     }
 
-    async fn create_chunk(&mut self, chunk: Vec<Checked>) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
+    async fn create_chunk(
+        &mut self,
+        chunk: Vec<CheckedDefinition>,
+    ) -> Result<Vec<Result<JobRecord, JobError>>, StoreError> {
         let (mut of_apps, mut refused) = (Vec::with_capacity(chunk.len()), Vec::new());
         for (position, checked) in chunk.into_iter().enumerate() {
             match self.app(&checked).await {
@@ -185,8 +188,8 @@ impl Saving {
             }
         }
         let now = self.node.now();
-        let new = |(app, checked): (AppId, Checked)| {
-            jobs::new_job(&self.node, (self.namespace, app), checked.at(now, None), &self.author, now)
+        let new = |(app, checked): (AppId, CheckedDefinition)| {
+            jobs::new_job(&self.node, (self.namespace, app), checked.with_save_time(now, None), &self.author, now)
         };
         let jobs: Vec<NewJob> = of_apps.into_iter().map(new).collect();
         let created = self.node.store().create_jobs(&jobs).await?;
@@ -208,7 +211,7 @@ impl Saving {
         Ok(answers)
     }
 
-    async fn app(&mut self, checked: &Checked) -> Result<AppId, JobError> {
+    async fn app(&mut self, checked: &CheckedDefinition) -> Result<AppId, JobError> {
         if let Some(app) = self.apps.get(&checked.spec.app) {
             return Ok(*app);
         }

@@ -9,7 +9,7 @@ use rondel_core::cron::CronExpr;
 use serde_json::{Map, Value, json};
 
 use self::subject::subject;
-use super::found::{Entry, Found, labels};
+use super::found::{Entry, ImportResult, labels};
 
 /// Where a crontab is from, and the app of its jobs.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +39,8 @@ struct Variables {
 ///
 /// # Errors
 /// A sentence, if the zone is not known.
-pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<Found, String> {
-    let mut found = Found::with_prefix(source.prefix);
+pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<ImportResult, String> {
+    let mut found = ImportResult::with_prefix(source.prefix);
     let mut variables = Variables::default();
     for (index, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -67,7 +67,7 @@ pub(super) fn read(text: &str, source: &CrontabSource<'_>) -> Result<Found, Stri
 struct Line<'a> {
     cron: String,
     user: Option<String>,
-    /// With its input.
+    /// The command with its input, which begins after the first `%`.
     command: &'a str,
 }
 
@@ -125,7 +125,7 @@ fn read_line(
     number: usize,
     source: &CrontabSource<'_>,
     variables: &Variables,
-    found: &mut Found,
+    found: &mut ImportResult,
 ) -> Result<(), String> {
     let place = format!("line {number}");
     // A title is one line without tabs.

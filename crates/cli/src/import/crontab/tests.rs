@@ -11,7 +11,7 @@ const SOURCE: CrontabSource<'_> = CrontabSource {
     has_user: false,
 };
 
-fn job<'a>(found: &'a Found, name: &str) -> &'a Value {
+fn job<'a>(found: &'a ImportResult, name: &str) -> &'a Value {
     let jobs = found.entries.iter().filter_map(|entry| entry.job.as_ref());
     jobs.into_iter().find(|job| job["name"] == name).unwrap_or_else(|| panic!("no {name} in {found:?}"))
 }

@@ -7,7 +7,7 @@ use super::naming::Naming;
 use super::properties::{self, Data};
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, Found, Outcome};
+use crate::import::found::{Entry, ImportResult, Outcome};
 
 const PRIORITY_MAX: i64 = 9;
 
@@ -31,7 +31,7 @@ pub(super) struct Draft<'a> {
     pub(super) is_enabled: bool,
 }
 
-pub(super) fn add(source: &Source<'_>, found: &mut Found) {
+pub(super) fn add(source: &Source<'_>, found: &mut ImportResult) {
     let naming = Naming::new(source);
     let name = naming.make(found);
     let entry = Entry::new(naming.place(), naming.title());
@@ -39,11 +39,11 @@ pub(super) fn add(source: &Source<'_>, found: &mut Found) {
     draft.set("name", name.clone());
     draft.set("app", source.options.app);
     draft.labels(&naming, &name);
-    draft.work();
-    draft.data();
+    draft.set_handler();
+    draft.set_params();
     let scheduled = draft.schedule();
     draft.policies();
-    draft.rest(if scheduled.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
+    draft.record_rest(if scheduled.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
     draft.set("enabled", draft.is_enabled);
     match scheduled {
         Ok(()) => found.add(draft.entry, draft.job),
@@ -56,18 +56,18 @@ impl Draft<'_> {
         self.job.insert(field.to_owned(), value.into());
     }
 
-    pub(super) fn account(&mut self, row: Option<&Row>, column: &str, outcome: Outcome, here: impl Into<String>) {
+    pub(super) fn record(&mut self, row: Option<&Row>, column: &str, outcome: Outcome, here: impl Into<String>) {
         if let Some(value) = row.and_then(|row| row.get(column)) {
             self.entry.field(column, value, outcome, here);
         }
     }
 
-    fn of_job(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
-        self.account(Some(self.source.job), column, outcome, here);
+    fn record_job(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
+        self.record(Some(self.source.job), column, outcome, here);
     }
 
-    pub(super) fn of_trigger(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
-        self.account(self.source.trigger, column, outcome, here);
+    pub(super) fn record_trigger(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
+        self.record(self.source.trigger, column, outcome, here);
     }
 
     fn job_text(&self, column: &str) -> String {
@@ -88,42 +88,42 @@ impl Draft<'_> {
 
     fn labels(&mut self, naming: &Naming, name: &str) {
         for column in ["job_name", "job_group"] {
-            self.of_job(column, Kept, format!("name {name}"));
+            self.record_job(column, Kept, format!("name {name}"));
         }
         for column in ["trigger_name", "trigger_group"] {
-            self.of_trigger(column, Kept, format!("name {name}"));
+            self.record_trigger(column, Kept, format!("name {name}"));
         }
         let labels = naming.labels();
         if labels.contains_key("quartz-scheduler") {
-            self.of_job("sched_name", Kept, "the label quartz-scheduler");
+            self.record_job("sched_name", Kept, "the label quartz-scheduler");
         } else {
-            self.of_job("sched_name", NotSupported, "is no label");
+            self.record_job("sched_name", NotSupported, "is no label");
         }
         self.set("labels", labels);
     }
 
-    fn work(&mut self) {
+    fn set_handler(&mut self) {
         let class = self.job_text("job_class_name");
         let handler = class.replace('$', ".");
         let (outcome, here) = match handler == class {
             true => (Kept, format!("handler {handler}")),
             false => (Changed, format!("the handler is called {handler}: a name has no $")),
         };
-        self.of_job("job_class_name", outcome, here);
+        self.record_job("job_class_name", outcome, here);
         self.set("handler", handler);
         let (own, of_trigger) = (self.job_text("description"), self.trigger_text("description"));
-        self.of_job("description", Kept, "description");
+        self.record_job("description", Kept, "description");
         if own.is_empty() || of_trigger.is_empty() || own == of_trigger {
-            self.of_trigger("description", Kept, "description");
+            self.record_trigger("description", Kept, "description");
         } else {
-            self.of_trigger("description", NotSupported, format!("{of_trigger:?} is dropped: the job has its own"));
+            self.record_trigger("description", NotSupported, format!("{of_trigger:?} is dropped: the job has its own"));
         }
         self.set("description", if own.is_empty() { of_trigger } else { own });
     }
 
     /// Sets the parameters. If some cannot be read, the job is not enabled, because a run without them would do
     /// something else.
-    fn data(&mut self) {
+    fn set_params(&mut self) {
         let mut params = Map::new();
         for (row, whose) in [(Some(self.source.job), "the job"), (self.source.trigger, "the trigger")] {
             let Some(hex) = row.and_then(|row| row.get("job_data")) else { continue };
@@ -151,21 +151,21 @@ impl Draft<'_> {
     fn policies(&mut self) {
         let is_alone = self.is_set("is_nonconcurrent");
         let policy = if is_alone { "serial" } else { "allow" };
-        self.of_job("is_nonconcurrent", Kept, format!("overlap.policy {policy}"));
+        self.record_job("is_nonconcurrent", Kept, format!("overlap.policy {policy}"));
         self.set("overlap", json!({"policy": policy}));
         let recovers = self.is_set("requests_recovery");
         let delivery = if recovers { "at_least_once" } else { "at_most_once" };
-        self.of_job("requests_recovery", Kept, format!("delivery {delivery}"));
+        self.record_job("requests_recovery", Kept, format!("delivery {delivery}"));
         self.set("delivery", delivery);
-        self.of_job("is_durable", NotNeeded, "a job stays until it is deleted");
+        self.record_job("is_durable", NotNeeded, "a job stays until it is deleted");
         let (outcome, here) = match self.is_set("is_update_data") {
             true => (NotSupported, "a run cannot change the params of the next one"),
             false => (NotNeeded, "runs do not change their data"),
         };
-        self.of_job("is_update_data", outcome, here);
+        self.record_job("is_update_data", outcome, here);
         let priority = Self::number(self.source.trigger, "priority");
         let kept = priority.clamp(0, PRIORITY_MAX);
-        self.of_trigger("priority", if kept == priority { Kept } else { Changed }, format!("priority {kept}"));
+        self.record_trigger("priority", if kept == priority { Kept } else { Changed }, format!("priority {kept}"));
         if self.source.trigger.is_some() {
             self.set("priority", kept);
         }
@@ -183,19 +183,19 @@ impl Draft<'_> {
             let here = format!("misfire.policy {policy}, with Quartz's default threshold of 60 s as the tolerance");
             // After a late fire of a simple trigger, Quartz plans the next fires from the moment of that fire.
             match is_simple && count != 0 && (matches!(instruction, 1..=3) || (instruction == 0 && count > 0)) {
-                true => self.of_trigger(
+                true => self.record_trigger(
                     "misfire_instr",
                     Changed,
                     format!("{here}; Quartz also moves all later instants by the delay, and here they stay"),
                 ),
-                false => self.of_trigger("misfire_instr", Kept, here),
+                false => self.record_trigger("misfire_instr", Kept, here),
             }
             self.set("misfire", json!({"policy": policy, "tolerance": "60s"}));
         }
     }
 
     /// Records the outcome for the columns that no other step has recorded.
-    fn rest(&mut self, here: &str) {
+    fn record_rest(&mut self, here: &str) {
         for row in [Some(self.source.job), self.source.trigger, self.source.timing].into_iter().flatten() {
             for (column, value) in row {
                 if !self.entry.fields.iter().any(|field| field.name == *column) {

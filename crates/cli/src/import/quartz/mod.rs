@@ -16,7 +16,7 @@ use rondel_store::foreign::{self, ForeignError};
 
 use crate::exit::Failure;
 use crate::import::dump::Row;
-use crate::import::found::{Entry, Found};
+use crate::import::found::{Entry, ImportResult};
 
 /// Columns with Java objects, which are read as hexadecimal digits and not as text.
 const BYTES: [&str; 2] = ["job_data", "blob_data"];
@@ -79,7 +79,7 @@ fn listed(names: &[&str]) -> String {
     if names.is_empty() { "no scheduler".to_owned() } else { names.join(", ") }
 }
 
-/// Where the definitions go, and what they are read with.
+/// The options of an import.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options<'a> {
     pub(super) app: &'a str,
@@ -87,7 +87,7 @@ pub(super) struct Options<'a> {
     pub(super) zone: &'a str,
     /// What the names of jobs begin with.
     pub(super) prefix: &'a str,
-    /// Triggers that ended before it are left out.
+    /// The current time: triggers that ended before it are left out.
     pub(super) now: Timestamp,
 }
 
@@ -100,8 +100,8 @@ fn key(row: &Row, what: &str) -> Key {
 }
 
 /// The definitions of all triggers, and of jobs without one.
-pub(super) fn convert(tables: &Tables, options: &Options<'_>) -> Found {
-    let mut found = Found::with_prefix(options.prefix);
+pub(super) fn convert(tables: &Tables, options: &Options<'_>) -> ImportResult {
+    let mut found = ImportResult::with_prefix(options.prefix);
     let crons: BTreeMap<Key, &Row> = tables.crons.iter().map(|row| (key(row, "trigger"), row)).collect();
     let simples: BTreeMap<Key, &Row> = tables.simples.iter().map(|row| (key(row, "trigger"), row)).collect();
     let mut triggers: BTreeMap<Key, Vec<&Row>> = BTreeMap::new();
@@ -130,7 +130,7 @@ pub(super) fn convert(tables: &Tables, options: &Options<'_>) -> Found {
     found
 }
 
-fn remarks(tables: &Tables, found: &mut Found) {
+fn remarks(tables: &Tables, found: &mut ImportResult) {
     let schedulers: Vec<&str> = tables.schedulers().into_iter().collect();
     if schedulers.len() > 1 {
         found.remarks.push(format!(

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::fields::Source;
 use crate::import::dump::Row;
-use crate::import::found::{Found, labels};
+use crate::import::found::{ImportResult, labels};
 use crate::import::names::hash;
 
 /// The columns that identify a trigger without a name of its own.
@@ -19,7 +19,7 @@ pub(super) struct Naming {
     job: String,
     trigger_group: String,
     pub(super) trigger: String,
-    /// What the trigger fires at.
+    /// The columns of its schedule as one text.
     timing: String,
     /// Whether Quartz made up the trigger's name.
     is_random: bool,
@@ -43,7 +43,7 @@ impl Naming {
     }
 
     /// The name here.
-    pub(super) fn make(&self, found: &mut Found) -> String {
+    pub(super) fn make(&self, found: &mut ImportResult) -> String {
         let place = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
         let job = &self.job;
         let stem = match self.trigger.as_str() {

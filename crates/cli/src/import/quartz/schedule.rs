@@ -14,7 +14,7 @@ enum Timing<'a> {
     /// By the expression of this row.
     Cron(&'a Row),
     Once,
-    /// Each `ms` milliseconds, and `count` times after the first one; without end if that is negative.
+    /// Every `ms` milliseconds: `count` more times after the first fire, or without end if `count` is negative.
     Every {
         ms: i64,
         count: i64,
@@ -34,7 +34,11 @@ impl<'a> Draft<'a> {
             Timing::Cron(row) => self.cron(row),
             Timing::Once | Timing::Every { .. } => self.simple(timing, start),
         };
-        self.of_trigger("trigger_type", Kept, if matches!(timing, Timing::Once) { "schedule.at" } else { "schedule" });
+        self.record_trigger(
+            "trigger_type",
+            Kept,
+            if matches!(timing, Timing::Once) { "schedule.at" } else { "schedule" },
+        );
         self.state();
         if let Timing::Once = timing {
             self.once(start);
@@ -59,14 +63,14 @@ impl<'a> Draft<'a> {
                     return Ok(Timing::Once);
                 }
                 if ms < 1000 || ms % 1000 != 0 {
-                    self.account(row, "repeat_interval", NotSupported, "whole seconds are the shortest");
+                    self.record(row, "repeat_interval", NotSupported, "whole seconds are the shortest");
                     return Err(format!("it fires each {ms} ms: an interval has whole seconds here"));
                 }
                 Ok(Timing::Every { ms, count })
             }
             (kind @ ("CRON" | "SIMPLE"), None) => Err(format!("its row in {kind}_TRIGGERS is not there")),
             (other, _) => {
-                self.of_trigger("trigger_type", NotSupported, "has no counterpart");
+                self.record_trigger("trigger_type", NotSupported, "has no counterpart");
                 Err(format!("triggers of the kind {other:?} have no counterpart: write it as a cron expression"))
             }
         }
@@ -103,8 +107,8 @@ impl<'a> Draft<'a> {
             Some(meant) => (Changed, format!("schedule.time_zone {meant}, which this short id of Java means")),
             None => (Kept, format!("schedule.time_zone {zone}")),
         };
-        self.account(Some(row), "cron_expression", Kept, "schedule.cron");
-        self.account(Some(row), "time_zone_id", outcome, here);
+        self.record(Some(row), "cron_expression", Kept, "schedule.cron");
+        self.record(Some(row), "time_zone_id", outcome, here);
         let cron = row.get("cron_expression").cloned().unwrap_or_default();
         Map::from_iter([("cron".to_owned(), cron.into()), ("time_zone".to_owned(), zone.into())])
     }
@@ -125,34 +129,34 @@ impl<'a> Draft<'a> {
             1.. => "schedule.end_at: the instant of the last one",
             _ => "no end",
         };
-        self.account(row, "repeat_interval", Kept, "schedule.every, from start_at on");
-        self.account(row, "repeat_count", Kept, here);
-        self.account(row, "times_triggered", NotNeeded, "follows from the instants");
+        self.record(row, "repeat_interval", Kept, "schedule.every, from start_at on");
+        self.record(row, "repeat_count", Kept, here);
+        self.record(row, "times_triggered", NotNeeded, "follows from the instants");
         schedule
     }
 
     fn bounds(&mut self, bounds: [(&str, &str, Option<Timestamp>); 2], schedule: &mut Map<String, Value>) {
         for (column, field, at) in bounds {
             let here = at.map_or_else(|| "no bound".to_owned(), |at| format!("schedule.{field} {at}"));
-            self.of_trigger(column, Kept, here);
+            self.record_trigger(column, Kept, here);
             if let Some(at) = at {
                 schedule.insert(field.to_owned(), at.to_string().into());
             }
         }
     }
 
-    /// Accounts for the instant of a trigger that fires once, and has not fired.
+    /// Records the outcome for the instant of a trigger that fires once and has not fired yet.
     fn once(&mut self, at: Option<Timestamp>) {
-        self.of_trigger("end_time", NotNeeded, "it fires once");
+        self.record_trigger("end_time", NotNeeded, "it fires once");
         let is_over = at.is_some_and(|at| at <= self.source.options.now);
         match (is_over, self.is_enabled) {
-            (false, _) => self.of_trigger("start_time", Kept, "schedule.at"),
-            (true, true) => self.of_trigger(
+            (false, _) => self.record_trigger("start_time", Kept, "schedule.at"),
+            (true, true) => self.record_trigger(
                 "start_time",
                 Changed,
                 "is over, and it has not fired: it runs at once when the definition is saved enabled",
             ),
-            (true, false) => self.of_trigger(
+            (true, false) => self.record_trigger(
                 "start_time",
                 Changed,
                 "is over, and it has not fired: give it another schedule.at before you enable it",
@@ -162,7 +166,7 @@ impl<'a> Draft<'a> {
 
     fn state(&mut self) {
         for column in ["next_fire_time", "prev_fire_time"] {
-            self.of_trigger(column, NotNeeded, "follows from the schedule; the past stays there");
+            self.record_trigger(column, NotNeeded, "follows from the schedule; the past stays there");
         }
         let (outcome, here) = match self.trigger_text("trigger_state").as_str() {
             "PAUSED" | "PAUSED_BLOCKED" => {
@@ -175,10 +179,10 @@ impl<'a> Draft<'a> {
             }
             _ => (Kept, "not paused"),
         };
-        self.of_trigger("trigger_state", outcome, here);
+        self.record_trigger("trigger_state", outcome, here);
         if !self.trigger_text("calendar_name").is_empty() {
             self.is_enabled = false;
-            self.of_trigger(
+            self.record_trigger(
                 "calendar_name",
                 NotSupported,
                 "is a serialized object of Java, which is not read. The job is not enabled, for it would fire at times that the calendar excludes: \

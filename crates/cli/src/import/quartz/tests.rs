@@ -50,7 +50,7 @@ fn timing(name: &str, more: &[(&str, &str)]) -> Row {
     row(&[&[("sched_name", "main"), ("trigger_name", name), ("trigger_group", "T")], more].concat())
 }
 
-fn found() -> Found {
+fn found() -> ImportResult {
     let cron = [("cron_expression", "0 30 2 ? * MON-FRI"), ("time_zone_id", "GMT+08:00")];
     let tables = Tables {
         jobs: vec![
@@ -148,7 +148,7 @@ fn what_has_no_counterpart_is_in_the_report() {
 }
 
 /// The definitions and the report of triggers of one job.
-fn read(job: Row, triggers: Vec<Row>, timings: Vec<Row>) -> Found {
+fn read(job: Row, triggers: Vec<Row>, timings: Vec<Row>) -> ImportResult {
     let (crons, simples) = timings.into_iter().partition(|row| row.contains_key("cron_expression"));
     convert(&Tables { jobs: vec![job], triggers, crons, simples }, &OPTIONS)
 }

@@ -37,7 +37,7 @@ pub(super) fn of_short_id(zone: &str) -> Option<&'static str> {
     SHORT_IDS.iter().find(|(id, _)| *id == zone).map(|(_, zone)| *zone)
 }
 
-/// `GMT+08:00` of Java is `Etc/GMT-8` elsewhere.
+/// Converts a zone of Java: its `GMT+08:00` is `Etc/GMT-8` elsewhere.
 pub(super) fn of_java(zone: &str) -> String {
     if let Some(meant) = of_short_id(zone) {
         return meant.to_owned();

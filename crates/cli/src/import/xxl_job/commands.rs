@@ -5,11 +5,11 @@ use std::fmt::Write as _;
 
 use rondel_core::name;
 
-use super::place::{ImportOptions, JobDraft, Place};
+use super::place::{ImportContext, ImportOptions, JobDraft};
 use super::tables::{Tables, text};
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, Found, Subject, quoted};
+use crate::import::found::{Entry, ImportResult, Subject, quoted};
 use crate::import::names::{hash, slug};
 
 /// Maximum number of recipients of one channel.
@@ -51,7 +51,7 @@ const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP
 
 /// Adds a channel for each list of recipients, with a rule about failed runs and one about fires without an executor: XXL-JOB mails about
 /// both. Where a namespace has no room for two rules of each list, those about failed runs go first.
-pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut Found) {
+pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut ImportResult) {
     found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
     let all: BTreeMap<String, Vec<String>> = parts
         .iter()
@@ -159,15 +159,15 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
 }
 
 /// A user, with the roles for its groups.
-pub(super) fn user(row: &Row, place: &Place<'_>) -> Entry {
+pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
     let mut entry = Entry::of(Subject::User, format!("user {id}"), given);
     let here = if name::check(given).is_ok() { given.to_owned() } else { slug(given) };
-    let (namespace, is_admin) = (place.options.namespace, text(row, "role") == Some("1"));
+    let (namespace, is_admin) = (context.options.namespace, text(row, "role") == Some("1"));
     let groups: Vec<&str> =
         text(row, "permission").unwrap_or_default().split(',').map(str::trim).filter(|id| !id.is_empty()).collect();
-    let apps: Vec<String> = groups.iter().filter_map(|id| place.apps.get(id)).map(|app| slug(app)).collect();
-    let unknown: Vec<&str> = groups.iter().copied().filter(|id| !place.apps.contains_key(id)).collect();
+    let apps: Vec<String> = groups.iter().filter_map(|id| context.apps.get(id)).map(|app| slug(app)).collect();
+    let unknown: Vec<&str> = groups.iter().copied().filter(|id| !context.apps.contains_key(id)).collect();
     for (column, value) in row {
         let (outcome, words) = match column.as_str() {
             "id" => (NotNeeded, "a user has a new one".to_owned()),
@@ -212,7 +212,7 @@ pub(super) fn unknown(row: &Row, entry: &mut Entry) {
     }
 }
 
-pub(super) fn remarks(tables: &Tables, found: &mut Found) {
+pub(super) fn remarks(tables: &Tables, found: &mut ImportResult) {
     found.remarks.extend(tables.missing.iter().cloned());
     found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::schedule::PARENT_COUNT_MAX;
 use serde_json::{Value, json};
 
-use super::place::{JobDraft, Place};
+use super::place::{ImportContext, JobDraft};
 use super::tables::text;
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{self, Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::wrong;
+use crate::import::found::definition_errors;
 
 /// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
-pub(super) fn set_parents(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
+pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_>) {
     let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
     let is_taken: Vec<bool> = parts
         .iter()
-        .map(|part| part.job.as_ref().is_ok_and(|job| wrong(&Value::Object(job.clone())).is_empty()))
+        .map(|part| part.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
         .collect();
     // Parents by the index of their child.
     let mut parents: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -28,7 +28,7 @@ pub(super) fn set_parents(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
                 None => (NotNeeded, format!("{id}: there is no such job, and XXL-JOB skips it")),
                 Some(child) if child == parent => (NotNeeded, format!("{id}: itself, which XXL-JOB skips")),
                 Some(child) => {
-                    let name = place.names.get(id).map_or("", String::as_str);
+                    let name = context.names.get(id).map_or("", String::as_str);
                     let known = parents.get(&child).map_or(&[][..], Vec::as_slice);
                     if !is_taken[child] || !is_taken[parent] {
                         (NotSupported, format!("{id}: one of the two jobs is left out"))
@@ -53,7 +53,7 @@ pub(super) fn set_parents(parts: &mut [JobDraft<'_>], place: &Place<'_>) {
         let here = if words.is_empty() { "names no job".to_owned() } else { words.join("; ") };
         parts[parent].entry.field("child_jobid", &given, worst.unwrap_or(NotNeeded), here);
     }
-    let names: Vec<String> = parts.iter().map(|part| place.names.get(part.id).cloned().unwrap_or_default()).collect();
+    let names: Vec<String> = parts.iter().map(|part| context.names.get(part.id).cloned().unwrap_or_default()).collect();
     for (child, part) in parts.iter_mut().enumerate() {
         let after: Vec<&str> =
             parents.get(&child).into_iter().flatten().map(|parent| names[*parent].as_str()).collect();

@@ -5,7 +5,7 @@ use rondel_core::labels::{LABEL_VALUE_LEN_MAX, check_value};
 use serde_json::{Map, Value, json};
 
 use super::commands;
-use super::place::{JobDraft, Place, Scripts};
+use super::place::{ImportContext, JobDraft, Scripts};
 use super::tables::text;
 use crate::import::dump::Row;
 use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
@@ -15,38 +15,38 @@ use crate::import::names::slug;
 /// 2020-01-01T00:00:00Z, the origin of the phase of a fixed rate.
 const PHASE_FROM: u64 = 1_577_836_800;
 
-pub(super) fn part<'a>(row: &'a Row, place: &Place<'_>) -> JobDraft<'a> {
+pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobDraft<'a> {
     let id = text(row, "id").unwrap_or_default();
     let title = text(row, "job_desc").or_else(|| text(row, "name")).unwrap_or_default();
     let entry = Entry::new(format!("job {id}"), title);
     let mut draft = Draft { row, entry, job: Map::new() };
-    let name = place.names.get(id).cloned().unwrap_or_default();
-    draft.account(
+    let name = context.names.get(id).cloned().unwrap_or_default();
+    draft.record(
         "id",
         Kept,
         format!("the label xxl-job-id, the end of the name {name}, and what consistent hash goes by"),
     );
     draft.set("name", name);
     for column in ["job_desc", "name"] {
-        draft.account(column, Kept, "description");
+        draft.record(column, Kept, "description");
     }
     draft.set("description", title);
-    let app = app(&mut draft, place);
-    let worked = work(&mut draft, place, id);
+    let app = app(&mut draft, context);
+    let handler_set = set_handler(&mut draft, context, id);
     labels(&mut draft, id);
-    schedule(&mut draft, place);
+    schedule(&mut draft, context);
     policies(&mut draft);
     for (column, why) in [
         ("add_time", "the versions of a job have their own instants"),
         ("update_time", "the versions of a job have their own instants"),
         ("trigger_last_time", "the runs of XXL-JOB stay there"),
     ] {
-        draft.account(column, NotNeeded, why);
+        draft.record(column, NotNeeded, why);
     }
     if !draft.entry.fields.iter().any(|field| field.name == "trigger_next_time") {
-        draft.account("trigger_next_time", NotNeeded, "follows from the schedule");
+        draft.record("trigger_next_time", NotNeeded, "follows from the schedule");
     }
-    let job = app.and(worked).map(|()| draft.job);
+    let job = app.and(handler_set).map(|()| draft.job);
     JobDraft { id, row, entry: draft.entry, job }
 }
 
@@ -63,7 +63,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Records the outcome for a column, if the row has it.
-    fn account(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
+    fn record(&mut self, column: &str, outcome: Outcome, here: impl Into<String>) {
         if let Some(value) = self.row.get(column) {
             self.entry.field(column, value, outcome, here);
         }
@@ -78,42 +78,42 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn app(draft: &mut Draft<'_>, place: &Place<'_>) -> Result<(), String> {
+fn app(draft: &mut Draft<'_>, context: &ImportContext<'_>) -> Result<(), String> {
     let group = draft.text("job_group").unwrap_or("?").to_owned();
-    let Some(app) = place.apps.get(group.as_str()).copied() else {
-        draft.account("job_group", NotSupported, "there is no such group");
+    let Some(app) = context.apps.get(group.as_str()).copied() else {
+        draft.record("job_group", NotSupported, "there is no such group");
         return Err(format!("its group {group} is not there"));
     };
     let here = slug(app);
     // Kept even if the app has another name here: the entry of the group reports that, once.
-    draft.account("job_group", Kept, format!("app {here}"));
+    draft.record("job_group", Kept, format!("app {here}"));
     draft.set("app", here);
     Ok(())
 }
 
 /// Sets the handler and its parameters.
-fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String> {
+fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> Result<(), String> {
     let kind = draft.text("glue_type").unwrap_or("BEAN");
     let param = draft.text("executor_param").unwrap_or_default();
     let source = draft.row.get("glue_source").cloned().unwrap_or_default();
     let glue = ["glue_source", "glue_remark", "glue_updatetime"];
     if kind == "BEAN" {
-        draft.account("glue_type", Kept, "handler");
-        draft.account("executor_handler", Kept, "handler");
-        draft.account("executor_param", Kept, "params, as a text");
-        glue.into_iter().for_each(|column| draft.account(column, NotNeeded, "a BEAN job has no script"));
+        draft.record("glue_type", Kept, "handler");
+        draft.record("executor_handler", Kept, "handler");
+        draft.record("executor_param", Kept, "params, as a text");
+        glue.into_iter().for_each(|column| draft.record(column, NotNeeded, "a BEAN job has no script"));
         draft.set("handler", draft.text("executor_handler").unwrap_or_default());
         draft.set("params", if param.is_empty() { Value::Null } else { param.into() });
         return Ok(());
     }
-    draft.account("executor_handler", NotNeeded, "a script has none");
-    draft.account("glue_remark", NotNeeded, "belongs to the version of the script: see xxl_job_logglue");
-    draft.account("glue_updatetime", NotNeeded, "a script's version follows from its text");
-    let count = place.versions.get(id).copied().unwrap_or_default();
+    draft.record("executor_handler", NotNeeded, "a script has none");
+    draft.record("glue_remark", NotNeeded, "belongs to the version of the script: see xxl_job_logglue");
+    draft.record("glue_updatetime", NotNeeded, "a script's version follows from its text");
+    let count = context.versions.get(id).copied().unwrap_or_default();
     if count > 0 {
-        let (outcome, here) = match place.options.history {
+        let (outcome, here) = match context.options.history {
             Some(folder) => {
-                (Kept, format!("files in {}/{}", folder.display(), place.names.get(id).map_or("", String::as_str)))
+                (Kept, format!("files in {}/{}", folder.display(), context.names.get(id).map_or("", String::as_str)))
             }
             None => (
                 NotSupported,
@@ -130,26 +130,26 @@ fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String
         "GLUE_POWERSHELL" => Some("powershell"),
         "GLUE_GROOVY" => None,
         other => {
-            draft.account("glue_type", NotSupported, "is no kind of script");
+            draft.record("glue_type", NotSupported, "is no kind of script");
             return Err(format!("{other:?} is no kind of script"));
         }
     };
-    match (place.options.scripts, known) {
+    match (context.options.scripts, known) {
         (Scripts::Executors, _) => {
-            draft.account("glue_type", Kept, format!("the handler {kind} of the same executors"));
-            draft.account("glue_source", Kept, "params.source");
-            draft.account("executor_param", Kept, "params.param");
+            draft.record("glue_type", Kept, format!("the handler {kind} of the same executors"));
+            draft.record("glue_source", Kept, "params.source");
+            draft.record("executor_param", Kept, "params.param");
             draft.set("handler", kind);
             draft.set("params", json!({"source": source, "param": param}));
         }
         (Scripts::Agent, Some(handler)) => {
-            draft.account(
+            draft.record(
                 "glue_type",
                 Changed,
                 format!("runs by the handler {handler} of an agent that was started with --allow-scripts"),
             );
-            draft.account("glue_source", Kept, "params.script");
-            draft.account("executor_param", Kept, "params.args");
+            draft.record("glue_source", Kept, "params.script");
+            draft.record("executor_param", Kept, "params.args");
             let mut params = json!({"script": source, "args": param});
             if handler == "shell" {
                 params["interpreter"] = json!(["bash"]);
@@ -158,9 +158,9 @@ fn work(draft: &mut Draft<'_>, place: &Place<'_>, id: &str) -> Result<(), String
             draft.set("params", params);
         }
         (Scripts::Agent, None) => {
-            draft.account("glue_type", NotSupported, "agents run no Groovy");
-            draft.account("glue_source", NotSupported, "agents run no Groovy");
-            draft.account("executor_param", NotSupported, "agents run no Groovy");
+            draft.record("glue_type", NotSupported, "agents run no Groovy");
+            draft.record("glue_source", NotSupported, "agents run no Groovy");
+            draft.record("executor_param", NotSupported, "agents run no Groovy");
             return Err(format!(
                 "{kind} has no counterpart on agents: import it with --scripts executors, or make it a handler of the SDK"
             ));
@@ -174,11 +174,11 @@ fn labels(draft: &mut Draft<'_>, id: &str) {
     let author: String = draft.text("author").unwrap_or_default().trim().chars().take(LABEL_VALUE_LEN_MAX).collect();
     if check_value(&author).is_ok() {
         labels["author"] = author.into();
-        draft.account("author", Kept, "the label author");
+        draft.record("author", Kept, "the label author");
     } else if author.is_empty() {
-        draft.account("author", NotNeeded, "is empty");
+        draft.record("author", NotNeeded, "is empty");
     } else {
-        draft.account("author", NotSupported, "has signs that no label can have");
+        draft.record("author", NotSupported, "has signs that no label can have");
     }
     match draft.text("alarm_email").and_then(commands::alarm) {
         Some(alarm) => {
@@ -186,45 +186,45 @@ fn labels(draft: &mut Draft<'_>, id: &str) {
                 "the label xxl-alarm: a failure is mailed by the rule {} once the commands of the report have made it",
                 alarm.name
             );
-            draft.account("alarm_email", Changed, here);
+            draft.record("alarm_email", Changed, here);
             labels["xxl-alarm"] = alarm.name.into();
         }
-        None => draft.account("alarm_email", NotNeeded, "names no address"),
+        None => draft.record("alarm_email", NotNeeded, "names no address"),
     }
     draft.set("labels", labels);
 }
 
-fn schedule(draft: &mut Draft<'_>, place: &Place<'_>) {
+fn schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
     let cron = draft.text("job_cron");
     let kind = draft.text("schedule_type").unwrap_or(if cron.is_some() { "CRON" } else { "NONE" });
     match (kind, draft.text("schedule_conf").or(cron)) {
         ("CRON", Some(expr)) => {
-            let zone = place.options.zone;
+            let zone = context.options.zone;
             for column in ["schedule_type", "schedule_conf", "job_cron"] {
-                draft.account(column, Kept, format!("schedule.cron in the zone {zone}"));
+                draft.record(column, Kept, format!("schedule.cron in the zone {zone}"));
             }
             draft.set("schedule", json!({"cron": expr.trim(), "time_zone": zone}));
         }
         ("FIX_RATE", Some(seconds)) => {
-            draft.account("schedule_type", Kept, "schedule.every");
+            draft.record("schedule_type", Kept, "schedule.every");
             rate(draft, seconds.trim());
         }
         ("CRON" | "FIX_RATE", None) => {
-            draft.account("schedule_type", NotSupported, "schedule_conf is empty: the job is only triggered");
-            draft.account("schedule_conf", NotSupported, "is empty: the job is only triggered");
-            draft.account("job_cron", NotNeeded, "is empty");
+            draft.record("schedule_type", NotSupported, "schedule_conf is empty: the job is only triggered");
+            draft.record("schedule_conf", NotSupported, "is empty: the job is only triggered");
+            draft.record("job_cron", NotNeeded, "is empty");
         }
         ("NONE", _) => {
-            draft.account("schedule_type", Kept, "no schedule");
-            draft.account("schedule_conf", NotNeeded, "a job without a schedule");
+            draft.record("schedule_type", Kept, "no schedule");
+            draft.record("schedule_conf", NotNeeded, "a job without a schedule");
         }
         (other, _) => {
-            draft.account(
+            draft.record(
                 "schedule_type",
                 NotSupported,
                 format!("{other:?} is no kind of schedule that XXL-JOB has: it is only triggered"),
             );
-            draft.account("schedule_conf", NotSupported, "belongs to that kind of schedule");
+            draft.record("schedule_conf", NotSupported, "belongs to that kind of schedule");
         }
     }
 }
@@ -234,11 +234,11 @@ fn rate(draft: &mut Draft<'_>, seconds: &str) {
     let mut schedule = json!({"every": format!("{seconds}s")});
     match phase(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
         Some(start) => {
-            draft.account("schedule_conf", Kept, "schedule.every");
-            draft.account("trigger_next_time", Kept, "its phase is that of schedule.start_at");
+            draft.record("schedule_conf", Kept, "schedule.every");
+            draft.record("trigger_next_time", Kept, "its phase is that of schedule.start_at");
             schedule["start_at"] = start.to_string().into();
         }
-        None => draft.account(
+        None => draft.record(
             "schedule_conf",
             Changed,
             "counts its seconds from when it is created here: in XXL-JOB it is stopped, and has no next instant",
@@ -275,7 +275,7 @@ fn policies(draft: &mut Draft<'_>) {
         }
         _ => format!("route {route}"),
     };
-    draft.account("executor_route_strategy", outcome, here);
+    draft.record("executor_route_strategy", outcome, here);
     draft.set("route", route);
 
     let (policy, outcome) = match draft.text("executor_block_strategy").unwrap_or_default() {
@@ -289,7 +289,7 @@ fn policies(draft: &mut Draft<'_>) {
     } else {
         "there is no such strategy: serial takes its place".to_owned()
     };
-    draft.account("executor_block_strategy", outcome, here);
+    draft.record("executor_block_strategy", outcome, here);
     draft.set("overlap", json!({"policy": policy, "scope": "executor"}));
 
     let misfire = draft.text("misfire_strategy").unwrap_or("DO_NOTHING");
@@ -303,17 +303,17 @@ fn policies(draft: &mut Draft<'_>) {
     } else {
         "there is no such strategy: skip takes its place".to_owned()
     };
-    draft.account("misfire_strategy", outcome, here);
+    draft.record("misfire_strategy", outcome, here);
     draft.set("misfire", json!({"policy": policy}));
 
     let (timeout, retries) = (draft.number("executor_timeout"), draft.number("executor_fail_retry_count"));
-    draft.account("executor_timeout", Kept, if timeout > 0 { "timeout" } else { "no timeout" });
+    draft.record("executor_timeout", Kept, if timeout > 0 { "timeout" } else { "no timeout" });
     if timeout > 0 {
         draft.set("timeout", format!("{timeout}s"));
     }
     if retries > 0 {
         let outcome = if retries > RETRY_MAX { Changed } else { Kept };
-        draft.account(
+        draft.record(
             "executor_fail_retry_count",
             outcome,
             format!("retry.max {}, with 10 s between attempts", retries.min(RETRY_MAX)),
@@ -321,7 +321,7 @@ fn policies(draft: &mut Draft<'_>) {
         draft.set("retry", json!({"max": retries.min(RETRY_MAX), "backoff": "10s"}));
     } else {
         // In XXL-JOB a run whose executor is lost fails, and is tried again only if retries are set.
-        draft.account("executor_fail_retry_count", Kept, "no retry, and delivery at_most_once");
+        draft.record("executor_fail_retry_count", Kept, "no retry, and delivery at_most_once");
         draft.set("delivery", "at_most_once");
     }
 }

@@ -12,19 +12,19 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use self::place::{ImportContext, JobDraft};
 pub(super) use self::place::{ImportOptions, Scripts};
-use self::place::{JobDraft, Place};
 pub(super) use self::tables::Tables;
 use self::tables::text;
 use super::dump::Row;
-use super::found::Found;
+use super::found::ImportResult;
 
 /// Converts the tables into definitions and commands.
-pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
-    let mut found = Found::with_prefix(options.prefix);
-    let place = place(tables, options, &mut found);
-    let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::part(row, &place)).collect();
-    family::set_parents(&mut parts, &place);
+pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> ImportResult {
+    let mut found = ImportResult::with_prefix(options.prefix);
+    let context = import_context(tables, options, &mut found);
+    let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::convert_row(row, &context)).collect();
+    family::set_parents(&mut parts, &context);
     commands::alarms(&parts, options, &mut found);
     for mut part in parts {
         commands::unknown(part.row, &mut part.entry);
@@ -34,7 +34,7 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
         }
     }
     tables.groups.iter().for_each(|row| found.entries.push(commands::group(row, options)));
-    tables.users.iter().for_each(|row| found.entries.push(commands::user(row, &place)));
+    tables.users.iter().for_each(|row| found.entries.push(commands::user(row, &context)));
     commands::remarks(tables, &mut found);
     found
 }
@@ -42,15 +42,19 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> Found {
 /// Writes each earlier script to a file of its own; returns their number.
 pub(super) fn write_history(tables: &Tables, options: ImportOptions<'_>) -> std::io::Result<usize> {
     let Some(folder) = options.history else { return Ok(0) };
-    history::write(tables, &place(tables, options, &mut Found::with_prefix(options.prefix)).names, folder)
+    history::write(
+        tables,
+        &import_context(tables, options, &mut ImportResult::with_prefix(options.prefix)).names,
+        folder,
+    )
 }
 
-fn place<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mut Found) -> Place<'a> {
+fn import_context<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mut ImportResult) -> ImportContext<'a> {
     let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
     for row in &tables.versions {
         *versions.entry(text(row, "job_id").unwrap_or_default()).or_default() += 1;
     }
-    Place {
+    ImportContext {
         options,
         apps: tables.groups.iter().filter_map(|row| Some((text(row, "id")?, text(row, "app_name")?))).collect(),
         names: tables.jobs.iter().filter_map(|row| Some((text(row, "id")?, name_of(row, found)))).collect(),
@@ -58,7 +62,7 @@ fn place<'a>(tables: &'a Tables, options: ImportOptions<'a>, found: &mut Found) 
     }
 }
 
-fn name_of(row: &Row, found: &mut Found) -> String {
+fn name_of(row: &Row, found: &mut ImportResult) -> String {
     let (id, glue) = (text(row, "id").unwrap_or_default(), text(row, "glue_type").unwrap_or("BEAN"));
     let stem = match text(row, "executor_handler") {
         Some(handler) if glue == "BEAN" => handler,

@@ -32,7 +32,7 @@ pub(in crate::import) struct ImportOptions<'a> {
 }
 
 /// What the conversion of a job needs to know about all groups and jobs.
-pub(super) struct Place<'a> {
+pub(super) struct ImportContext<'a> {
     pub(super) options: ImportOptions<'a>,
     /// The names of apps in XXL-JOB, by the ids of their groups.
     pub(super) apps: HashMap<&'a str, &'a str>,

@@ -34,7 +34,7 @@ fn tables(jobs: Vec<Row>) -> Tables {
     }
 }
 
-fn jobs(found: &Found) -> Vec<&Value> {
+fn jobs(found: &ImportResult) -> Vec<&Value> {
     found.entries.iter().filter_map(|entry| entry.job.as_ref()).collect()
 }
 
@@ -157,7 +157,7 @@ fn versions_before_2_3_have_their_cron_in_another_column() {
     assert_eq!(jobs(&found)[0]["schedule"]["cron"], "0 0 3 * * ?");
 }
 
-fn named<'a>(found: &'a Found, from: &str) -> &'a Entry {
+fn named<'a>(found: &'a ImportResult, from: &str) -> &'a Entry {
     found.entries.iter().find(|entry| entry.from == from).unwrap()
 }
 

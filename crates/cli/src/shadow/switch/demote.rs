@@ -28,14 +28,14 @@ const AHEAD: Duration = Duration::from_secs(7);
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 /// Minimum time until the first fire of a job that runs on neither side.
 const SOON: Duration = Duration::from_secs(2);
-/// How often a start is tried if the first fire has passed each time.
+/// Maximum number of tries to start a job whose first fire has passed each time.
 const START_COUNT: usize = 5;
-/// How often the first fire is requested.
+/// Maximum number of requests for the first fire.
 const READ_COUNT: usize = 3;
 const PAUSE: Duration = Duration::from_millis(300);
 
 /// A job that no longer runs here from its seam on.
-struct GivenUp<'a> {
+struct GivenUpJob<'a> {
     job: &'a Job,
     seam: Timestamp,
     /// The first fire that XXL-JOB is to run.
@@ -59,11 +59,11 @@ pub(super) async fn demote(
     let (mut open, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
         switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
     let numbers: Vec<i64> = open.iter().chain(&quiet).map(|job| job.number).collect();
-    let mut is_away = may_write(database, &numbers).await;
-    if is_away.is_none() {
-        is_away = quiet::give_up(switch, database, &quiet, &mut outcomes).await;
+    let mut why_away = why_not_writable(database, &numbers).await;
+    if why_away.is_none() {
+        why_away = quiet::give_up(switch, database, &quiet, &mut outcomes).await;
     }
-    while !open.is_empty() && is_away.is_none() {
+    while !open.is_empty() && why_away.is_none() {
         let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
         let began = Instant::now();
         let ahead = AHEAD + pace.allowance();
@@ -76,9 +76,9 @@ pub(super) async fn demote(
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
-        is_away = start(switch, database, given_up, &mut outcomes).await;
+        why_away = start(switch, database, given_up, &mut outcomes).await;
     }
-    if let Some(why) = is_away {
+    if let Some(why) = why_away {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
         for job in open.into_iter().chain(quiet) {
             let unchanged = || Outcome::unchanged(switch.runs(job), &result);
@@ -91,7 +91,7 @@ pub(super) async fn demote(
 }
 
 /// Why XXL-JOB's database cannot be changed; `None` if it can. Checked before any job is given up here.
-async fn may_write(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
+async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
     if numbers.is_empty() {
         return None;
     }
@@ -99,23 +99,23 @@ async fn may_write(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String
 }
 
 /// Gives a job up here: from the seam on it does not run here.
-async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<GivenUp<'a>, Outcome> {
-    let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
+async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<GivenUpJob<'a>, Outcome> {
+    let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
-        return Err(Outcome::done(Runs::There, job.from, "was switched before"));
+        return Err(Outcome::done(Runs::There, job.mode_from, "was switched before"));
     }
     if job.is_shadow {
         // It was given up before: the first fire is the earliest that XXL-JOB can still run.
         let soon = clock::now() + SOON;
-        let seam = job.from.unwrap_or(soon);
+        let seam = job.mode_from.unwrap_or(soon);
         let gap = (seam < soon).then(|| neither_side(job, seam, soon));
-        return first(switch, job, (seam, seam.max(soon)), gap).await;
+        return with_first_fire(switch, job, (seam, seam.max(soon)), gap).await;
     }
     let seam = clock::now() + ahead;
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(from) => {
             let gap = (from > seam).then(|| format!("its fires from {seam} to {from} ran here, or on neither side"));
-            first(switch, job, (seam, seam.max(from)), gap).await
+            with_first_fire(switch, job, (seam, seam.max(from)), gap).await
         }
         Saved::Refused(failure) => {
             Err(Outcome::unchanged(switch.runs(job), format!("{}; it runs on here", failure.message())))
@@ -133,12 +133,12 @@ async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Resu
 }
 
 /// Finds the fire with which XXL-JOB is to begin.
-async fn first<'a>(
+async fn with_first_fire<'a>(
     switch: &Switch<'_>,
     job: &'a Job,
     (seam, from): (Timestamp, Timestamp),
     gap: Option<String>,
-) -> Result<GivenUp<'a>, Outcome> {
+) -> Result<GivenUpJob<'a>, Outcome> {
     let found = match first_fire(switch, job, from).await {
         Ok(found) => found,
         Err(failure) => return Err(not_started(seam, failure.message()).repeat()),
@@ -147,7 +147,7 @@ async fn first<'a>(
     let missed = found.missed.map(|missed| neither_side(job, missed, until));
     let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
     match found.first {
-        Some(first) => Ok(GivenUp { job, seam, first, gap }),
+        Some(first) => Ok(GivenUpJob { job, seam, first, gap }),
         None => {
             let result = "runs no more here; it has no fire to start with there: start it in XXL-JOB if it is to run";
             Err(Outcome::done(Runs::Nowhere, Some(seam), result).with_gap(gap.as_deref()))
@@ -164,7 +164,7 @@ fn not_started(seam: Timestamp, why: &str) -> Outcome {
 async fn start<'a>(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
-    mut open: Vec<GivenUp<'a>>,
+    mut open: Vec<GivenUpJob<'a>>,
     outcomes: &mut Outcomes,
 ) -> Option<String> {
     for round in 1..=START_COUNT {
@@ -196,7 +196,7 @@ async fn start<'a>(
                 }
                 Some(Started::TooLate) => not_started(one.seam, "its first fire was over each time").repeat(),
                 None => not_started(one.seam, "XXL-JOB does not have it any more"),
-                Some(Started::From(_)) => running(switch, &one, committed_at),
+                Some(Started::From(_)) => started_outcome(switch, &one, committed_at),
                 Some(Started::Before(_)) => {
                     let gap = "its fires until the seam ran on both sides";
                     let result = "given up here at the seam; it ran in XXL-JOB already, and does so on";
@@ -205,7 +205,7 @@ async fn start<'a>(
             };
             outcomes.insert(one.job.name.clone(), outcome);
         }
-        let again = join_all(too_late.into_iter().map(async |one| (one.job, later(switch, one).await))).await;
+        let again = join_all(too_late.into_iter().map(async |one| (one.job, with_later_fire(switch, one).await))).await;
         open = Vec::new();
         for (job, end) in again {
             match end {
@@ -218,15 +218,15 @@ async fn start<'a>(
 }
 
 /// Finds a later fire to start with: the first one had passed when XXL-JOB's lock was free.
-async fn later<'a>(switch: &Switch<'_>, one: GivenUp<'a>) -> Result<GivenUp<'a>, Outcome> {
+async fn with_later_fire<'a>(switch: &Switch<'_>, one: GivenUpJob<'a>) -> Result<GivenUpJob<'a>, Outcome> {
     let soon = clock::now() + SOON;
     let gap =
         [one.gap, Some(neither_side(one.job, one.first, soon))].into_iter().flatten().collect::<Vec<_>>().join("; ");
-    first(switch, one.job, (one.seam, soon), Some(gap)).await
+    with_first_fire(switch, one.job, (one.seam, soon), Some(gap)).await
 }
 
 /// The outcome for a job that XXL-JOB runs again.
-fn running(switch: &Switch<'_>, one: &GivenUp<'_>, committed_at: Timestamp) -> Outcome {
+fn started_outcome(switch: &Switch<'_>, one: &GivenUpJob<'_>, committed_at: Timestamp) -> Outcome {
     let first = one.first;
     let is_near = first < committed_at + FOUND_WITHIN;
     let hurried = is_near.then(|| {
@@ -271,7 +271,7 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
         return if parent.is_repeatable { outcome.repeat() } else { outcome };
     }
     if job.is_shadow {
-        return Outcome::done(Runs::There, job.from, "was switched before");
+        return Outcome::done(Runs::There, job.mode_from, "was switched before");
     }
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(_) => Outcome::done(Runs::There, Some(seam), "runs in XXL-JOB after its parents"),

@@ -31,7 +31,7 @@ pub(super) struct Job {
     pub(super) number: i64,
     pub(super) is_shadow: bool,
     pub(super) is_enabled: bool,
-    pub(super) from: Option<Timestamp>,
+    pub(super) mode_from: Option<Timestamp>,
     pub(super) updated_at: Option<Timestamp>,
     /// Whether a schedule of its own fires it.
     pub(super) has_schedule: bool,
@@ -55,7 +55,7 @@ impl Job {
             number: jobs::number(job)?,
             is_shadow: job["mode"] == "shadow",
             is_enabled: job["enabled"] == true,
-            from: instant("mode_from"),
+            mode_from: instant("mode_from"),
             updated_at: instant("updated_at"),
             has_schedule: schedules.iter().any(fires),
             parents: names("parents"),
@@ -81,13 +81,13 @@ pub(super) struct Switch<'a> {
     /// Parents and children that the command does not name.
     pub(super) others: BTreeMap<String, Relative>,
     /// The status of the jobs in XXL-JOB, by their numbers.
-    pub(super) there: BTreeMap<i64, JobStatus>,
+    pub(super) xxl_status: BTreeMap<i64, JobStatus>,
 }
 
 impl Switch<'_> {
     /// Where a job runs before the command changes anything.
     pub(super) fn runs(&self, job: &Job) -> Runs {
-        let is_running = self.there.get(&job.number).is_some_and(|status| status.is_running);
+        let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
         let fires_there = is_running || !job.has_schedule;
         match (job.is_shadow, fires_there) {
             (true, true) => Runs::There,

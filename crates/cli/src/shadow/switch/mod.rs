@@ -83,13 +83,13 @@ impl SwitchArgs {
         let mut database = jobs::open(&self.source).await?;
         let denied = database.xxl_check_rights().await.err().map(|error| chain_in_one_line(&error));
         let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
-        let there = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
+        let xxl_status = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
         let others = relatives::read(client, &found).await?;
-        let switch = Switch { client, jobs: found, others, there };
+        let switch = Switch { client, jobs: found, others, xxl_status };
         let mut refused = relatives::refusals(direction, &switch);
         if direction == Direction::Promote && !is_forced {
             ready::refuse(&switch, &mut database, &mut refused).await?;
-            relatives::spread(direction, &switch.jobs, &mut refused);
+            relatives::propagate(direction, &switch.jobs, &mut refused);
         }
         let outcomes = if self.yes {
             for job in switch.jobs.iter().filter(|_| denied.is_some()) {
@@ -108,7 +108,7 @@ impl SwitchArgs {
             let why = denied.map(|why| format!("; it would be refused: {why}")).unwrap_or_default();
             return Err(Failure::refused(format!("nothing was done: add --yes to switch them{why}")));
         }
-        outcome::verdict(&outcomes)
+        outcome::command_result(&outcomes)
     }
 }
 
@@ -148,7 +148,7 @@ fn planned_row(one: &Value, _: Timestamp) -> Vec<String> {
 fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
-        let status = switch.there.get(&job.number);
+        let status = switch.xxl_status.get(&job.number);
         let is_running = status.is_some_and(|status| status.is_running);
         let next = millis(status.map_or(0, |status| status.next_ms));
         let mut result = match (refused.get(&job.name), direction) {

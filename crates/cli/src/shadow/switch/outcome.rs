@@ -38,14 +38,14 @@ pub(super) struct Outcome {
     pub(super) runs: Runs,
     pub(super) result: String,
     pub(super) is_done: bool,
-    /// Whether fires ran on neither side, or may have.
+    /// Whether fires ran on neither side or on both sides, or may have.
     pub(super) has_gap: bool,
     /// For a job that is not switched: whether the same command, run again, may switch it.
     pub(super) is_repeatable: bool,
 }
 
 impl Outcome {
-    /// The job runs where it was to run.
+    /// The job runs where the command was to switch it.
     pub(super) fn done(runs: Runs, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
         Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
@@ -67,7 +67,7 @@ impl Outcome {
         self
     }
 
-    /// Adds a gap, a time whose fires are not certain.
+    /// Adds a gap: a range of instants whose fires did not run exactly once, or may not have.
     pub(super) fn with_gap(mut self, gap: Option<&str>) -> Self {
         if let Some(gap) = gap {
             self.result.push_str("; ");
@@ -78,8 +78,8 @@ impl Outcome {
     }
 }
 
-/// The exit of the command.
-pub(super) fn verdict(outcomes: &Outcomes) -> Result<(), Failure> {
+/// The result of the command: a failure if a job was not switched, or has a gap.
+pub(super) fn command_result(outcomes: &Outcomes) -> Result<(), Failure> {
     let open = outcomes.values().filter(|one| !one.is_done).count();
     let gaps = outcomes.values().filter(|one| one.is_done && one.has_gap).count();
     let count = outcomes.len();
@@ -114,7 +114,7 @@ mod tests {
 
     fn advice_for(outcomes: &[Outcome]) -> String {
         let named = outcomes.iter().enumerate().map(|(index, one)| (format!("job-{index}"), one.clone()));
-        verdict(&named.collect()).map_or_else(|failure| failure.message().to_owned(), |()| String::new())
+        command_result(&named.collect()).map_or_else(|failure| failure.message().to_owned(), |()| String::new())
     }
 
     #[test]

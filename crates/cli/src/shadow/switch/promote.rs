@@ -105,7 +105,7 @@ async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, Strin
             }
         }
     }
-    relatives::spread(Direction::Promote, &switch.jobs, refused);
+    relatives::propagate(Direction::Promote, &switch.jobs, refused);
 }
 
 /// Adds where the children run, once that is known for their parents.
@@ -121,7 +121,7 @@ fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap
         let missing: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
         let outcome = match missing.first() {
             None if job.is_shadow => Outcome::done(Runs::Here, None, "runs here after its parents"),
-            None => Outcome::done(Runs::Here, job.from, "was switched before"),
+            None => Outcome::done(Runs::Here, job.mode_from, "was switched before"),
             Some((name, parent)) => {
                 let result = format!("is active here, and runs where its parent {name} does, which was not switched");
                 let outcome = Outcome::unchanged(parent.runs, result);
@@ -268,10 +268,10 @@ async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, al
 /// command that saved it may have lost the answer.
 fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
-        return Outcome::done(Runs::Nowhere, job.from, "was switched before, and is paused here");
+        return Outcome::done(Runs::Nowhere, job.mode_from, "was switched before, and is paused here");
     }
-    let outcome = Outcome::done(Runs::Here, job.from, "was switched before");
-    let (Some(seam), Some(saved_at)) = (job.from, job.updated_at) else { return outcome };
+    let outcome = Outcome::done(Runs::Here, job.mode_from, "was switched before");
+    let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLDS_AFTER;
     let is_late = millis(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH;
     outcome.with_gap(is_late.then(|| neither_side(job, seam, holds_from)).as_deref())

@@ -44,14 +44,14 @@ pub(super) async fn give_up(
 }
 
 async fn demote_one(switch: &Switch<'_>, job: &Job) -> Outcome {
-    let is_running = switch.there.get(&job.number).is_some_and(|status| status.is_running);
+    let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     let (runs, result) = match (is_running, job.has_schedule) {
         (true, _) => (Runs::There, "runs in XXL-JOB, as before"),
         (false, true) => (Runs::Nowhere, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
         (false, false) => (Runs::There, "has no schedule; runs in XXL-JOB when it is triggered there"),
     };
     if job.is_shadow {
-        return Outcome::done(runs, job.from, "was switched before");
+        return Outcome::done(runs, job.mode_from, "was switched before");
     }
     let seam = clock::now() + HOLDS_AFTER;
     match save(switch.client, job, "shadow", seam).await {

@@ -24,7 +24,7 @@ pub(super) async fn refuse(
 ) -> Result<(), Failure> {
     let numbers: Vec<i64> = switch.jobs.iter().map(|job| job.number).collect();
     let there = database.xxl_handlers(&numbers).await.map_err(|error| jobs::wrong(&error))?;
-    let online = Online::read(switch.client, &switch.jobs).await?;
+    let online = OnlineHandlers::read(switch.client, &switch.jobs).await?;
     for job in switch.jobs.iter().filter(|job| job.is_shadow) {
         let reason = other_handler(job, there.get(&job.number)).or_else(|| online.obstacle(job));
         if let Some(reason) = reason {
@@ -47,9 +47,9 @@ fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
 }
 
 /// The handlers of the online executors, by app.
-struct Online(BTreeMap<String, BTreeSet<String>>);
+struct OnlineHandlers(BTreeMap<String, BTreeSet<String>>);
 
-impl Online {
+impl OnlineHandlers {
     async fn read(client: &Client, jobs: &[Job]) -> Result<Self, Failure> {
         let mut apps: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         let found = list::items(client, &["executors"], &[]).await?;
@@ -109,13 +109,13 @@ mod tests {
     fn a_job_needs_an_executor_with_its_handler() {
         let online = |handlers: &[&str]| {
             let handlers = handlers.iter().map(|&handler| handler.to_owned()).collect();
-            Online(BTreeMap::from([("work".to_owned(), handlers)]))
+            OnlineHandlers(BTreeMap::from([("work".to_owned(), handlers)]))
         };
         assert_eq!(online(&["*"]).obstacle(&job("close")), None);
         assert_eq!(online(&["bill", "close"]).obstacle(&job("close")), None);
         let missing = online(&["bill"]).obstacle(&job("close")).expect("an obstacle");
         assert!(missing.contains("has the handler close"), "{missing}");
-        let alone = Online(BTreeMap::new()).obstacle(&job("close")).expect("an obstacle");
+        let alone = OnlineHandlers(BTreeMap::new()).obstacle(&job("close")).expect("an obstacle");
         assert!(alone.contains("no executor of app work is online"), "{alone}");
     }
 }

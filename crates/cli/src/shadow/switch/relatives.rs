@@ -48,19 +48,19 @@ pub(super) fn refusals(direction: Direction, switch: &Switch<'_>) -> BTreeMap<St
         let reason = own_reason(direction, switch, job).or_else(|| relatives_reason(direction, switch, job));
         refused.extend(reason.map(|reason| (job.name.clone(), reason)));
     }
-    spread(direction, &switch.jobs, &mut refused);
+    propagate(direction, &switch.jobs, &mut refused);
     refused
 }
 
 /// Why a job is not switched, regardless of its relatives.
 fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<String> {
-    let Some(status) = switch.there.get(&job.number) else {
+    let Some(status) = switch.xxl_status.get(&job.number) else {
         return Some(format!("XXL-JOB has no job {}; nothing was changed", job.number));
     };
     if let Some(other) = switch.jobs.iter().find(|other| other.number == job.number && other.name != job.name) {
         return Some(format!("job {} has the same number {} in its label {LABEL}", other.name, job.number));
     }
-    if let Some(reason) = pause_is_in_the_way(direction, job, *status) {
+    if let Some(reason) = pause_reason(direction, job, *status) {
         return Some(reason);
     }
     let (is_shadow, verb) = match direction {
@@ -79,12 +79,12 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
             list(&parents)
         ));
     }
-    needs_its_schedule(direction, job, *status)
+    schedule_reason(direction, job, *status)
 }
 
-/// A job that is paused here is switched as it is, unless it fires in XXL-JOB: then it is not clear whether it should
-/// fire.
-fn pause_is_in_the_way(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
+/// Why a pause keeps a job from being switched. A job that is paused here is switched as it is, unless it fires in XXL-JOB:
+/// then it is not clear whether it should fire.
+fn pause_reason(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     match direction {
         _ if job.is_enabled => None,
         _ if job.is_follower() => {
@@ -98,7 +98,7 @@ fn pause_is_in_the_way(direction: Direction, job: &Job, status: JobStatus) -> Op
 }
 
 /// Refuses a child that XXL-JOB also fires by a schedule: it would lose those fires.
-fn needs_its_schedule(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
+fn schedule_reason(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     (direction == Direction::Promote && job.is_follower() && status.is_running).then(|| {
         "XXL-JOB fires it by a schedule too, and here it only follows from others: give it that schedule, or stop it there first".to_owned()
     })
@@ -144,7 +144,7 @@ fn relatives_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Opt
 }
 
 /// Refuses also the jobs whose parent is not switched and, in a promotion, those whose child is not.
-pub(super) fn spread(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
+pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeMap<String, String>) {
     loop {
         let mut more = BTreeMap::new();
         for job in jobs.iter().filter(|job| !refused.contains_key(&job.name)) {

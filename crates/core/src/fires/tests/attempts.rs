@@ -21,7 +21,7 @@ fn attempt(number: i32, status: RunStatus, reason: Reason) -> Attempt {
 fn answer(attempts: &[Attempt], run: Run) -> (String, String) {
     let rows = [Run { attempt: if attempts.is_empty() { 1 } else { 2 }, ..run }];
     let definitions = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"every": "10s"}})) }];
-    let why = why(&Facts { attempts, ..facts(&definitions, &rows) }, secs(20));
+    let why = why(&FireInput { attempts, ..facts(&definitions, &rows) }, secs(20));
     (why.en, why.zh)
 }
 

@@ -1,20 +1,20 @@
 //! Answers that name servers, executors, other runs and first causes.
 
 use super::*;
-use crate::fires::{Context, ExecutorState, OtherRun, ServerState};
+use crate::fires::{AnswerContext, ExecutorState, OtherRun, ServerState};
 use crate::homes::Switch;
 use crate::reason::{Detail, LimitDetail, LimitKind, WaitFor};
 
 /// The answer about a run with this context, 90 s after it was due.
-fn answer(run: &Run, context: &Context) -> (String, String) {
+fn answer(run: &Run, context: &AnswerContext) -> (String, String) {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let rows = [run.clone()];
-    let facts = Facts { context: Some(context), now: secs(150), rows: &rows, ..facts(&held, &rows) };
+    let facts = FireInput { context: Some(context), now: secs(150), rows: &rows, ..facts(&held, &rows) };
     let Why { en, zh, .. } = why_run(&facts, &rows[0]);
     (en, zh)
 }
 
-fn check_ends(run: &Run, context: &Context, (en, zh): (&str, &str)) {
+fn check_ends(run: &Run, context: &AnswerContext, (en, zh): (&str, &str)) {
     let answer = answer(run, context);
     assert!(answer.0.ends_with(en), "{}", answer.0);
     assert!(answer.1.ends_with(zh), "{}", answer.1);
@@ -43,7 +43,7 @@ fn executors_that_take_nothing_are_named() {
     let pending = row(1, secs(60), RunStatus::Pending, None);
     let draining = ExecutorState { name: "l1".to_owned(), silent: None, switch: Switch::Active };
     let silent = ExecutorState { name: "l3".to_owned(), silent: Some((secs(120), secs(180))), switch: Switch::Active };
-    let none = Context { executors: vec![draining.clone()], ..Context::default() };
+    let none = AnswerContext { executors: vec![draining.clone()], ..AnswerContext::default() };
     check_ends(
         &pending,
         &none,
@@ -53,7 +53,7 @@ fn executors_that_take_nothing_are_named() {
         ),
     );
     let drained = ExecutorState { switch: Switch::Draining, ..draining.clone() };
-    let switched_off = Context { executors: vec![drained], ..Context::default() };
+    let switched_off = AnswerContext { executors: vec![drained], ..AnswerContext::default() };
     check_ends(
         &pending,
         &switched_off,
@@ -62,7 +62,7 @@ fn executors_that_take_nothing_are_named() {
             "执行器 l1 的开关设为排空（重新启用前不再接收新的运行）。",
         ),
     );
-    let both = Context { executors: vec![draining, silent], ..Context::default() };
+    let both = AnswerContext { executors: vec![draining, silent], ..AnswerContext::default() };
     check_ends(
         &done(1, secs(60)).running(),
         &both,
@@ -78,7 +78,7 @@ fn executors_that_take_nothing_are_named() {
     }
     let many =
         (0..7).map(|at| ExecutorState { name: format!("l{at}"), silent: None, switch: Switch::Active }).collect();
-    let many = Context { executors: many, has_taker: true, ..Context::default() };
+    let many = AnswerContext { executors: many, has_taker: true, ..AnswerContext::default() };
     let (en, _) = answer(&row(1, secs(60), RunStatus::Pending, None), &many);
     assert!(
         en.contains("for its turn or for an executor") && en.ends_with("2 more executors are draining or silent."),
@@ -90,7 +90,7 @@ fn executors_that_take_nothing_are_named() {
 fn a_server_that_drains_or_came_late_is_named() {
     let server = |is_draining, since| {
         let server = Some(ServerState { name: "n1".to_owned(), is_draining, since: secs(since) });
-        Context { server, ..Context::default() }
+        AnswerContext { server, ..AnswerContext::default() }
     };
     check_ends(
         &row(1, secs(60), RunStatus::Pending, None),
@@ -118,7 +118,7 @@ fn a_server_that_drains_or_came_late_is_named() {
 fn holders_of_a_limit_and_the_run_ahead_are_named() {
     let pending = row(1, secs(60), RunStatus::Pending, None);
     let holders = vec![other(7, "o.long", |run| run), OtherRun { job: None, ..other(8, "secret", |run| run) }];
-    let held = Context { limit: Some("db".to_owned()), holders, holders_more: 3, ..Context::default() };
+    let held = AnswerContext { limit: Some("db".to_owned()), holders, holders_more: 3, ..AnswerContext::default() };
     check_ends(
         &with_detail(pending.clone(), limit()),
         &held,
@@ -132,14 +132,14 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
     let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(6)), ..Detail::default() };
     let behind = with_detail(pending, behind);
     let waits = |run: Run| with_detail(Run { started_at: None, status: RunStatus::Pending, ..run }, limit());
-    let ahead = Context { ahead: Some(other(6, "a", waits)), ..held.clone() };
+    let ahead = AnswerContext { ahead: Some(other(6, "a", waits)), ..held.clone() };
     let (en, zh) = answer(&behind, &ahead);
     let (wanted, wanted_zh) = (
         "Run 6 itself has been due since 1970-01-01 00:00:09 UTC, and waits for concurrency limit \"db\" (1 at a time). Limit",
         "运行 6 本身已于 1970-01-01 00:00:09 UTC 到期，正在等待",
     );
     assert!(en.contains(wanted) && zh.contains(wanted_zh), "{en} {zh}");
-    let ahead = Context { ahead: Some(other(6, "a", |run| run)), ..Context::default() };
+    let ahead = AnswerContext { ahead: Some(other(6, "a", |run| run)), ..AnswerContext::default() };
     check_ends(
         &behind,
         &ahead,
@@ -161,7 +161,7 @@ fn the_first_cause_is_named() {
     let run = with_detail(skipped(row(3, secs(60), RunStatus::Skipped, None)), by("o.b", RunStatus::Skipped));
     let b = other(2, "o.b", |run| with_detail(skipped(run), by("o.a", RunStatus::Failed)));
     let a = other(1, "o.a", |run| Run { status: RunStatus::Failed, message: Some("exit code 3".to_owned()), ..run });
-    let context = Context { causes: vec![b.clone(), a.clone()], ..Context::default() };
+    let context = AnswerContext { causes: vec![b.clone(), a.clone()], ..AnswerContext::default() };
     check_ends(
         &run,
         &context,
@@ -170,10 +170,10 @@ fn the_first_cause_is_named() {
             "上游任务 o.b 已跳过。最初的原因是任务 o.a 的运行 1：失败：退出码 3（经由 o.b）。",
         ),
     );
-    let cut = Context { causes: vec![b], ..Context::default() };
+    let cut = AnswerContext { causes: vec![b], ..AnswerContext::default() };
     let (en, zh) = answer(&run, &cut);
     assert!(en.contains("The chain of causes goes on beyond run 2 of job o.b") && zh.contains("原因链"), "{en} {zh}");
-    let direct = Context { causes: vec![a], ..Context::default() };
+    let direct = AnswerContext { causes: vec![a], ..AnswerContext::default() };
     assert!(answer(&run, &direct).0.ends_with("which ended as failed: exit code 3."));
 }
 

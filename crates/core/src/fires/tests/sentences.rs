@@ -3,15 +3,15 @@
 use super::*;
 
 /// The English answer about a row, at an instant.
-fn sentence_of(facts: &Facts<'_>, row: &Run) -> String {
+fn sentence_of(facts: &FireInput<'_>, row: &Run) -> String {
     let rows = [row.clone()];
-    why_run(&Facts { rows: &rows, ..*facts }, row).en
+    why_run(&FireInput { rows: &rows, ..*facts }, row).en
 }
 
 #[test]
 fn a_row_is_described_at_the_bounds() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = Facts { now: secs(120), ..facts(&held, &[]) };
+    let facts = FireInput { now: secs(120), ..facts(&held, &[]) };
     let pending = |due| Run { due_at: secs(due), ..row(1, secs(60), RunStatus::Pending, None) };
     assert!(sentence_of(&facts, &pending(120)).starts_with("It has not begun yet: it has been due for 0 ms"));
     assert_eq!(sentence_of(&facts, &pending(121)), "It will run at 1970-01-01 00:02:01 UTC.");
@@ -121,7 +121,7 @@ fn spans_of_one_fire_are_told_as_one() {
 #[test]
 fn the_nearest_fires_of_an_empty_instant_are_named() {
     let held = [Definition { from: secs(30), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = Facts { now: secs(150), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };
+    let facts = FireInput { now: secs(150), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };
     let between = why(&facts, secs(61));
     assert_eq!((between.entry, between.before, between.after), (None, Some(secs(60)), Some(secs(120))));
     assert!(between.en.starts_with("Nothing was planned at 1970-01-01 00:01:01 UTC"), "{}", between.en);
@@ -129,12 +129,12 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
     assert!(why(&facts, secs(151)).en.starts_with("Nothing is planned"));
     assert!(why(&facts, secs(30)).en.contains("the first known definition was saved at 1970-01-01 00:00:30 UTC"));
     assert!(!why(&facts, secs(31)).en.contains("first known definition"));
-    let deleted = Facts { deleted_at: Some(secs(100)), ..facts };
+    let deleted = FireInput { deleted_at: Some(secs(100)), ..facts };
     assert!(why(&deleted, secs(101)).en.contains("the job was deleted at"));
     assert!(!why(&deleted, secs(100)).en.contains("deleted"));
     // The fire of this very instant is the nearest one before; the next one comes after it.
-    assert_eq!(nearest(&Facts { now: secs(120), ..facts }), (Some(secs(120)), Some(secs(180))));
-    assert_eq!(nearest(&Facts { now: secs(119), ..facts }), (Some(secs(60)), Some(secs(120))));
+    assert_eq!(nearest(&FireInput { now: secs(120), ..facts }), (Some(secs(120)), Some(secs(180))));
+    assert_eq!(nearest(&FireInput { now: secs(119), ..facts }), (Some(secs(60)), Some(secs(120))));
     let fire = why_run(&facts, &done(7, secs(60)));
     let entry = fire.entry.unwrap();
     assert_eq!((entry.first, entry.last, entry.count), (secs(60), secs(60), 1));
@@ -145,7 +145,7 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
 fn a_pause_is_told_in_the_tense_of_its_instant() {
     let paused = job(json!({"schedule": {"every": "1m"}, "enabled": false}));
     let held = [Definition { from: secs(0), job: paused }];
-    let facts = Facts { now: secs(120), ..facts(&held, &[]) };
+    let facts = FireInput { now: secs(120), ..facts(&held, &[]) };
     assert_eq!(why(&facts, secs(120)).en, "It did not run: the job was paused.");
     assert_eq!(why(&facts, secs(180)).en, "It will not run at 1970-01-01 00:03 UTC: the job is paused.");
 }
@@ -164,12 +164,12 @@ fn the_zone_is_that_of_the_definition_that_held() {
 #[test]
 fn records_that_were_removed_begin_before_the_first_that_is_kept() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
-    let facts = Facts { kept_from: secs(60), now: secs(600), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
+    let facts = FireInput { kept_from: secs(60), now: secs(600), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
     assert_eq!(entries_of(&facts, secs(0), secs(120)), ["00:01:00Z missing", "00:02:00Z undecided"]);
-    let later = Facts { kept_from: secs(61), ..facts };
+    let later = FireInput { kept_from: secs(61), ..facts };
     assert_eq!(entries_of(&later, secs(0), secs(119)), ["00:01:00Z removed"]);
     let folded = |count: i64| {
-        let facts = Facts { kept_from: secs(999_999), now: secs(1_000_000), next_fire_at: None, ..facts };
+        let facts = FireInput { kept_from: secs(999_999), now: secs(1_000_000), next_fire_at: None, ..facts };
         entries_of(&facts, secs(1), secs(60 * count)).len()
     };
     assert_eq!((folded(24), folded(25)), (24, 1), "so many are listed one by one");
@@ -194,7 +194,7 @@ fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
     let held = [Definition { from: secs(0), job: job(json!({})) }];
     let rows = [run(1, 7, 100_628, Some(100_700))];
     let facts = facts(&held, &rows);
-    let answer = why_run(&facts, &rows[0]).about(About::NearRun(Trigger::Api), &facts);
+    let answer = why_run(&facts, &rows[0]).about(AnswerSubject::NearRun(Trigger::Api), &facts);
     let (en, zh) =
         ("Run of 1970-01-01 00:01:40.628 UTC, triggered through the API: It ran at", "的运行（通过 API 触发）：已于");
     assert!(answer.en.starts_with(en) && answer.zh.contains(zh), "{answer:?}");
@@ -211,7 +211,7 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
     };
     let both = |row: Run| {
         let rows = [row.clone()];
-        let why = why_run(&Facts { rows: &rows, ..facts(&held, &[]) }, &row);
+        let why = why_run(&FireInput { rows: &rows, ..facts(&held, &[]) }, &row);
         (why.en, why.zh)
     };
     let (en, zh) = both(unknown(Some(Reason::NotReceived), Detail::default()));
@@ -242,7 +242,7 @@ fn a_pump_plans_the_instants_at_which_it_begins() {
     let root = Run { trigger: Trigger::Once, ..done(1, secs(61)) };
     let rows = [root];
     for (held, is_planned) in [(&without, true), (&within, true), (&plain, false)] {
-        let facts = Facts { rows: &rows, ..facts(held, &[]) };
+        let facts = FireInput { rows: &rows, ..facts(held, &[]) };
         let entries = account(&facts, Range { from: secs(60), to: secs(62), limit: 9 }).entries;
         assert!(matches!(&entries[0].verdict, Verdict::Row { planned, .. } if *planned == is_planned), "{entries:?}");
         let why = why(&facts, secs(61));

@@ -118,8 +118,8 @@ fn the_oldest_files_make_room() {
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), FILE_COUNT_MAX);
     assert_eq!(
         cache.get(&format!("{:064x}", FILE_COUNT_MAX + 4)),
-        Cached::Changed,
+        CacheLookup::Changed,
         "another text than its name stands for"
     );
-    assert_eq!(cache.get(&"0".repeat(HASH_LEN)), Cached::Missing);
+    assert_eq!(cache.get(&"0".repeat(HASH_LEN)), CacheLookup::Missing);
 }

@@ -46,7 +46,7 @@ fn the_line_is_what_xxl_job_passes() {
         (Some(Args::Many(Vec::new())), &["1", "4"]),
     ] {
         let folder = tempfile::tempdir().unwrap();
-        let argv = script_line(vec!["sh".to_owned()], "true", "sh", folder.path(), Call::Run(args, shard)).unwrap();
+        let argv = script_argv(vec!["sh".to_owned()], "true", "sh", folder.path(), Call::Run(args, shard)).unwrap();
         assert_eq!((argv[0].as_str(), Path::new(&argv[1])), ("sh", folder.path().join("script.sh").as_path()));
         assert_eq!(argv[2..], *expected);
     }
@@ -77,7 +77,7 @@ fn what_reads_a_script_without_running_it_is_known_of_each_interpreter() {
     let checked = |interpreter: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let interpreter = interpreter.iter().map(|part| (*part).to_owned()).collect();
-        let argv = script_line(interpreter, "", "sh", folder.path(), Call::Check)?;
+        let argv = script_argv(interpreter, "", "sh", folder.path(), Call::Check)?;
         let (path, before) = argv.split_last().unwrap();
         assert!(path.ends_with("/script.sh"), "{argv:?}");
         Ok::<_, JobError>(before.join(" "))
@@ -94,7 +94,7 @@ fn what_reads_a_script_without_running_it_is_known_of_each_interpreter() {
     }
 }
 
-/// A script with a mistake fails, one without does nothing.
+/// A script with a syntax error fails the check; a correct one passes it, and is not run.
 #[tokio::test]
 async fn a_check_runs_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -18,10 +18,10 @@ async fn run(
     cancel: Cancel,
     log: Log,
 ) -> Result<ProgramResult, JobError> {
-    let code = match params.take_work(allow)? {
-        Work::Program(argv) => Code::Program(argv),
-        Work::Script(Script::Text(text)) => Code::Script(text),
-        Work::Script(Script::Kept(named)) => return Err(JobError::failed(named)),
+    let code = match params.take_command(allow)? {
+        RequestedCommand::Program(argv) => ResolvedCommand::Program(argv),
+        RequestedCommand::Script(Script::Text(text)) => ResolvedCommand::Script(text),
+        RequestedCommand::Script(Script::Kept(named)) => return Err(JobError::failed(named)),
     };
     program(params, code, run.shard(), tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
 }

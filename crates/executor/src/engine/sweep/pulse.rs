@@ -21,7 +21,7 @@ pub(super) struct Pulse {
 }
 
 impl Pulse {
-    pub(super) fn feel(&mut self, handlers: &Handle, tracker: &TaskTracker, now: Instant) {
+    pub(super) fn check(&mut self, handlers: &Handle, tracker: &TaskTracker, now: Instant) {
         if let Some((sent_at, answered)) = &self.sent {
             let since = now.duration_since(*sent_at);
             if !answered.load(Ordering::Relaxed) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::backoff::doubled;
+use rondel_core::backoff::backoff;
 use rondel_proto::v1;
 
 /// The longest wait after a failed select.
@@ -44,11 +44,11 @@ impl Limits {
     }
 
     pub(super) fn row_backoff(&self, failures: u32) -> Duration {
-        doubled(self.row_backoff, self.row_backoff_max, failures)
+        backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
     pub(super) fn select_backoff(&self, failures: u32) -> Duration {
-        doubled(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failures)
+        backoff(self.row_backoff.max(SELECT_BACKOFF_MIN), SELECT_BACKOFF_MAX, failures)
     }
 }
 

@@ -74,7 +74,7 @@ pub enum Task {
 
 /// How an execution ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Executed {
+pub enum ExecutionEnd {
     /// Its rows are done.
     Done,
     /// None of its rows is done.
@@ -133,7 +133,7 @@ pub struct Group<R> {
     origin: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
-    /// Only the number of selects has changed since the last report.
+    /// The number of selects has changed since the last report. This alone is reported only after a long period.
     is_counted: bool,
     /// An item was released since the last report.
     is_urgent: bool,
@@ -231,7 +231,7 @@ impl<R: Clone> Group<R> {
         let is_full = rows.len() >= self.limits.fetch;
         let mut found = Fetched { surplus: rows.len().saturating_sub(self.limits.fetch), ..Fetched::default() };
         let mut returned = BTreeSet::new();
-        self.keep_failed(&rows, &fetch, is_full);
+        self.retain_failed(&rows, &fetch, is_full);
         for row in rows.into_iter().take(self.limits.fetch) {
             if let Some(item) = self.accept(row, &fetch, (now, fetched_at), &mut found) {
                 returned.insert(item);
@@ -247,13 +247,13 @@ impl<R: Clone> Group<R> {
     }
 
     /// Forgets rows that failed for good, if a select that had room for all rows no longer returned them.
-    fn keep_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
+    fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
         if is_full || self.rows.failed().is_empty() {
             return;
         }
         let there: BTreeSet<(&str, &str)> = rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
         let was_asked = |item: &String| fetch.asked.contains_key(item);
-        self.rows.keep_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
+        self.rows.retain_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
     /// Queues a row. Returns the row's item; `None` if the row is resting, or if the item was not asked for or is not
@@ -313,14 +313,14 @@ impl<R: Clone> Group<R> {
     }
 
     /// Takes the end of an execution. Returns the rows that failed.
-    pub fn executed(&mut self, number: u64, how: Executed, now: Instant) -> Vec<Failure> {
+    pub fn executed(&mut self, number: u64, how: ExecutionEnd, now: Instant) -> Vec<Failure> {
         let Some(ended) = self.rows.take_execution(number) else { return Vec::new() };
         let count = u64::try_from(ended.entries.len()).unwrap_or(u64::MAX);
         let holding = self.items.get_mut(&ended.item).filter(|holding| holding.epoch == ended.epoch);
-        let may_retry = how == Executed::Failed && holding.as_ref().is_some_and(|held| held.phase == Phase::Held);
+        let may_retry = how == ExecutionEnd::Failed && holding.as_ref().is_some_and(|held| held.phase == Phase::Held);
         if let Some(holding) = holding {
             let (counts, total) = (&mut holding.counts, &mut self.total);
-            if how == Executed::Done {
+            if how == ExecutionEnd::Done {
                 (counts.done, total.done) = (counts.done + count, total.done + count);
                 holding.rate.add(count, now.saturating_duration_since(self.origin));
             } else {
@@ -330,7 +330,7 @@ impl<R: Clone> Group<R> {
         let mut failures = Vec::new();
         for mut entry in ended.entries {
             let place = (ended.item.clone(), entry.key.clone());
-            if how == Executed::Done {
+            if how == ExecutionEnd::Done {
                 self.rows.clear_failed(&place);
                 self.row_ended(place);
                 continue;

@@ -99,8 +99,8 @@ impl<R: Clone> Group<R> {
         self.rows.discard(name);
         self.rows.wake_resting(name);
         if !self.ending {
-            // The item's next owner will find these rows.
-            self.rows.keep_failed(|(item, _)| item != name);
+            // The item's next owner will select these rows, so they do not make this group unfinished.
+            self.rows.retain_failed(|(item, _)| item != name);
         }
         self.abort_executions(name);
     }

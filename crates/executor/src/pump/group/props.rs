@@ -19,14 +19,14 @@ enum Event {
     Rows(Vec<(u8, u8)>),
     SelectFails,
     /// One of the executions ends. The number selects it, modulo their count.
-    Ends(u8, Executed),
+    Ends(u8, ExecutionEnd),
     Passes(u16),
     Stops,
 }
 
 fn event() -> impl Strategy<Value = Event> {
     let items = prop::collection::vec((0..4_u8, 1..5_i64, any::<bool>()), 0..5);
-    let how = prop_oneof![Just(Executed::Done), Just(Executed::Failed), Just(Executed::Aborted)];
+    let how = prop_oneof![Just(ExecutionEnd::Done), Just(ExecutionEnd::Failed), Just(ExecutionEnd::Aborted)];
     prop_oneof![
         4 => (0..30_i64, items, prop::bool::weighted(0.02)).prop_map(|(n, items, yields)| Event::Order(n, items, yields)),
         6 => prop::collection::vec((0..5_u8, 0..6_u8), 0..8).prop_map(Event::Rows),

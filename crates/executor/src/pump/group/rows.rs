@@ -41,8 +41,9 @@ pub(super) struct Entry<R> {
     pub(super) failures: u32,
 }
 
+/// An execution in progress, with its rows.
 #[derive(Debug)]
-pub(super) struct Ended<R> {
+pub(super) struct ActiveExecution<R> {
     pub(super) item: String,
     pub(super) epoch: i64,
     pub(super) entries: Vec<Entry<R>>,
@@ -58,7 +59,7 @@ pub(super) struct RowTracker<R> {
     by_item: BTreeMap<String, BTreeSet<u64>>,
     /// Failed rows, by the instant of their retry.
     waiting: BTreeMap<(Instant, u64), (String, Entry<R>)>,
-    executions: BTreeMap<u64, Ended<R>>,
+    executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
     keys: BTreeSet<(String, String)>,
     resting: BTreeMap<(String, String), Instant>,
@@ -136,11 +137,11 @@ impl<R: Clone> RowTracker<R> {
         }
         let rows = entries.iter().map(|entry| entry.value.clone()).collect();
         let number = self.take_number();
-        self.executions.insert(number, Ended { item: item.clone(), epoch, entries, is_aborting: false });
+        self.executions.insert(number, ActiveExecution { item: item.clone(), epoch, entries, is_aborting: false });
         Some(Execution { number, item, epoch, rows })
     }
 
-    pub(super) fn take_execution(&mut self, number: u64) -> Option<Ended<R>> {
+    pub(super) fn take_execution(&mut self, number: u64) -> Option<ActiveExecution<R>> {
         self.executions.remove(&number)
     }
 
@@ -226,7 +227,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// Forgets rows that failed for good and are no longer there.
-    pub(super) fn keep_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
+    pub(super) fn retain_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
         self.failed.retain(is_there);
     }
 

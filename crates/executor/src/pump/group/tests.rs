@@ -81,11 +81,11 @@ impl Bench {
     }
 
     fn done(&mut self, number: u64) {
-        assert_eq!(self.group.executed(number, Executed::Done, self.now), []);
+        assert_eq!(self.group.executed(number, ExecutionEnd::Done, self.now), []);
     }
 
     fn failed(&mut self, number: u64) -> Vec<Option<Duration>> {
-        let failures = self.group.executed(number, Executed::Failed, self.now);
+        let failures = self.group.executed(number, ExecutionEnd::Failed, self.now);
         failures.into_iter().map(|failure| failure.retry_after).collect()
     }
 
@@ -262,7 +262,7 @@ fn what_is_not_worked_off_in_time_is_aborted() {
     assert_eq!((aborted.len(), aborted[0]), (2, second));
     assert!(!bench.progress("a").released, "they are still there");
     for number in aborted {
-        bench.group.executed(number, Executed::Aborted, bench.now);
+        bench.group.executed(number, ExecutionEnd::Aborted, bench.now);
     }
     let item = bench.progress("a");
     assert_eq!((item.rows, item.done, item.failed, item.released), (3, 0, 3, true));
@@ -290,7 +290,7 @@ fn an_item_that_an_order_leaves_out_is_dropped() {
     bench.order(2, []);
     for number in [first, second] {
         assert!(matches!(bench.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
-        bench.group.executed(number, Executed::Aborted, bench.now);
+        bench.group.executed(number, ExecutionEnd::Aborted, bench.now);
     }
     bench.waits(None);
     assert_eq!(bench.group.total(), Counts { fetches: 1, rows: 3, ..Counts::default() });
@@ -309,7 +309,7 @@ fn a_higher_epoch_begins_anew_from_the_checkpoint_of_the_order() {
     assert!(matches!(bench.next(), Step::Abort(Task::Execution(_))));
     let refused = bench.group.checkpoint("a", 1, "two");
     assert_eq!(refused, Err(CheckpointError::NotHeld { item: "a".to_owned() }));
-    bench.group.executed(first, Executed::Done, bench.now);
+    bench.group.executed(first, ExecutionEnd::Done, bench.now);
     let item = bench.progress("a");
     assert_eq!((item.epoch, item.rows, item.done, item.checkpoint.as_str()), (2, 0, 0, "seven"));
     let Step::Fetch { items, .. } = bench.next() else { panic!("a select") };
@@ -427,7 +427,7 @@ fn a_group_that_stops_throws_away_what_waits_and_finishes_what_is_in_execution()
     bench.waits(Some(SECOND));
     bench.now += SECOND;
     assert!(matches!(bench.next(), Step::Abort(Task::Execution(number)) if number == second));
-    bench.group.executed(second, Executed::Aborted, bench.now);
+    bench.group.executed(second, ExecutionEnd::Aborted, bench.now);
     assert!(matches!(bench.next(), Step::Over));
     assert_eq!(bench.group.total(), Counts { fetches: 1, rows: 3, done: 1, failed: 1 });
 }

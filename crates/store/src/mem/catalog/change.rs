@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back, plan_edit};
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
@@ -112,7 +112,7 @@ impl State {
         };
         let is_ahead = |run: &&Run| run.fire_at > from && (run.fire_at > now || run.due_at > now);
         let is_own = |run: &&Run| {
-            let is_whole = run.shard_index == 0 || run.shard_index == BROADCAST;
+            let is_whole = run.shard_index == 0 || run.shard_index == ROOT_SHARD;
             run.job == job && run.cause == 0 && run.parent.is_none() && run.attempt == 1 && is_whole
         };
         let row = |run: &Run| FutureRow { id: run.id, fire_at: run.fire_at, due_at: run.due_at, status: run.status };

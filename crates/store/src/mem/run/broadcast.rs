@@ -1,6 +1,6 @@
 //! Broadcasts: a shard that ends is counted, and the last one completes the verdict.
 
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -12,15 +12,15 @@ impl State {
     /// Counts down the open shards of a shard's broadcast, and gives the broadcast its verdict if this was the last
     /// shard.
     pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
-        let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != BROADCAST).cloned() else {
+        let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != ROOT_SHARD).cloned() else {
             return;
         };
         let is_sibling = |run: &&Run| (run.job, run.fire_at, run.cause) == (shard.job, shard.fire_at, shard.cause);
-        let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != BROADCAST);
+        let shards = self.runs.values().filter(is_sibling).filter(|run| run.shard_index != ROOT_SHARD);
         let (shards, ends): (Vec<_>, Vec<Option<Timestamp>>) =
             shards.map(|run| ((run.status, run.reason), run.finished_at)).unzip();
         let parent = shard.parent.and_then(|parent| self.runs.get_mut(&parent));
-        let is_broadcast = |run: &&mut Run| run.shard_index == BROADCAST && is_sibling(&&**run);
+        let is_broadcast = |run: &&mut Run| run.shard_index == ROOT_SHARD && is_sibling(&&**run);
         let Some(broadcast) = parent.filter(is_broadcast) else { return };
         let Some(open_shards) = &mut broadcast.open_shards else { return };
         *open_shards = (*open_shards - closed_count * i32::from(!mutant::on(Mutant::NoShardCount))).max(0);

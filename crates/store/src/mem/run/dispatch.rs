@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::reason::Detail;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -113,7 +113,7 @@ impl Dispatch for MemStore {
         let mut state = self.state();
         let total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
         let Some(broadcast) = state.own(token, run) else { return Ok(false) };
-        let is_whole = broadcast.shard_index == BROADCAST && broadcast.shard_total.is_none();
+        let is_whole = broadcast.shard_index == ROOT_SHARD && broadcast.shard_total.is_none();
         let may_be = is_whole && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
         if !may_be || total == 0 {
             return Ok(false);

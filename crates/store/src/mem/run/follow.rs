@@ -66,11 +66,12 @@ impl State {
             let run = if job == root.job { self.runs.get(&root.run) } else { at(-1).or_else(|| at(0)) };
             Some((job, member(run?)))
         };
-        graph.reach(root.job).into_iter().filter_map(own).collect()
+        graph.with_followers(root.job).into_iter().filter_map(own).collect()
     }
 
     pub(in crate::mem) fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>) -> BTreeMap<JobId, Child> {
-        let jobs = facts.graph.reach(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job));
+        let jobs =
+            facts.graph.with_followers(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job));
         let child = |job: JobId| {
             let stored = self.jobs.get(&job).filter(|stored| !stored.is_deleted)?;
             let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home));

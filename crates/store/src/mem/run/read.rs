@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use rondel_core::run::{Attempt, BROADCAST};
+use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::{AppId, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
@@ -117,7 +117,7 @@ impl State {
         let parent = query.parent.and_then(|id| self.runs.get(&id));
         let is_shard = |run: &Run, parent: &Run| {
             run.parent == Some(parent.id)
-                && run.shard_index != BROADCAST
+                && run.shard_index != ROOT_SHARD
                 && (run.job, run.fire_at, run.cause) == (parent.job, parent.fire_at, parent.cause)
         };
         let mut page: Vec<&Run> = self.runs.values().collect();

@@ -138,21 +138,30 @@ impl SqlStore {
     }
 
     pub(super) async fn list_incidents(&self, asked: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
-        let (namespace, before) = (asked.namespace.get(), asked.before.map_or(i64::MAX, IncidentId::get));
-        let query = match (asked.job, asked.is_open) {
-            (Some(job), _) => Query::new(&LIST_OF_JOB).int(job.get()).int(namespace),
-            (None, Some(true)) => Query::new(&LIST_OPEN).int(namespace),
-            (None, _) => Query::new(&LIST_ALL).int(namespace),
+        let namespace = asked.namespace.get();
+        let mut before = asked.before.map_or(i64::MAX, IncidentId::get);
+        let query = |before: i64| match (asked.job, asked.is_open) {
+            (Some(job), _) => Query::new(&LIST_OF_JOB).int(job.get()).int(namespace).int(before),
+            (None, Some(true)) => Query::new(&LIST_OPEN).int(namespace).int(before),
+            (None, _) => Query::new(&LIST_ALL).int(namespace).int(before),
         };
         let limit = asked.limit.min(PAGE_MAX);
         let is_filtered = asked.within.is_some() || asked.is_open.is_some();
         let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found = Vec::new();
-        for row in self.rows(query.int(before).int(row_count)).await? {
-            found.push(incident(&row)?);
+        // A short page means that there are no more, so rows are read until the page is full or none is left.
+        while found.len() < limit {
+            let rows = self.rows(query(before).int(row_count)).await?;
+            let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;
+            let is_last = i64::try_from(page.len()).is_ok_and(|count| count < row_count);
+            before = page.last().map_or(before, |record| record.incident.id.get());
+            found.extend(page.into_iter().filter(|record| asked.admits(record)));
+            if is_last {
+                break;
+            }
         }
-        found.retain(|record| asked.admits(record));
-        found.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        found.truncate(limit);
         Ok(found)
     }
 

@@ -1,7 +1,7 @@
 //! Edits of a job: its definition and its unsent rows change in one transaction.
 
 use async_trait::async_trait;
-use rondel_core::edit::{EditContext, EditPlan, FutureRow, Moved, look_back, plan_edit};
+use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back, plan_edit};
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
@@ -96,6 +96,8 @@ impl ChangeJobs for SqlStore {
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
                 tx.delete_expects(id).await?;
+                // Decisions that were made before the job was deleted are void.
+                tx.raise_space(record.namespace).await?;
             }
             tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
             let instants = Instants { now, checked_at: now, reached };
@@ -302,7 +304,7 @@ impl Tx<'_> {
     async fn move_rows(
         &mut self,
         statement: &'static Statement,
-        rows: &[Moved],
+        rows: &[MovedRow],
         change: &JobChange<'_>,
         version: i64,
     ) -> Result<()> {

@@ -12,7 +12,7 @@ use crate::{Result, settle};
 const LOCK_BROADCASTS: Statement = Statement {
     name: "lock_broadcasts",
     text: "SELECT id, job_id, fire_at_ms, cause, status, open_shards, finished_at_ms, reason, message, cancel_by, \
-           open_children FROM run WHERE id {in_list} AND {check}shard_index = -1 AND open_shards IS NOT NULL{end} ORDER BY id {for_update}",
+           open_children, cancel_reason FROM run WHERE id {in_list} AND {check}shard_index = -1 AND open_shards IS NOT NULL{end} ORDER BY id {for_update}",
 };
 pub(in crate::sql) const READ_SHARDS: Statement = Statement {
     name: "read_shards",
@@ -54,7 +54,9 @@ pub(super) struct Broadcast {
     pub(super) finished_at: Option<Timestamp>,
     pub(super) reason: Option<Reason>,
     message: Option<String>,
-    pub(super) cancel_by: Option<String>,
+    cancel_by: Option<String>,
+    /// Whether somebody asked to cancel or to drop it, so that it has a row in `run_cancel`.
+    pub(super) has_request: bool,
     /// Whether its shards are folded already, and only the runs that follow from it keep it open.
     is_awaiting: bool,
     /// Whether a shard that had ended has another verdict now.
@@ -140,12 +142,14 @@ impl Tx<'_> {
                 reason: columns.opt_word("reason")?,
                 message: columns.opt_text("message")?,
                 cancel_by: columns.opt_text("cancel_by")?,
+                has_request: false,
                 is_awaiting: columns.opt_int("open_children")?.is_some(),
                 is_corrected: false,
                 trigger: Trigger::Parent,
                 awaits_children: false,
                 folded: None,
             };
+            broadcast.has_request = broadcast.cancel_by.is_some() || columns.opt_text("cancel_reason")?.is_some();
             // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
             if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
                 broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use async_trait::async_trait;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
@@ -203,7 +203,7 @@ impl Dispatch for SqlStore {
                 .int(run.get())
                 .int(token.node.get())
                 .int(token.epoch)
-                .int(BROADCAST.into());
+                .int(ROOT_SHARD.into());
             if tx.execute(query).await? == 0 {
                 return Ok(false);
             }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use rondel_core::outcome::{NextStep, Outcome};
-use rondel_core::run::{BROADCAST, attempt_may_have_begun};
+use rondel_core::run::{ROOT_SHARD, attempt_may_have_begun};
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
@@ -74,6 +74,8 @@ struct Locked {
     executor_id: Option<ExecutorId>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
+    /// Whether somebody asked to cancel or to drop the run, so that it has a row in `run_cancel`.
+    has_request: bool,
     /// Whether a change of this row is collected but not written yet.
     is_dirty: bool,
 }
@@ -234,7 +236,7 @@ impl<'f> Batch<'f> {
                 let (executor_id, executor) = executor();
                 let started_at = clean.started_at.or(locked.started_at);
                 self.verdicts.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
-                if locked.row.cancel_asked.is_some() {
+                if locked.has_request {
                     self.cancels.push(finish.run.get());
                 }
                 (locked.row.status, locked.row.reason) = (status, reason);
@@ -358,7 +360,7 @@ impl<'f> Batch<'f> {
                 }
                 let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
                 self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);
-                if broadcast.cancel_by.is_some() {
+                if broadcast.has_request {
                     self.cancels.push(broadcast.id.get());
                 }
             }
@@ -368,7 +370,7 @@ impl<'f> Batch<'f> {
 }
 
 fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32, finish: &AttemptEnd) {
-    if let Some(parent) = locked.parent.filter(|_| locked.shard_index != BROADCAST) {
+    if let Some(parent) = locked.parent.filter(|_| locked.shard_index != ROOT_SHARD) {
         let new = ShardCount {
             key: locked.key,
             closed_count: 0,
@@ -383,6 +385,7 @@ fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, cl
 fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
+    let mut has_request = false;
     let mut locked = Locked {
         row: RunRow {
             due_at: Timestamp::EPOCH,
@@ -392,7 +395,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             lost_count: columns.small("lost_count")?,
             marked: columns.opt_int("marked_at_ms")?.is_some(),
             may_have_begun: false,
-            cancel_asked: cancel_asked(&mut columns)?,
+            cancel_asked: cancel_asked(&mut columns, &mut has_request)?,
             awaits_children: false,
             owner: LeaseToken { node: NodeId::new(0), epoch: 0 },
         },
@@ -403,6 +406,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         executor: columns.opt_text("executor")?,
         started_at: columns.opt_at("started_at_ms")?,
         trigger: columns.word("trigger_kind")?,
+        has_request,
         is_dirty: false,
     };
     locked.row.awaits_children = columns.opt_int("open_children")?.is_some();
@@ -411,10 +415,11 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     Ok((id, locked))
 }
 
-/// The reason of the request to cancel the run, if there is one.
-fn cancel_asked(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
+/// The reason of the request to cancel the run, if there is one. A request to drop the run has a reason too, but names nobody.
+fn cancel_asked(columns: &mut Reader<'_>, has_request: &mut bool) -> Result<Option<Reason>> {
     let is_asked = columns.opt_text("cancel_by")?.is_some();
     let reason = columns.opt_word("cancel_reason")?;
+    *has_request = is_asked || reason.is_some();
     Ok(is_asked.then(|| reason.unwrap_or(Reason::Requested)))
 }
 

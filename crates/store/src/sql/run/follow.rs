@@ -190,7 +190,7 @@ impl Tx<'_> {
     async fn read_members(&mut self, roots: &[Root], graph: &Graph) -> Result<HashMap<RunId, BTreeMap<JobId, Member>>> {
         let mut keys = Vec::new();
         for root in roots {
-            let jobs = graph.reach(root.job).into_iter().filter(|job| *job != root.job);
+            let jobs = graph.with_followers(root.job).into_iter().filter(|job| *job != root.job);
             keys.extend(jobs.map(|job| (job, root.fire_at, root.run)));
         }
         let mut found: HashMap<(RunId, JobId), (i32, Member)> = HashMap::new();
@@ -249,7 +249,7 @@ impl Tx<'_> {
         let wanted: BTreeSet<i64> = facts
             .iter()
             .flat_map(|facts| {
-                facts.graph.reach(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job))
+                facts.graph.with_followers(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job))
             })
             .map(JobId::get)
             .collect();

@@ -79,6 +79,26 @@ pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
          AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
+/// The same for statuses that have an index of their own, so that ended runs are not read for a page of open ones.
+pub(in crate::sql) const LIST_OPEN_OF_APPS: Statement = Statement {
+    name: "list_open_of_apps",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id < ? AND status IN ('pending', 'waiting', 'running') \
+         AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
+    ),
+};
+pub(in crate::sql) const LIST_TROUBLE_OF_APPS: Statement = Statement {
+    name: "list_trouble_of_apps",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id < ? \
+         AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
+         AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
+    ),
+};
 pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
     name: "list_of_job",
     text: concat!(
@@ -230,10 +250,8 @@ impl Runs for SqlStore {
         }
         let statement = match &query.statuses[..] {
             [] => &LIST_ALL,
-            statuses if statuses.iter().all(|status| !status.is_terminal()) => &LIST_OPEN,
-            statuses if statuses.iter().all(|status| status.is_terminal() && *status != RunStatus::Succeeded) => {
-                &LIST_TROUBLE
-            }
+            statuses if are_open(statuses) => &LIST_OPEN,
+            statuses if are_trouble(statuses) => &LIST_TROUBLE,
             _ => &LIST_BY_STATUS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
@@ -339,7 +357,13 @@ impl SqlStore {
         if apps.is_empty() {
             return Ok(Vec::new());
         }
-        let page = Query::new(&LIST_OF_APPS).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
+        let statement = match &query.statuses[..] {
+            [] => &LIST_OF_APPS,
+            statuses if are_open(statuses) => &LIST_OPEN_OF_APPS,
+            statuses if are_trouble(statuses) => &LIST_TROUBLE_OF_APPS,
+            _ => &LIST_OF_APPS,
+        };
+        let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
         let page = with_all_statuses(page, &query.statuses);
         rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
@@ -363,6 +387,16 @@ impl SqlStore {
         shards.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
         Ok(shards)
     }
+}
+
+/// Whether the index of open runs has all of these.
+fn are_open(statuses: &[RunStatus]) -> bool {
+    statuses.iter().all(|status| !status.is_terminal())
+}
+
+/// Whether the index of troubled runs has all of these.
+fn are_trouble(statuses: &[RunStatus]) -> bool {
+    statuses.iter().all(|status| status.is_terminal() && *status != RunStatus::Succeeded)
 }
 
 /// Adds as many arguments as there are statuses, by repeating some: a statement can have only one list whose length varies.

@@ -2,7 +2,7 @@
 
 use rondel_admin::jobs::{Action, PlannedJob, SavedJob};
 use rondel_core::Timestamp;
-use rondel_core::ahead::{FireChanges, Fires};
+use rondel_core::ahead::{FireChanges, FireList};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -136,7 +136,7 @@ pub(super) const fn word(action: Action) -> &'static str {
 
 impl From<&FireChanges> for FiresJson {
     fn from(changes: &FireChanges) -> Self {
-        let kind = |fires: &Fires| FireChangeJson { count: fires.count, first: fires.first.clone() };
+        let kind = |fires: &FireList| FireChangeJson { count: fires.count, first: fires.first.clone() };
         Self {
             to: changes.to,
             is_whole: changes.is_whole,

@@ -22,7 +22,7 @@ use super::applied_body::Items;
 use super::body;
 use super::find::find_app;
 use super::list_errors::{ListErrors, split};
-use crate::body::{is_json, parse, whole};
+use crate::body::{collect_within, is_json, parse};
 use crate::call::{Admitted, Call, quoted};
 use crate::holdings::HeavyWork;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
@@ -32,7 +32,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
 use crate::routes::Routes;
-use crate::shares::{self, ApplyRoom, DryRunAnswer, HeldPlace};
+use crate::shares::{self, ApplyRoom, DryRunAnswer, HeavyWorkShare};
 use crate::state::Web;
 use crate::yaml::{Node, documents};
 
@@ -65,7 +65,7 @@ pub(crate) struct Documents {
     specs: Vec<JobSpec>,
     /// The YAML nodes of the definitions, with their places in the text; empty for JSON.
     nodes: Vec<Node>,
-    held: (Option<HeldPlace>, Option<ApplyRoom>),
+    held: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
 
 impl Input for Documents {
@@ -87,9 +87,9 @@ impl FromRequest<Web> for Documents {
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
-        let place = caller.map(|caller| shares::place(web, HeavyWork::Apply, caller)).transpose()?;
-        let bytes = whole(request, APPLY_LEN_MAX).await?;
-        // Waits for room in memory: the definitions of a list take several times as much of it as their text.
+        let place = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
+        let bytes = collect_within(request, APPLY_LEN_MAX).await?;
+        // Waits for room in memory, since the definitions of a list take several times the memory of their text.
         let room = match caller {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
@@ -179,7 +179,7 @@ fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Resu
     if errors.is_empty() {
         return Ok(specs);
     }
-    // The list is refused in any case, so its other definitions are checked too.
+    // The list is refused in any case. Its other definitions are checked too, so that the refusal lists their errors.
     for (index, spec) in indexes.into_iter().zip(&specs) {
         let broken_rules = spec.compile().err().unwrap_or_default();
         let count = broken_rules.len();
@@ -339,7 +339,7 @@ struct Applying {
     total: usize,
     /// How many jobs are saved.
     count: usize,
-    _held: (Option<HeldPlace>, Option<ApplyRoom>),
+    _held: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
 
 impl Applying {

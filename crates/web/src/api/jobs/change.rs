@@ -26,14 +26,14 @@ pub(super) async fn change(
     edit: impl Fn(&JobRecord) -> Result<JobSpec, Problem> + Send + Sync,
 ) -> Result<Response, Problem> {
     let edit = |record: &JobRecord| Ok(Some(edit(record)?).filter(|spec| *spec != record.spec));
-    let saved = edited(call, name, if_match, edit).await?;
+    let saved = save_edit(call, name, if_match, edit).await?;
     answer(call, StatusCode::OK, &saved, None).await
 }
 
 /// Reads the job, applies `edit`, checks the result, and saves it in place of the version that was read. After a conflict it tries again,
 /// unless the caller gave a version, so the result is always checked against the version that it replaces. If `edit` returns no definition,
 /// the job stays as it is.
-pub(super) async fn edited<Q>(
+pub(super) async fn save_edit<Q>(
     call: &Call<Q>,
     name: &str,
     if_match: &IfMatch,

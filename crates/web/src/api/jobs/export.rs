@@ -24,11 +24,11 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
 use crate::routes::Routes;
-use crate::shares::{self, HeldPlace};
+use crate::shares::{self, HeavyWorkShare};
 use crate::state::Web;
 use crate::yaml;
 
-/// Jobs that are read at once, if they are short.
+/// Maximum number of jobs in a page.
 const PAGE: u32 = 200;
 /// About how many bytes a page has. The first page is small, since the length of the jobs is not known yet.
 const PAGE_LEN: usize = 256 * 1024;
@@ -70,7 +70,7 @@ impl FromQuery for ExportQuery {
 struct Exporter {
     web: Web,
     caller: Recheck,
-    _place: HeldPlace,
+    _place: HeavyWorkShare,
     namespace: NamespaceId,
     app: Option<AppId>,
     form: Form,
@@ -104,7 +104,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
-        _place: shares::place(&call.web, HeavyWork::Export, call.caller.key())?,
+        _place: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
         caller: Recheck::new(call.caller.clone()),
         namespace: call.namespace.id,
         app,

@@ -18,14 +18,14 @@ use serde_json::Value;
 
 use super::find::find;
 use crate::answer::json;
-use crate::api::filling::Filling;
+use crate::api::filling::PageBuilder;
 use crate::api::page::Page;
 use crate::api::schedules::Sentence;
 use crate::call::Call;
 use crate::cursor::Listing;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
-use crate::part_of::{self, PartOf};
+use crate::part_of::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -211,7 +211,7 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
     let account = call.engine().fires(&record, Range { from, to, limit }, call.seen_apps().as_deref()).await?;
     let cursor = |next: Timestamp| listing.cursor((next.as_millis(), to.as_millis()));
-    let mut page = Filling::new(query.limit);
+    let mut page = PageBuilder::new(query.limit);
     for entry in account.entries {
         let first = entry.first;
         if !page.add(&EntryJson::from(entry))? {
@@ -251,7 +251,7 @@ pub(super) struct WhyJson {
     previous_fire_at: Option<Timestamp>,
     next_fire_at: Option<Timestamp>,
     /// The newest incident of the job that the fire is part of.
-    incident: Option<PartOf>,
+    incident: Option<IncidentRef>,
 }
 
 async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -305,9 +305,9 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     // The last version that was shown, and when it was saved.
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
     let (before, to) = after.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
-    let (mut page, mut last) = (Filling::new(call.query.limit), (before, to));
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before, to));
     let mut is_first = call.query.cursor.is_none();
-    while let Some(count) = page.wanted() {
+    while let Some(count) = page.next_row_count() {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let mut found = older(&call, record.id, last, count + 1).await?;
         let has_more = found.len() > count;

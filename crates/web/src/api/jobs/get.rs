@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::Run;
 use rondel_core::access::Permission::View;
-use rondel_core::run::BROADCAST;
+use rondel_core::run::ROOT_SHARD;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
@@ -45,8 +45,8 @@ async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Pr
     let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
     let Some(newest) = newest else { return Ok(None) };
     let of = |run: &Run| LastRun { id: run.id, status: run.status, fire_at: run.fire_at };
-    let Some(parent) = newest.parent.filter(|_| newest.shard_index != BROADCAST) else { return Ok(Some(of(&newest))) };
+    let Some(parent) = newest.parent.filter(|_| newest.shard_index != ROOT_SHARD) else { return Ok(Some(of(&newest))) };
     let parents = store.runs(&[parent]).await?;
-    let whole = parents.first().filter(|parent| parent.shard_index == BROADCAST && parent.fire_at == newest.fire_at);
+    let whole = parents.first().filter(|parent| parent.shard_index == ROOT_SHARD && parent.fire_at == newest.fire_at);
     Ok(Some(of(whole.unwrap_or(&newest))))
 }

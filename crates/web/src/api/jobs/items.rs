@@ -12,7 +12,7 @@ use serde_json::value::RawValue;
 
 use super::find::find;
 use crate::answer::json;
-use crate::api::filling::Filling;
+use crate::api::filling::PageBuilder;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX};
 use crate::call::{Call, quoted};
 use crate::cursor::Listing;
@@ -194,7 +194,7 @@ fn fill(
     record: &JobRecord,
     found: &[&ItemView],
 ) -> Result<(Vec<Box<RawValue>>, Option<String>), Problem> {
-    let (mut page, mut last) = (Filling::new(call.query.limit), None);
+    let (mut page, mut last) = (PageBuilder::new(call.query.limit), None);
     for one in found {
         if !page.add(&ItemJson::new(one, one.checkpoint(call, record), call.engine().now()))? {
             return Ok((page.into_items(), last));

@@ -10,11 +10,11 @@ use rondel_core::{AppId, name};
 
 use super::find::find_app;
 use super::job_json::JobJson;
-use crate::api::filling::Filling;
+use crate::api::filling::PageBuilder;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
-use crate::job_board::{Entry, JobOrder, Offers};
+use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
 use crate::job_states;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
@@ -73,9 +73,9 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     let names = names(&call, app, after_name.as_deref()).await?;
     let mut names = &names[..];
     let mut last = after_name;
-    let mut page = Filling::new(query.limit);
+    let mut page = PageBuilder::new(query.limit);
     let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
-    while let Some(count) = page.wanted() {
+    while let Some(count) = page.next_row_count() {
         let (these, rest) = names.split_at(names.len().min(usize::try_from(count).unwrap_or(usize::MAX)));
         let these: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
         if these.is_empty() {
@@ -100,9 +100,13 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
 }
 
 /// The jobs that match the query, by name, after the name `after`.
-async fn names(call: &Call<ListJobs>, app: Option<AppId>, after: Option<&str>) -> Result<Vec<Arc<Entry>>, Problem> {
+async fn names(
+    call: &Call<ListJobs>,
+    app: Option<AppId>,
+    after: Option<&str>,
+) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
-    let mut offers = Offers::new(call.engine(), call.namespace.id);
+    let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
     let seen = call.seen_apps();
     let mut found = board.matching(&call.query.filter, seen.as_deref(), JobOrder::Name, &mut offers);
     found.retain(|entry| app.is_none_or(|app| entry.app == app));

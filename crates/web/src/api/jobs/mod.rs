@@ -36,9 +36,9 @@ pub(crate) use find::{find, find_app, find_for_runs};
 pub(crate) use fires::instant;
 pub(crate) use fires::versions_before;
 pub(crate) use items::no_pump;
-pub(crate) use reset::put_back;
+pub(crate) use reset::reset_to_declared;
 pub(crate) use stats::seen_from;
-pub(crate) use versions::{compared, restore_version, version_spec};
+pub(crate) use versions::{diff_versions, restore_version, version_spec};
 
 use crate::routes::Routes;
 

@@ -7,7 +7,7 @@ use rondel_core::access::Permission::Edit;
 use serde_json::json;
 
 use super::body;
-use super::change::{EDITS, edited};
+use super::change::{EDITS, save_edit};
 use super::job_json::{JobJson, answer};
 use crate::body::JsonBody;
 use crate::call::Call;
@@ -39,6 +39,6 @@ async fn replace(
     if_match: IfMatch,
     body: JsonBody<Unnamed<JobSpec>>,
 ) -> Result<Response, Problem> {
-    let saved = edited(&call, &name, &if_match, |_| body::parse_named(&body.bytes, &name).map(Some)).await?;
+    let saved = save_edit(&call, &name, &if_match, |_| body::parse_named(&body.bytes, &name).map(Some)).await?;
     answer(&call, StatusCode::OK, &saved, None).await
 }

@@ -6,7 +6,7 @@ use rondel_admin::jobs::JobError;
 use rondel_core::access::Permission::Edit;
 use rondel_store::catalog::JobRecord;
 
-use super::change::{EDITS, edited};
+use super::change::{EDITS, save_edit};
 use super::job_json::{JobJson, answer};
 use crate::call::Call;
 use crate::etag::IfMatch;
@@ -33,13 +33,13 @@ pub(super) fn routes() -> Routes {
 
 /// Restores the definition that code declares.
 async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
-    let saved = put_back(&call, &name, &if_match).await?;
+    let saved = reset_to_declared(&call, &name, &if_match).await?;
     answer(&call, StatusCode::OK, &saved, None).await
 }
 
 /// Gives a job the definition that code declares; does nothing if the job has it already.
-pub(crate) async fn put_back<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
-    edited(call, name, if_match, |record| {
+pub(crate) async fn reset_to_declared<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
+    save_edit(call, name, if_match, |record| {
         let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;
         Ok(Some(declared.spec.clone()).filter(|spec| *spec != record.spec))
     })

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::change::{EDITS, edited};
+use super::change::{EDITS, save_edit};
 use super::find::find;
 use super::job_json::{JobJson, answer};
 use crate::answer::json;
@@ -116,7 +116,7 @@ async fn diff(
     let record = find(&call, &name).await?;
     let to = call.query.to.unwrap_or(record.version);
     let from = call.query.from.unwrap_or_else(|| (to - 1).max(1));
-    let changes = compared(&call, &record, from, to).await?;
+    let changes = diff_versions(&call, &record, from, to).await?;
     let text = diff::text(&changes);
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes().starts_with(b"text/plain")) {
         return Ok(([(CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response());
@@ -126,7 +126,7 @@ async fn diff(
 }
 
 /// The differences between two versions, as the caller may see them.
-pub(crate) async fn compared<Q>(
+pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &JobRecord,
     from: i64,
@@ -173,7 +173,7 @@ pub(crate) async fn restore_version<Q>(
     let record = find(call, name).await?;
     let old = of_version(call, &record, version).await?;
     let old = old.map_err(|message| refuse_value("/version", message))?;
-    edited(call, name, if_match, |record| {
+    save_edit(call, name, if_match, |record| {
         let spec = JobSpec { name: record.spec.name.clone(), enabled: record.spec.enabled, ..old.clone() };
         Ok(Some(spec).filter(|spec| *spec != record.spec))
     })

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::{try_join, try_join3, try_join5};
 use rondel_core::access::Permission;
-use rondel_core::attention::{Facts, Failing, PAUSED_FOR, UnderWay, WithoutExecutor};
+use rondel_core::attention::{AttentionFacts, FailingJob, JobWithoutExecutor, PAUSED_FOR, RunUnderWay};
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
@@ -59,7 +59,7 @@ pub(crate) struct Health {
 /// The state of the system now, and the facts about it.
 pub(crate) struct SystemState {
     pub(crate) health: Health,
-    pub(crate) facts: Facts,
+    pub(crate) facts: AttentionFacts,
 }
 
 /// Reads the state of the system, with messages in the reader's language.
@@ -73,16 +73,17 @@ pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang)
         try_join3(health, nodes, problems).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
     (health.lateness, health.running_count) = (lateness, running.len());
-    let under_way = longest(running);
-    let unserved = unserved(troubled);
-    let ids = pulses.iter().map(|pulse| pulse.job).chain(unserved.iter().map(|trouble| trouble.job));
+    let under_way = longest_running(running);
+    let skipped_without_executor = skipped_without_executor(troubled);
+    let ids = pulses.iter().map(|pulse| pulse.job).chain(skipped_without_executor.iter().map(|trouble| trouble.job));
     let ids = ids.chain(under_way.iter().map(|mark| mark.job)).chain(idle.iter().map(|(job, ..)| *job));
     let jobs = Jobs::read(call, ids).await?;
     let (failing, under_way) =
-        try_join(failing(call, (pulses, troubled), (&jobs, lang)), usual(call, &under_way, (&jobs, now))).await?;
-    let facts = Facts {
+        try_join(failing(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
+            .await?;
+    let facts = AttentionFacts {
         failing,
-        unoffered: unoffered(call, &unserved, &jobs),
+        without_executor: without_executor(call, &skipped_without_executor, &jobs),
         under_way,
         lateness,
         paused: paused(&idle, &jobs),
@@ -167,7 +168,7 @@ async fn failing<Q>(
     call: &Call<Q>,
     (pulses, troubled): (&[NewestOutcomes], &[JobTrouble]),
     (jobs, lang): (&Jobs, Lang),
-) -> Result<Vec<Failing>, Problem> {
+) -> Result<Vec<FailingJob>, Problem> {
     let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
     let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
     let is_failure = |trouble: &&JobTrouble| trouble.status != RunStatus::Skipped;
@@ -185,7 +186,7 @@ async fn failing<Q>(
         own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), lang)
     };
     let fact = |pulse: &&NewestOutcomes| {
-        Some(Failing {
+        Some(FailingJob {
             job: jobs.0.get(&pulse.job)?.spec.name.clone(),
             streak: pulse.streak,
             since: pulse.failing_since?,
@@ -197,25 +198,29 @@ async fn failing<Q>(
 }
 
 /// Jobs whose fires were skipped for lack of an executor.
-fn unserved(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
+fn skipped_without_executor(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
     let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
     troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
 }
 
 /// The jobs among these that still have no executor.
-fn unoffered<Q>(call: &Call<Q>, unserved: &[&JobTrouble], jobs: &Jobs) -> Vec<WithoutExecutor> {
+fn without_executor<Q>(
+    call: &Call<Q>,
+    skipped_without_executor: &[&JobTrouble],
+    jobs: &Jobs,
+) -> Vec<JobWithoutExecutor> {
     let online = call.engine().online_executors();
     let fact = |trouble: &&JobTrouble| {
         let job = jobs.0.get(&trouble.job)?;
         let offers = online.iter().any(|one| one.app == job.app && one.has_handler(&job.spec.handler));
         let (job, handler) = (job.spec.name.clone(), job.spec.handler.clone());
-        (!offers).then_some(WithoutExecutor { job, handler, count: trouble.count })
+        (!offers).then_some(JobWithoutExecutor { job, handler, count: trouble.count })
     };
-    unserved.iter().filter_map(fact).collect()
+    skipped_without_executor.iter().filter_map(fact).collect()
 }
 
-/// The runs that began first.
-fn longest(mut running: Vec<RunMark>) -> Vec<RunMark> {
+/// The runs that have been running longest.
+fn longest_running(mut running: Vec<RunMark>) -> Vec<RunMark> {
     running.retain(|mark| mark.started_at.is_some());
     running.sort_by_key(|mark| mark.started_at);
     running.truncate(UNDER_WAY_COUNT);
@@ -223,11 +228,11 @@ fn longest(mut running: Vec<RunMark>) -> Vec<RunMark> {
 }
 
 /// The runs under way, with the usual durations of their jobs.
-async fn usual<Q>(
+async fn under_way_runs<Q>(
     call: &Call<Q>,
     running: &[RunMark],
     (jobs, now): (&Jobs, Timestamp),
-) -> Result<Vec<UnderWay>, Problem> {
+) -> Result<Vec<RunUnderWay>, Problem> {
     let owners: Vec<i64> = running.iter().map(|mark| mark.job.get()).collect();
     let points = series::read(call, PointKind::Job, &owners, Span::new(Step::Day, now - USUAL_WITHIN, now)).await?;
     let mut usual: HashMap<i64, Sketch> = HashMap::new();
@@ -235,7 +240,7 @@ async fn usual<Q>(
     let fact = |mark: &RunMark| {
         let job = jobs.0.get(&mark.job)?.spec.name.clone();
         let usual = usual.get(&mark.job.get()).and_then(|durations| durations.quantile(950));
-        Some(UnderWay { run: mark.id, job, since: mark.started_at?, usual })
+        Some(RunUnderWay { run: mark.id, job, since: mark.started_at?, usual })
     };
     Ok(running.iter().filter_map(fact).collect())
 }

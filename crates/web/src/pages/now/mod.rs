@@ -9,7 +9,7 @@ use axum::response::Response;
 use futures_util::future::try_join4;
 use http::StatusCode;
 use rondel_core::Timestamp;
-use rondel_core::attention::{Finding, LATENESS_OBJECTIVE, Severity, needs_a_look};
+use rondel_core::attention::{Finding, FindingSeverity, LATENESS_OBJECTIVE, list_findings};
 use rondel_core::sketch::Step;
 use rondel_store::catalog::JobQuery;
 
@@ -21,7 +21,7 @@ use super::outcome_bars::OutcomeChart;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::DEFAULT_NAMESPACE;
-use crate::overview::lanes::{self, By, TimelineRequest};
+use crate::overview::lanes::{self, LaneKind, TimelineRequest};
 use crate::overview::series::{self, Span};
 use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
@@ -35,7 +35,7 @@ const LANES_BACK: u32 = 18;
 const LANES_AHEAD: u32 = 6;
 const LANE_COUNT: u32 = 10;
 /// Maximum number of lines that need attention; further ones are counted.
-const LOOK_COUNT: usize = 6;
+const FINDING_COUNT_MAX: usize = 6;
 
 #[derive(Template)]
 #[template(path = "now.html")]
@@ -47,7 +47,7 @@ struct NowPage {
     /// Open incidents of alerts.
     alert_count: usize,
     chart: OutcomeChart,
-    looks: Vec<LookRow>,
+    findings: Vec<FindingRow>,
     /// How many more lines there are.
     more_count: usize,
     drawing: Drawing,
@@ -70,7 +70,7 @@ struct HealthRow {
 }
 
 /// A line about something that needs attention.
-struct LookRow {
+struct FindingRow {
     class: &'static str,
     name: String,
     href: String,
@@ -82,14 +82,14 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let request = TimelineRequest {
-        by: By::Job,
+        by: LaneKind::Job,
         from: scale.from,
         to: scale.to,
         app: None,
         contains: None,
         lane_count: LANE_COUNT,
     };
-    // Four reads that are independent of each other, except that two share `trouble`.
+    // These four reads are independent of each other, except that two share `trouble`.
     let trouble = Trouble::default();
     let known = facts::read(&page.call, &trouble, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
@@ -99,8 +99,8 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let whole = Span { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
     let chart = OutcomeChart::new(&buckets, whole, (now, t));
     let health = health(known.health, &known.facts, (now, t));
-    let looks = needs_a_look(known.facts, now);
-    let more_count = looks.len().saturating_sub(LOOK_COUNT);
+    let findings = list_findings(known.facts, now);
+    let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
     let one = JobQuery { within: page.call.seen_apps(), limit: 1, ..JobQuery::default() };
     let is_new = chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &one).await?.is_empty();
     let template = NowPage {
@@ -110,9 +110,9 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         health,
         alert_count,
         chart,
-        looks: looks.iter().take(LOOK_COUNT).map(|look| row(look, now, t)).collect(),
+        findings: findings.iter().take(FINDING_COUNT_MAX).map(|finding| row(finding, now, t)).collect(),
         more_count,
-        drawing: Drawing::new(scale, By::Job, &timeline.lanes, (now, t)),
+        drawing: Drawing::new(scale, LaneKind::Job, &timeline.lanes, (now, t)),
         is_new,
         of_namespace: namespace_option(&page.call.namespace.name),
     };
@@ -123,7 +123,11 @@ fn namespace_option(namespace: &str) -> String {
     if namespace == DEFAULT_NAMESPACE { String::new() } else { format!(" --namespace {namespace}") }
 }
 
-fn health(of: Health, facts: &rondel_core::attention::Facts, (now, t): (Timestamp, &'static Texts)) -> HealthRow {
+fn health(
+    of: Health,
+    facts: &rondel_core::attention::AttentionFacts,
+    (now, t): (Timestamp, &'static Texts),
+) -> HealthRow {
     let is_late = of.lateness.is_some_and(|lateness| lateness > LATENESS_OBJECTIVE);
     let is_bad = !facts.lost_nodes.is_empty() || !facts.failing_loops.is_empty() || of.living_count == 0;
     let (class, word) = match (is_bad, is_late) {
@@ -144,10 +148,10 @@ fn health(of: Health, facts: &rondel_core::attention::Facts, (now, t): (Timestam
 }
 
 /// A line about what needs attention, with the page on which to act.
-fn row(look: &Finding, now: Timestamp, t: &'static Texts) -> LookRow {
+fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
     let since = |at: Timestamp| length(now.since(at), t);
     let job = |name: &str| format!("/jobs/{name}");
-    let (name, href, text) = match look {
+    let (name, href, text) = match finding {
         Finding::NodeLost(name, at) => (name.clone(), "/executors".to_owned(), t.now_node_lost(since(*at))),
         Finding::LoopFails(node, name, at) => {
             (node.clone(), "/executors".to_owned(), t.now_loop_fails(name, since(*at)))
@@ -162,9 +166,9 @@ fn row(look: &Finding, now: Timestamp, t: &'static Texts) -> LookRow {
             let runs = pair("q", &format!("job:{} status:failed,timed_out,unknown", failing.job));
             (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
         }
-        Finding::NoExecutor(unoffered) => {
-            let text = t.now_no_executor(unoffered.count, &unoffered.handler);
-            (unoffered.job.clone(), format!("/jobs/{}/fires?at=", unoffered.job), text)
+        Finding::NoExecutor(without_executor) => {
+            let text = t.now_no_executor(without_executor.count, &without_executor.handler);
+            (without_executor.job.clone(), format!("/jobs/{}/fires?at=", without_executor.job), text)
         }
         Finding::Late(lateness) => {
             let text = t.now_late(length(*lateness, t), length(LATENESS_OBJECTIVE, t));
@@ -179,12 +183,12 @@ fn row(look: &Finding, now: Timestamp, t: &'static Texts) -> LookRow {
         }
         Finding::Paused(name, at) => (name.clone(), job(name), t.now_paused(since(*at))),
     };
-    let class = match look.severity() {
-        Severity::Bad => "bad",
-        Severity::Warning => "late",
-        Severity::Note => "mute",
+    let class = match finding.severity() {
+        FindingSeverity::Bad => "bad",
+        FindingSeverity::Warning => "late",
+        FindingSeverity::Note => "mute",
     };
-    LookRow { class, name, href, text }
+    FindingRow { class, name, href, text }
 }
 
 #[cfg(test)]

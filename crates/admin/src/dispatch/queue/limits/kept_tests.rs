@@ -23,7 +23,7 @@ fn of_key(second: i64) -> Ready {
 #[test]
 fn a_start_is_remembered_for_a_day() {
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
-    limits.take(&rated(1, "24h"), START);
+    limits.count_start(&rated(1, "24h"), START);
     for (after, is_kept) in [(HOUR, true), (24 * HOUR - Duration::from_millis(1), true), (24 * HOUR, false)] {
         assert_eq!(limits.take_expired(START + after, &mut runs).len(), 0);
         assert_eq!(limits.holding_back(&rated(2, "24h"), START + after).is_some(), is_kept, "{after:?}");
@@ -35,7 +35,7 @@ fn a_start_is_remembered_for_a_day() {
 #[test]
 fn a_rate_limit_is_free_when_its_period_is_over() {
     let (mut limits, job) = (Limits::default(), rated(2, "10s"));
-    limits.take(&rated(1, "10s"), START);
+    limits.count_start(&rated(1, "10s"), START);
     let is_free = |millis| limits.holding_back(&job, START + Duration::from_millis(millis)).is_none();
     assert_eq!([9_999, 10_000].map(is_free), [false, true]);
 }
@@ -43,10 +43,10 @@ fn a_rate_limit_is_free_when_its_period_is_over() {
 #[test]
 fn a_limit_that_nothing_uses_is_forgotten() {
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
-    limits.take(&of_key(1), START);
+    limits.count_start(&of_key(1), START);
     limits.take_expired(START, &mut runs);
     assert_eq!(limits.limits.len(), 1, "it counts a run");
-    limits.wait(LimitKey::JobRate(JobId::new(1)), Waiting::new(rated(2, "10s"), START), START, &mut runs);
+    limits.enqueue(LimitKey::JobRate(JobId::new(1)), Waiting::new(rated(2, "10s"), START), START, &mut runs);
     limits.release(RunId::new(1_000));
     limits.take_expired(START - HOUR, &mut runs);
     assert_eq!(limits.limits.len(), 1, "a run waits for the other one");
@@ -59,12 +59,12 @@ fn a_limit_that_nothing_uses_is_forgotten() {
 #[test]
 fn who_counts_already_is_not_held_back_by_itself() {
     let mut limits = Limits::default();
-    limits.hold(&of_key(1));
+    limits.count_open(&of_key(1));
     assert_eq!(limits.holding_back(&of_key(1), START), None);
     assert!(limits.holding_back(&of_key(2), START).is_some());
     let sharded = definition(&json!({"shards": 2, "concurrency": {"key": "disk", "max": 1}}));
     let whole = ready(3, &sharded);
-    limits.hold(&Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() });
+    limits.count_open(&Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() });
     assert_eq!(limits.holding_back(&whole, START), None);
     assert_eq!(limits.release(whole.run.id), None);
 }
@@ -88,7 +88,7 @@ fn what_is_not_kept_does_not_count() {
     let kept: Run = of_key(1).run;
     for (is_kept, expected) in [(true, true), (false, false)] {
         let mut limits = Limits::default();
-        limits.hold(&of_key(1));
+        limits.count_open(&of_key(1));
         limits.retain(|run| is_kept && run == kept.id);
         assert_eq!(limits.holding_back(&of_key(2), START).is_some(), expected);
     }

@@ -109,9 +109,9 @@ fn only_a_queued_run_is_taken_out_with_its_place() {
 #[test]
 fn an_adopted_run_has_its_place_at_its_executor() {
     let (mut gated, at) = (Gated::default(), ExecutorId::new);
-    gated.gates.hold_at(&on_each(1), at(7));
+    gated.gates.open_place_at(&on_each(1), at(7));
     assert_eq!([7, 8].map(|id| gated.gates.would_pass_at(&on_each(2), at(id))), [false, true]);
-    gated.gates.hold_at(&serial(3), at(7));
+    gated.gates.open_place_at(&serial(3), at(7));
     assert!(gated.enter(serial(4)), "its job has no gate there");
 }
 
@@ -174,7 +174,7 @@ fn what_was_open_has_a_place_after_an_adoption() {
     assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
     gated.gates.restore(&open);
     gated.gates.reserve(&open);
-    gated.gates.hold_at(&open, ExecutorId::new(7));
+    gated.gates.open_place_at(&open, ExecutorId::new(7));
     assert_eq!(gated.leave(1), [2]);
     assert_eq!(gated.leave(2), NONE_PASSES);
     assert!(gated.gates.entries.is_empty() && gated.gates.gates.is_empty());

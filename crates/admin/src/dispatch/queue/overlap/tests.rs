@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 use crate::definitions::Compiled;
 use crate::dispatch::tests_support::{definition, ready};
-use crate::dispatch::waits::too_late;
+use crate::dispatch::waits::finish_missed;
 
 type Definition = std::sync::Arc<Compiled>;
 
@@ -72,7 +72,7 @@ impl Gated {
     }
 
     fn again(&mut self, run: RunId) -> Vec<Admitted> {
-        let passed = self.gates.again(run, &mut self.runs);
+        let passed = self.gates.make_reserved(run, &mut self.runs);
         self.started(passed)
     }
 
@@ -267,7 +267,7 @@ fn on_each_executor_a_gate_of_its_own() {
 fn broadcast() -> (Ready, [Ready; 2], Definition) {
     let broadcast = definition(&json!({"route": "broadcast"}));
     let mut root = ready(1, &broadcast);
-    (root.run.shard_index, root.run.shard_total) = (rondel_core::run::BROADCAST, None);
+    (root.run.shard_index, root.run.shard_total) = (rondel_core::run::ROOT_SHARD, None);
     let shards = [10, 11].map(|id| {
         let mut shard = ready(id, &broadcast);
         (shard.run.parent, shard.run.shard_total) = (Some(root.run.id), Some(2));
@@ -464,8 +464,8 @@ fn what_waited_in_time_was_not_missed_until_its_queue_time_is_over() {
     assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(159)));
     assert!(left_behind(Some(WaitFor::Slot)).is_missed(now(160)));
     assert_eq!(left_behind(Some(WaitFor::Slot)).taken_up(now(130)).waits_until(), now(160), "from its instant on");
-    let end = too_late(&left_behind(Some(WaitFor::Slot)), now(170));
+    let end = finish_missed(&left_behind(Some(WaitFor::Slot)), now(170));
     assert_eq!(end.outcome, Outcome::Skipped(Reason::Expired));
     assert_eq!(end.detail.and_then(|detail| detail.waited_ms), Some(70_000));
-    assert_eq!(too_late(&ready(100, &patient), now(170)).outcome, Outcome::Skipped(Reason::Misfire));
+    assert_eq!(finish_missed(&ready(100, &patient), now(170)).outcome, Outcome::Skipped(Reason::Misfire));
 }

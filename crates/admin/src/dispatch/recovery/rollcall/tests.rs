@@ -52,7 +52,7 @@ fn only_who_had_a_stream_at_the_instant_is_asked() {
     let now = Timestamp::from_secs(101);
     rollcall.call(&[run(98), run(99), run(101)], &sessions, &[DEAD], &mut executors, now);
     let found: Vec<_> = rollcall.resolve(&executors).into_iter().map(|(run, found)| (run.get(), found)).collect();
-    assert!(matches!(found[..], [(101_000, Found::NoExecutor(Reason::NotReceived))]), "{found:?}");
+    assert!(matches!(found[..], [(101_000, CallOutcome::NoExecutor(Reason::NotReceived))]), "{found:?}");
     lose(&mut executors, 1);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet", "the other one may have both");
     join(&mut executors, 2, 1, Report::default());
@@ -89,14 +89,14 @@ fn join(executors: &mut Executors, id: i64, number: u64, report: Report) {
 fn fences(executors: &mut Executors, id: i64, number: u64, lease: LeaseToken, held: &[i64]) {
     let held = held.iter().map(|run| (RunId::new(*run), 1)).collect();
     let answer = FenceAnswer { lease, held, finished: [].into(), starts: StartReports::default() };
-    executors.fenced(ExecutorId::new(id), number, answer);
+    executors.record_fence_answer(ExecutorId::new(id), number, answer);
 }
 
 fn resolve(rollcall: &mut RollCall, executors: &Executors) -> String {
     match rollcall.resolve(executors).first() {
         None => "not yet".to_owned(),
-        Some((_, Found::Held(id))) => format!("held by {id}"),
-        Some((_, Found::NoExecutor(reason))) => reason.to_string(),
+        Some((_, CallOutcome::Held(id))) => format!("held by {id}"),
+        Some((_, CallOutcome::NoExecutor(reason))) => reason.to_string(),
     }
 }
 
@@ -403,9 +403,9 @@ fn another_attempt_is_not_the_one_that_is_called_for() {
         finished: [].into(),
         starts: StartReports::default(),
     };
-    executors.fenced(ExecutorId::new(1), 1, answer(2));
+    executors.record_fence_answer(ExecutorId::new(1), 1, answer(2));
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
-    executors.fenced(ExecutorId::new(1), 1, answer(1));
+    executors.record_fence_answer(ExecutorId::new(1), 1, answer(1));
     assert_eq!(resolve(&mut rollcall, &executors), "held by 1");
 }
 

@@ -1,0 +1,108 @@
+//! `rondel why`: why a job ran or did not run, by the job's name or the id of one of its runs.
+
+use clap::Args;
+use reqwest::{Method, StatusCode};
+use serde_json::Value;
+
+use crate::client::{Ask, Client, ClientArgs, text_of};
+use crate::exit::Failure;
+use crate::format::{Format, FormatArgs};
+use crate::lang::LangArgs;
+use crate::output;
+use crate::terminal::harmless;
+
+/// The question.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:\n  rondel why report.daily\n  rondel why report.daily --at 2026-03-08T02:30:00Z\n  rondel why 384933479034388482"
+)]
+pub(crate) struct WhyArgs {
+    #[command(flatten)]
+    client: ClientArgs,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// The job's name, or the id of a run
+    #[arg(value_name = "JOB|RUN", add = crate::complete::jobs())]
+    subject: String,
+    /// The RFC 3339 instant that is asked about; without it, the open run, the last fire or the next one
+    #[arg(long, value_name = "INSTANT")]
+    at: Option<String>,
+    #[command(flatten)]
+    lang: LangArgs,
+}
+
+impl WhyArgs {
+    /// Runs the command.
+    pub(crate) async fn run(self) -> Result<(), Failure> {
+        let client = self.client.client()?;
+        let (job, at) = match fire_of_run(&client, &self.subject).await? {
+            Some(_) if self.at.is_some() => {
+                return Err(Failure::refused(format!(
+                    "--at is for a job: run {} is that of its own instant",
+                    self.subject
+                )));
+            }
+            Some((job, fire_at)) => (job, Some(fire_at)),
+            None => (self.subject, self.at),
+        };
+        explain(&client, &job, at.as_deref(), self.lang, self.format).await
+    }
+}
+
+/// The job of a run and the run's planned instant; `None` if there is no run with this id. A job's name may consist of digits, too.
+async fn fire_of_run(client: &Client, subject: &str) -> Result<Option<(String, String)>, Failure> {
+    if !subject.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let ask = Ask { method: Method::GET, path: &["runs", subject], query: &[], body: None, headers: &[] };
+    match client.ask(ask).await? {
+        Ok(run) => {
+            let run = run.value()?;
+            Ok(Some((text_of(&run["job"]), text_of(&run["fire_at"]))))
+        }
+        Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
+        Err(refusal) => Err(client.failure(&refusal)),
+    }
+}
+
+/// Prints why a job ran or did not run at an instant; without one, why its open run waits, or else how its last fire went.
+async fn explain(
+    client: &Client,
+    job: &str,
+    at: Option<&str>,
+    lang: LangArgs,
+    format: FormatArgs,
+) -> Result<(), Failure> {
+    let query: Vec<(&str, &str)> = at.map(|at| ("at", at)).into_iter().collect();
+    let body = client.get(&["jobs", job, "why"], &query).await?;
+    let language = lang.lang().as_str();
+    match format.format {
+        Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
+        Format::Name => output::data(&text_of(&body.value()?["fire"]["run"])),
+        Format::Table | Format::Wide => {
+            let body = body.value()?;
+            output::data(&harmless(&text_of(&body["answer"][language])))?;
+            incident(&body["incident"]).map_or(Ok(()), |line| output::data(&harmless(&line)))
+        }
+    }
+}
+
+/// Names the incident that the fire is part of.
+fn incident(incident: &Value) -> Option<String> {
+    let id = incident["id"].as_str()?;
+    Some(format!("part of incident {id}, rule {}: rondel alert incident show {id}", text_of(&incident["rule"])))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_incident_is_named_where_there_is_one() {
+        let line = incident(&json!({"id": "42", "rule": "failed", "standing": "firing"}));
+        assert_eq!(line.as_deref(), Some("part of incident 42, rule failed: rondel alert incident show 42"));
+        assert_eq!(incident(&Value::Null), None);
+    }
+}

@@ -1,0 +1,57 @@
+//! The rows of requests to end runs.
+
+use std::time::Duration;
+
+use rondel_core::outcome::{CancelRequest, NextStepPolicy, Outcome};
+use rondel_core::{IdGen, Reason, Run, RunId};
+use rondel_store::ledger::{AttemptEnd, Finisher};
+use rondel_store::{Cancel as _, Finish as _, SqlStore};
+
+use super::{Place, pending};
+
+/// Each second all rows of requests are read, so none may outlive its run.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_goes_with_its_run() {
+    for place in Place::all().await {
+        let store = SqlStore::open(&place.config).await.unwrap();
+        let (token, runs) = pending(&store, 3).await;
+        let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
+        let now = runs[0].due_at;
+        store.ask_cancel(ids[0], CancelRequest::requested("ann"), now).await.unwrap();
+        store.ask_drops(&ids[1..], CancelRequest { by: "ann", reason: Reason::Paused }, now).await.unwrap();
+        assert_eq!(place.number("SELECT COUNT(*) FROM run_cancel").await, 3);
+
+        let end = |run: &Run, outcome: Outcome| AttemptEnd {
+            run: run.id,
+            job: run.job,
+            attempt: 1,
+            outcome,
+            policy: NextStepPolicy {
+                retry_max: 0,
+                backoff: Duration::from_secs(1),
+                backoff_max: Duration::from_secs(1),
+                at_least_once: true,
+                has_fixed_delay: false,
+                awaits_children: false,
+                is_pump: false,
+            },
+            executor: None,
+            started_at: None,
+            finished_at: now,
+            message: None,
+            result: None,
+            trace: None,
+            detail: None,
+            jitter: 0.0,
+            owner: None,
+            unfinished: false,
+        };
+        let cancelled = end(&runs[0], Outcome::Cancelled);
+        let (dropped, ran) = (end(&runs[1], Outcome::Skipped(Reason::Paused)), end(&runs[2], Outcome::Succeeded));
+        let ids = IdGen::new(1023);
+        store.finish(Finisher { token, ids: &ids }, &[cancelled, dropped, ran]).await.unwrap();
+        assert_eq!(place.number("SELECT COUNT(*) FROM run_cancel").await, 0);
+        store.close().await;
+        place.end().await;
+    }
+}
