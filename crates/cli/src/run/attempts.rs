@@ -23,7 +23,7 @@ pub(super) fn print(run: &Body, format: FormatArgs) -> Result<(), Failure> {
     if attempts.len() < 2 {
         return Ok(());
     }
-    output::data("")?;
+    output::data("\n")?;
     VIEW.items(attempts, format)
 }
 
