@@ -3,7 +3,7 @@
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use super::{message, took};
+use super::cells::{message, took};
 use crate::client::{Body, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};

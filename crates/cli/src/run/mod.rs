@@ -1,12 +1,11 @@
 //! `rondel run`: runs, with their logs and verdicts.
 
 mod attempts;
+mod cells;
 mod filter;
 mod logs;
 mod tree;
 mod wait;
-
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;
@@ -22,6 +21,7 @@ use crate::list;
 use crate::terminal::harmless;
 use crate::view::View;
 use crate::{clock, output};
+use cells::{message, took};
 use logs::LogsArgs;
 pub(crate) use wait::{WaitArgs, print_or_wait};
 
@@ -127,9 +127,6 @@ pub(crate) const VIEW: View = View {
     headers: &["RUN", "JOB", "STATUS", "FIRE AT", "TOOK", "SHARD", "EXECUTOR", "TRIGGER", "MESSAGE"],
     row,
 };
-
-/// Longer messages are cut in tables.
-const MESSAGE_LEN_MAX: usize = 60;
 
 impl RunArgs {
     /// Runs the command.
@@ -249,13 +246,6 @@ fn status(run: &Value) -> String {
     if reason.is_empty() { format!("{status}{attempt}") } else { format!("{status}: {reason}{attempt}") }
 }
 
-fn took(run: &Value, now: Timestamp) -> String {
-    let instant = |key: &str| run[key].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let Some(started) = instant("started_at") else { return String::new() };
-    let took: Duration = instant("finished_at").unwrap_or(now).since(started);
-    if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
-}
-
 /// `0 of 2`, `group 0 of 2`, `root of 2`; empty if there is only one.
 fn shard(run: &Value) -> String {
     let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
@@ -267,14 +257,6 @@ fn shard(run: &Value) -> String {
         (Some(index), Some(total)) if total > 1 && index >= 0 => format!("{index} of {total}"),
         (Some(index), Some(total)) if index < 0 => format!("all {total}"),
         _ => String::new(),
-    }
-}
-
-fn message(run: &Value) -> String {
-    let text = text_of(&run["message"]);
-    match text.char_indices().nth(MESSAGE_LEN_MAX) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
 }
 
@@ -303,6 +285,6 @@ mod tests {
         assert_eq!(in_words("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
         assert_eq!(in_words("trace", &Value::Null), None);
         assert_eq!(in_words("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
-        assert_eq!(message(&run).chars().count(), MESSAGE_LEN_MAX + 1);
+        assert_eq!(message(&run).chars().count(), cells::MESSAGE_LEN_MAX + 1);
     }
 }

@@ -3,7 +3,8 @@
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use super::{shard, status, took};
+use super::cells::took;
+use super::{shard, status};
 use crate::client::{Body, Client, text_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};

@@ -7,7 +7,8 @@ use rondel_core::RunStatus;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::{MESSAGE_LEN_MAX, VIEW};
+use super::VIEW;
+use super::cells::MESSAGE_LEN_MAX;
 use crate::client::{Body, Client, text_of};
 use crate::config::Length;
 use crate::exit::{Exit, Failure};

@@ -55,7 +55,7 @@ pub(super) struct Broadcast {
     pub(super) reason: Option<Reason>,
     message: Option<String>,
     cancel_by: Option<String>,
-    /// Whether somebody asked to cancel or to drop it, so that it has a row in `run_cancel`.
+    /// Whether there is a request to cancel or to drop it, which has a row in `run_cancel`.
     pub(super) has_request: bool,
     /// Whether its shards are folded already, and only the runs that follow from it keep it open.
     is_awaiting: bool,

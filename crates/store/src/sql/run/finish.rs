@@ -74,7 +74,7 @@ struct Locked {
     executor_id: Option<ExecutorId>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
-    /// Whether somebody asked to cancel or to drop the run, so that it has a row in `run_cancel`.
+    /// Whether there is a request to cancel or to drop the run, which has a row in `run_cancel`.
     has_request: bool,
     /// Whether a change of this row is collected but not written yet.
     is_dirty: bool,
@@ -415,7 +415,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     Ok((id, locked))
 }
 
-/// The reason of the request to cancel the run, if there is one. A request to drop the run has a reason too, but names nobody.
+/// The reason of the request to cancel the run, if there is one. A request to drop the run has a reason too, but names no caller.
 fn cancel_asked(columns: &mut Reader<'_>, has_request: &mut bool) -> Result<Option<Reason>> {
     let is_asked = columns.opt_text("cancel_by")?.is_some();
     let reason = columns.opt_word("cancel_reason")?;
