@@ -1,12 +1,11 @@
 //! The rows of requests to end runs.
 
-use std::time::Duration;
-
-use rondel_core::outcome::{CancelRequest, NextStepPolicy, Outcome};
+use rondel_core::outcome::{CancelRequest, Outcome};
 use rondel_core::{IdGen, Reason, Run, RunId};
 use rondel_store::ledger::{AttemptEnd, Finisher};
 use rondel_store::{Cancel as _, Finish as _, SqlStore};
 
+use super::packets::succeeded;
 use super::{Place, pending};
 
 /// Each second all rows of requests are read, so none may outlive its run.
@@ -22,29 +21,10 @@ async fn a_request_goes_with_its_run() {
         assert_eq!(place.number("SELECT COUNT(*) FROM run_cancel").await, 3);
 
         let end = |run: &Run, outcome: Outcome| AttemptEnd {
-            run: run.id,
-            job: run.job,
-            attempt: 1,
             outcome,
-            policy: NextStepPolicy {
-                retry_max: 0,
-                backoff: Duration::from_secs(1),
-                backoff_max: Duration::from_secs(1),
-                at_least_once: true,
-                has_fixed_delay: false,
-                awaits_children: false,
-                is_pump: false,
-            },
             executor: None,
-            started_at: None,
-            finished_at: now,
-            message: None,
             result: None,
-            trace: None,
-            detail: None,
-            jitter: 0.0,
-            owner: None,
-            unfinished: false,
+            ..succeeded(run, String::new())
         };
         let cancelled = end(&runs[0], Outcome::Cancelled);
         let (dropped, ran) = (end(&runs[1], Outcome::Skipped(Reason::Paused)), end(&runs[2], Outcome::Succeeded));

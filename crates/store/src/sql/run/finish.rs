@@ -385,17 +385,20 @@ fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, cl
 fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
-    let mut has_request = false;
+    let (attempt, status, reason) = (columns.small("attempt")?, columns.word("status")?, columns.opt_word("reason")?);
+    let (lost_count, marked_at) = (columns.small("lost_count")?, columns.opt_int("marked_at_ms")?);
+    let (cancel_by, cancel_reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
     let mut locked = Locked {
         row: RunRow {
             due_at: Timestamp::EPOCH,
-            attempt: columns.small("attempt")?,
-            status: columns.word("status")?,
-            reason: columns.opt_word("reason")?,
-            lost_count: columns.small("lost_count")?,
-            marked: columns.opt_int("marked_at_ms")?.is_some(),
+            attempt,
+            status,
+            reason,
+            lost_count,
+            marked: marked_at.is_some(),
             may_have_begun: false,
-            cancel_asked: cancel_asked(&mut columns, &mut has_request)?,
+            // A request to drop the run has a reason too, but names no caller.
+            cancel_asked: cancel_by.is_some().then(|| cancel_reason.unwrap_or(Reason::Requested)),
             awaits_children: false,
             owner: LeaseToken { node: NodeId::new(0), epoch: 0 },
         },
@@ -406,21 +409,13 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         executor: columns.opt_text("executor")?,
         started_at: columns.opt_at("started_at_ms")?,
         trigger: columns.word("trigger_kind")?,
-        has_request,
+        has_request: cancel_by.is_some() || cancel_reason.is_some(),
         is_dirty: false,
     };
     locked.row.awaits_children = columns.opt_int("open_children")?.is_some();
     locked.row.owner = LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
     locked.row.due_at = columns.at("due_at_ms")?;
     Ok((id, locked))
-}
-
-/// The reason of the request to cancel the run, if there is one. A request to drop the run has a reason too, but names no caller.
-fn cancel_asked(columns: &mut Reader<'_>, has_request: &mut bool) -> Result<Option<Reason>> {
-    let is_asked = columns.opt_text("cancel_by")?.is_some();
-    let reason = columns.opt_word("cancel_reason")?;
-    *has_request = is_asked || reason.is_some();
-    Ok(is_asked.then(|| reason.unwrap_or(Reason::Requested)))
 }
 
 fn add_verdict(query: Query, verdict: &Verdict<'_>) -> Query {
