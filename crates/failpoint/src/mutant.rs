@@ -66,6 +66,8 @@ mutants! {
     StreamsEndWithTheLastBeat = "streams_end_with_the_last_beat",
     /// The end of any stream of an executor ends the row of its session, even if another stream is open.
     EachStreamEndsTheRow = "each_stream_ends_the_row",
+    /// A stream is used although its session was stored under a lease that has ended since.
+    StreamOfEndedLease = "stream_of_ended_lease",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
     /// Even after this node was cut off from the database, executors count as lost by rows that are older than the outage.

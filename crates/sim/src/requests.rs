@@ -87,13 +87,11 @@ async fn switch(world: &World, engine: &Engine, record: &JobRecord) {
     let (enabled, asked_at) = (!record.spec.enabled, world.now());
     // The job's state is unknown until an answer comes.
     world.truth().uncertain.push(record.id);
-    if jobs::set_enabled(engine, record, enabled, "user").await.is_err() {
-        return;
-    }
+    let Ok(JobRecord { version, .. }) = jobs::set_enabled(engine, record, enabled, "user").await else { return };
     world.record("switched", record.id.get(), || format!("{} {enabled}", record.spec.name));
     let mut truth = world.truth();
     if let Some(place) = truth.uncertain.iter().rposition(|job| *job == record.id) {
         truth.uncertain.remove(place);
     }
-    truth.switched.push(JobSwitch { job: record.id, enabled, asked_at, answered_at: world.now() });
+    truth.switched.push(JobSwitch { job: record.id, enabled, version, asked_at, answered_at: world.now() });
 }

@@ -56,6 +56,8 @@ pub(crate) struct RequestedRun {
 pub(crate) struct JobSwitch {
     pub(crate) job: JobId,
     pub(crate) enabled: bool,
+    /// The version of the job that this change made. It gives the order of changes whose answers were late.
+    pub(crate) version: i64,
     /// When the request was sent, and when the answer came, by the database's clock.
     pub(crate) asked_at: Timestamp,
     pub(crate) answered_at: Timestamp,

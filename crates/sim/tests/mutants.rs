@@ -22,6 +22,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("due_means_unsent", 5, "I1 verdicts"),
     ("streams_end_with_the_last_beat", 28, "I1 verdicts"),
     ("each_stream_ends_the_row", 5326, "I6 durable"),
+    ("stream_of_ended_lease", 144528173, "I6 durable"),
     ("late_result_overwrites", 53, "I6 durable"),
     ("lost_verdict_is_final", 873, "I6 durable"),
     ("any_attempt_ends", 73, "I6 durable"),

@@ -108,6 +108,13 @@ impl Membership {
         self.renewed(sent_at, lease);
     }
 
+    /// Whether this is the lease of the node, and the node has not noticed its end.
+    pub(crate) fn is_under(&self, token: LeaseToken) -> bool {
+        // In this order: where a next lease was taken, its token was stored before the end of the earlier one was taken back.
+        let is_over = self.until.load(Ordering::SeqCst) == 0;
+        !is_over && self.token() == token
+    }
+
     /// Ends the lease for this node.
     pub(crate) fn end(&self) {
         self.until.store(0, Ordering::SeqCst);

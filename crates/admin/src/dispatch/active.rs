@@ -64,8 +64,7 @@ impl Active {
 
     /// Records the start of the handler. The first report counts, and no attempt begins before it is due.
     pub(crate) fn began(&mut self, at: Timestamp, now: Timestamp) {
-        let earliest = self.ready.run.due_at.min(now);
-        self.began_at.get_or_insert(at.max(earliest).min(now));
+        self.began_at.get_or_insert(not_before_due(at, self.ready.run.due_at, now));
     }
 
     /// Records that the executor has answered about this attempt.
@@ -101,4 +100,15 @@ pub(crate) enum Phase {
     Ending,
     /// Its result is being stored; the same result again changes nothing.
     Settling,
+}
+
+/// The difference between the clocks of two servers that goes unreported: both follow the database's, as quickly as it answers.
+const CLOCK_SLACK: Duration = Duration::from_millis(200);
+
+/// An instant of an attempt that was due at `due_at`. No attempt begins or ends before it is due, whatever the executor's clock shows, and
+/// although the clock of the server that sent it may be ahead of this one's. Only if this server's clock has stepped back, the instant is
+/// `now` at the latest.
+pub(crate) fn not_before_due(at: Timestamp, due_at: Timestamp, now: Timestamp) -> Timestamp {
+    let earliest = if due_at <= now + CLOCK_SLACK { due_at } else { now };
+    at.min(now).max(earliest)
 }

@@ -14,7 +14,7 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::{AttemptEnd, CancelElsewhere, FenceRequest, Finished, LimitName, RelayedAnswer, RunCheck};
 
-use super::active::Phase;
+use super::active::{Phase, not_before_due};
 use super::ready::{Ready, jitter, lost_detail};
 use super::starts::{Start, StartReports};
 use super::step::Step;
@@ -113,12 +113,12 @@ pub(crate) struct IncomingResult {
 }
 
 impl IncomingResult {
-    /// Converts it to the end of an attempt of this run. No attempt begins or ends before it is due, whatever the executor's clock shows.
+    /// Converts it to the end of an attempt of this run, which neither began nor ended before it was due.
     pub(crate) fn into_finish(self, run: &Run, policy: NextStepPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
         // From here on the result's lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
-        let earliest = due_at.min(self.received_at);
+        let at = |at| not_before_due(at, due_at, self.received_at);
         let silent = |silent_ms| Detail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
         let detail = self.silent_ms.map(|silent_ms| Box::new(silent(silent_ms)));
         AttemptEnd {
@@ -128,8 +128,8 @@ impl IncomingResult {
             outcome: self.outcome,
             policy,
             executor: Some(executor),
-            started_at: self.started_at.map(|at| at.max(earliest)),
-            finished_at: self.finished_at.max(earliest),
+            started_at: self.started_at.map(at),
+            finished_at: at(self.finished_at),
             message: self.message,
             result: self.result,
             trace: None,

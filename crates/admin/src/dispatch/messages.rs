@@ -267,6 +267,8 @@ mod tests {
         for (at_ms, expected) in [(1, 1_000), (1_005_000, 1_005), (i64::MAX, 1_010)] {
             assert_eq!(reported(at_ms, at(1_010)), (Some(at(expected)), at(expected)), "{at_ms}");
         }
+        let lags = Timestamp::from_millis(999_990);
+        assert_eq!(reported(999_990, lags), (Some(at(1_000)), at(1_000)), "this server's clock is behind the sender's");
         assert_eq!(reported(1, at(999)).1, at(999), "not after the present, where a clock stepped back");
     }
 

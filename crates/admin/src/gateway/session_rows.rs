@@ -45,6 +45,12 @@ impl RowShare {
         row.opened_at = row.opened_at.max(Some(at));
     }
 
+    /// Whether the executor has no other stream to this node, and opens none.
+    pub(super) fn is_only(&self) -> bool {
+        let rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.get(&self.executor).is_none_or(|row| row.stream_count == 1)
+    }
+
     /// Ends the share. Returns the opening of the row that is to be ended: `None` while the executor has, or opens, another stream here.
     pub(super) fn end(self) -> Option<Timestamp> {
         let rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);

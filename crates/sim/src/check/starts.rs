@@ -164,11 +164,13 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
     if facts.has_clock_faults {
         return found;
     }
-    for (index, off) in truth.switched.iter().enumerate().filter(|(_, switched)| !switched.enabled) {
+    for off in truth.switched.iter().filter(|switched| !switched.enabled) {
         if truth.uncertain.contains(&off.job) {
             continue;
         }
-        let on = truth.switched.iter().skip(index + 1).find(|later| later.job == off.job && later.enabled);
+        let of_job = truth.switched.iter().filter(|one| one.job == off.job && one.enabled);
+        // The answer to a change may come after a later change has been answered: its server stood still.
+        let on = of_job.filter(|one| one.version > off.version).min_by_key(|one| one.version);
         let is_forbidden = |start: &&Start| {
             let run = facts.runs.get(&start.run);
             start.job == off.job
