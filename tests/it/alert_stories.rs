@@ -89,6 +89,7 @@ fn ended() -> BTreeMap<(String, String), usize> {
         let count = if rule == "escalated" { 2 } else { count };
         expected.insert((rule, "resolved".to_owned()), count);
     }
+    expected.insert(("known".to_owned(), "acknowledged".to_owned()), 1);
     expected
 }
 

@@ -242,6 +242,9 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
         }
     }
     switch_on_the_list(browser, url).await;
+    select_on_the_list(browser, url).await;
+    click_twice(browser, url).await;
+    press_enter_before_the_hits(browser, url).await;
     ask_why(browser, url, shots).await;
     edit_a_job(browser, url).await;
     cancel_a_run(browser, url, api, shots).await;
@@ -261,6 +264,41 @@ async fn switch_on_the_list(browser: &mut Browser, url: &str) {
     assert_eq!(browser.eval(pause).await, 200);
     browser.until("the list has noticed", &is("false")).await;
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
+}
+
+/// The table of jobs is outside the form of its bar, and its boxes belong to that form.
+async fn select_on_the_list(browser: &mut Browser, url: &str) {
+    browser.goto(&format!("{url}/jobs")).await;
+    let all = "document.querySelector('[data-pick-all]')";
+    let (boxes, ticked) = ("'tbody .pick input'", "document.querySelectorAll('tbody .pick input:checked').length");
+    browser.click("[data-pick-all]").await;
+    let is_whole = format!("{all}.checked && {ticked} === document.querySelectorAll({boxes}).length && {ticked} > 2");
+    assert_eq!(browser.eval(&is_whole).await, true, "each box is ticked");
+    browser.click("tbody .pick input").await;
+    let is_part = format!(
+        "{all}.indeterminate && document.querySelector('.picked').textContent.includes(document.querySelectorAll({boxes}).length - 1)"
+    );
+    assert_eq!(browser.eval(&is_part).await, true, "one box less is counted");
+}
+
+/// The second click of a double click sends nothing.
+async fn click_twice(browser: &mut Browser, url: &str) {
+    browser.goto(&format!("{url}/jobs")).await;
+    let count = "(send => { window.posts = 0; window.fetch = (...all) => { window.posts += all[1]?.method === 'POST'; return send(...all); }; })(window.fetch)";
+    browser.eval(count).await;
+    let twice = "(button => { button.click(); button.click(); return window.posts; })(document.getElementById('job-cache.warm').querySelector('.act button'))";
+    assert_eq!(browser.eval(twice).await, 1);
+    browser.until("the run is reported", "document.querySelector('.toast')").await;
+}
+
+/// Enter takes the hit of the typed text, although the hits of an earlier text are still shown.
+async fn press_enter_before_the_hits(browser: &mut Browser, url: &str) {
+    browser.goto(&format!("{url}/jobs")).await;
+    hand::press(browser, "k", true).await;
+    browser.until("hits are shown", "document.querySelector('#palette .hit.on')").await;
+    hand::type_text(browser, "billing.close-month").await;
+    hand::press(browser, "Enter", false).await;
+    browser.until("its page is there", "location.pathname === '/n/default/jobs/billing.close-month'").await;
 }
 
 /// A job's page has the account of its fires, and answers on the clock of the schedule.

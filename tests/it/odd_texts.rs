@@ -61,6 +61,8 @@ const BODIES: &[(&str, &str, &str)] = &[
     ("POST", "/users", r#"{"name": "odd", "display_name": ~, "password": ~}"#),
     ("PATCH", "/users/plain", r#"{"display_name": ~}"#),
     ("POST", "/users/plain/password", r#"{"password": ~}"#),
+    ("POST", "/silences", r#"{"job": ~, "ends_at": "2001-01-01T00:00:00Z"}"#),
+    ("PUT", "/reports/schedule", r#"{"channel": ~}"#),
 ];
 /// The same as they stand in a URL.
 const WORDS: &[&str] =
@@ -94,6 +96,15 @@ const PATHS: &[(&str, &str)] = &[
     ("GET", "/audit?object=~"),
     ("GET", "/audit?action=~"),
     ("GET", "/audit?in=~"),
+    ("GET", "/channels/~"),
+    ("PUT", "/channels/~"),
+    ("DELETE", "/channels/~"),
+    ("GET", "/channels/~/deliveries"),
+    ("DELETE", "/alert-rules/~"),
+    ("GET", "/scripts/~"),
+    ("GET", "/incidents?job=~"),
+    ("GET", "/runs?q=~"),
+    ("DELETE", "/apps/a/addresses?address=~"),
 ];
 
 on_each_database!(no_text_breaks_the_server);

@@ -195,6 +195,31 @@ async fn an_agent_with_keys_runs_what_they_have_signed() {
 }
 
 #[tokio::test]
+async fn a_script_is_signed_for_the_namespace_of_the_token() {
+    let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
+    let server = Server::start(&db).await;
+    let api = server.api();
+    let folder = tempfile::tempdir().expect("make a folder");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    api.post("/api/v1/namespaces", json!({"name": "shop"})).await.expect(201);
+    let grants = json!([{"role": "editor", "namespace": "default"}, {"role": "editor", "namespace": "shop"}]);
+    let token = json!({"kind": "api", "name": "release", "grants": grants, "namespace": "shop"});
+    let token = api.post("/api/v1/tokens", token).await.expect(201);
+    let cli = Cli { server: &server, token: path("token") };
+    std::fs::write(&cli.token, token["token"].as_str().expect("a token")).expect("write a token");
+    let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&cli.token, private).expect("close it to others");
+    let key = path("release.key");
+    cli.script(&["key", &key], 0).await;
+    cli.push(folder.path(), "echo one\n", &["--sign-key", &key]).await;
+    let file = path("greet.sh");
+    let signature = cli.script(&["sign", "greet", &file, "--key", &key, "--namespace", "shop"], 0).await;
+    let saved = api.get("/api/v1/scripts/greet?namespace=shop").await.expect(200);
+    assert_eq!(saved["signature"], signature.trim());
+    api.get("/api/v1/scripts/greet").await.expect(404);
+}
+
+#[tokio::test]
 async fn an_agent_checks_the_syntax_of_a_script_and_runs_nothing_of_it() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;

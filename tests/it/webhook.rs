@@ -259,7 +259,7 @@ async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
         let data = &messages[run];
         let is = (&data["app"], &data["job"], &data["status"], &data["reason"]);
         assert_eq!(is, (&json!(app), &json!(job), &json!("skipped"), &json!(reason)), "{data:#}");
-        assert_eq!(data["link"], format!("https://rondel.example.com/runs/{run}"), "{data:#}");
+        assert_eq!(data["link"], format!("https://rondel.example.com/n/default/runs/{run}"), "{data:#}");
         let is_explained = has_parts(data["why"].as_str().unwrap_or_default(), &format!("Skipped: {why}"));
         assert!(is_explained, "{data:#}");
         let typed = match *reason {

@@ -195,6 +195,25 @@ async fn a_run_is_killed() {
     reaches(&api, &next, "succeeded").await;
 }
 
+/// A log that cannot be read at the end of its run is read again.
+#[tokio::test]
+async fn the_rest_of_a_log_is_read_again() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &[]).await;
+    let api = server.api();
+    job(&api, ("echo", "demo", "echo"), json!({})).await;
+    let token = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    one.register().await;
+    online(&api, "demo", 1).await;
+    one.break_logs(true);
+    let run = start(&api, "echo", json!("x")).await;
+    reaches(&api, &run, "succeeded").await;
+    one.wait_for("log", 2).await;
+    one.break_logs(false);
+    log_has(&api, &run, "echo of x\ndone").await;
+}
+
 /// Neither a server that dies nor a callback that comes to the next one loses a result, and no run is sent twice.
 async fn a_result_outlives_the_server(db: ScratchDb) {
     let mut server = server(&db, &[]).await;

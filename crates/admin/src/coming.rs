@@ -20,6 +20,8 @@ const FIRES_PER_JOB_MAX: usize = 1_500;
 const WALKED_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
+/// Maximum number of fires, of jobs whose fires are counted bucket by bucket, that are compared to find the peak.
+const PEAK_FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of instants of each kind in a lane's plan.
 const PLANNED_MAX: usize = 300;
 
@@ -56,7 +58,7 @@ pub struct Forecast {
     pub fires: Vec<ComingFire>,
     /// The number of fires in each bucket, by its start; empty buckets are omitted.
     pub density: BTreeMap<Timestamp, u64>,
-    /// The instant with the most fires, and their number.
+    /// The instant with the most fires, and their number; `None` if there are no fires, or too many to compare.
     pub peak: Option<(Timestamp, u64)>,
     /// Whether there are more fires than were counted.
     pub is_cut: bool,
@@ -102,6 +104,10 @@ struct ForecastBuilder {
     first: BinaryHeap<(Timestamp, JobId, String, String)>,
     /// The number of fires by bucket, of jobs with many fires.
     density: BTreeMap<Timestamp, u64>,
+    /// The fires of these jobs, in any order, as long as the peak is searched.
+    dense: Vec<Timestamp>,
+    /// Whether these jobs have too many fires to find the peak.
+    is_peak_unknown: bool,
     /// The fires of all other jobs, in any order: they are sorted and counted once, at the end.
     instants: Vec<Timestamp>,
     is_cut: bool,
@@ -113,8 +119,8 @@ impl ForecastBuilder {
         if table.delay().is_some() {
             return self.note(compiled, next_fire_at);
         }
-        if table.count_between(compiled.anchor, from, to).is_some_and(|count| count > WALKED_MAX) {
-            return self.add_dense(compiled);
+        if let Some(count) = table.count_between(compiled.anchor, from, to).filter(|count| *count > WALKED_MAX) {
+            return self.add_dense(compiled, count);
         }
         for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
             if found == FIRES_PER_JOB_MAX || self.instants.len() == FIRE_COUNT_MAX {
@@ -125,11 +131,16 @@ impl ForecastBuilder {
         }
     }
 
-    /// Adds a job with many fires: its first ones are listed, the others only counted.
-    fn add_dense(&mut self, compiled: &Compiled) {
+    /// Adds a job with this many fires: its first ones are listed, the others only counted.
+    fn add_dense(&mut self, compiled: &Compiled, count: u64) {
         let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.ahead);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {
             self.list(compiled, fire.at);
+        }
+        let room = PEAK_FIRE_COUNT_MAX.saturating_sub(self.dense.len());
+        self.is_peak_unknown |= !usize::try_from(count).is_ok_and(|count| count <= room);
+        if !self.is_peak_unknown {
+            self.dense.extend(table.fires(compiled.anchor, from, to).map(|fire| fire.at));
         }
         // Each range excludes its start and includes its end, which is the last instant of a bucket.
         let mut begin = from;
@@ -166,17 +177,11 @@ impl ForecastBuilder {
 
     fn forecast(mut self) -> Forecast {
         let mut instants = std::mem::take(&mut self.instants);
-        instants.sort_unstable();
-        let mut peak: Option<(Timestamp, u64)> = None;
-        for same in instants.chunk_by(|a, b| a == b) {
-            let Some(at) = same.first().copied() else { continue };
-            let count = u64::try_from(same.len()).unwrap_or(u64::MAX);
-            *self.density.entry(self.bucket(at)).or_default() += count;
-            // The earliest of the instants with the most fires.
-            if peak.is_none_or(|(_, most)| count > most) {
-                peak = Some((at, count));
-            }
+        for at in &instants {
+            *self.density.entry(self.bucket(*at)).or_default() += 1;
         }
+        instants.append(&mut self.dense);
+        let peak = if self.is_peak_unknown { None } else { peak(instants) };
         let fires = self.first.into_sorted_vec();
         Forecast {
             fires: fires.into_iter().map(|(at, job, name, app)| ComingFire { at, job, name, app }).collect(),
@@ -185,6 +190,14 @@ impl ForecastBuilder {
             is_cut: self.is_cut,
         }
     }
+}
+
+/// The instant that occurs most often, and how often; the earliest of several.
+fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
+    instants.sort_unstable();
+    let count = |same: &[Timestamp]| Some((*same.first()?, u64::try_from(same.len()).ok()?));
+    // `max_by_key` returns the last of several.
+    instants.chunk_by(|a, b| a == b).filter_map(count).rev().max_by_key(|(_, count)| *count)
 }
 
 /// The planned instants of a job's newest definition in a range of time.
@@ -273,5 +286,41 @@ fn plan(compiled: &Compiled, (from, to): (Timestamp, Timestamp), now: Timestamp)
         removed: table.removed(anchor, from, to).map(|fire| fire.at).take(PLANNED_MAX).collect(),
         clock_changes,
         is_cut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::definition;
+
+    /// The forecast of a day for jobs with these periods.
+    fn of_day(periods: &[&str]) -> Forecast {
+        let ahead = ForecastRange { to: Timestamp::from_secs(86_400), ..ForecastRange::default() };
+        let mut builder = ForecastBuilder { ahead, ..ForecastBuilder::default() };
+        for every in periods {
+            builder.add(&definition(&json!({"schedule": {"every": every}})), Timestamp::EPOCH);
+        }
+        builder.forecast()
+    }
+
+    #[test]
+    fn the_peak_counts_jobs_with_many_fires() {
+        let at = Timestamp::from_secs;
+        assert_eq!(of_day(&["1h"]).peak, Some((at(3_600), 1)));
+        assert_eq!(of_day(&["1m", "1m"]).peak, Some((at(60), 2)));
+        let found = of_day(&["1m", "1m", "1h"]);
+        assert_eq!(found.peak, Some((at(3_600), 3)));
+        assert_eq!(found.density.values().sum::<u64>(), 2 * 1_440 + 24);
+    }
+
+    #[test]
+    fn there_is_no_peak_where_there_are_too_many_fires_to_compare() {
+        let found = of_day(&["1h", "1s", "1s", "1s"]);
+        assert_eq!((found.peak, found.is_cut), (None, false));
+        assert_eq!(found.density.values().sum::<u64>(), 3 * 86_400 + 24);
+        assert_eq!(of_day(&[]).peak, None);
     }
 }

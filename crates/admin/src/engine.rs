@@ -328,6 +328,11 @@ impl Engine {
         Ok(outgoing)
     }
 
+    /// Runs a task to its end, even if its caller stops waiting; a stop of the server waits for it. The task must not panic.
+    pub fn spawn(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        self.lifecycle.spawn(name, Until::Done, task);
+    }
+
     /// Leaves the cluster. Its jobs move to other nodes, if there are any; the scan and the ring stop, executors are notified, their
     /// running runs may end within `grace`, and the results become durable; then the lease is released. Runs that were not sent are
     /// durable, and other nodes find them.

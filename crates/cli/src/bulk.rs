@@ -26,6 +26,9 @@ pub(crate) struct BulkArgs {
     /// Count what passes the filter, and change nothing
     #[arg(long, requires = "filter")]
     dry_run: bool,
+    /// Go on with the rest after an earlier request, which named this place
+    #[arg(long, value_name = "PLACE", requires = "filter")]
+    after: Option<String>,
     /// Do it without asking for consent
     #[arg(short, long)]
     yes: bool,
@@ -57,12 +60,13 @@ impl BulkArgs {
     /// Applies the action to everything that passes the filter.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
         let filter = self.filter.as_deref().unwrap_or_default();
-        let counted_first = post(client, bulk, &json!({"q": filter, "dry_run": true})).await?;
-        if self.dry_run {
-            return report(&counted_first, bulk, true, format);
-        }
+        let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
         let found = counted_first.value()?;
         let matched = found["matched"].as_u64().unwrap_or_default();
+        // A search that found none may have stopped at its bound.
+        if self.dry_run || (matched == 0 && found["has_more"] == true) {
+            return report(&counted_first, bulk, true, format);
+        }
         if matched == 0 {
             output::talk(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return Ok(());
@@ -70,7 +74,8 @@ impl BulkArgs {
         if !self.yes {
             ask(bulk, &found, matched)?;
         }
-        let done = post(client, bulk, &json!({"q": filter, "expected_count": matched})).await?;
+        let which = json!({"q": filter, "after": self.after, "expected_count": matched});
+        let done = post(client, bulk, &which).await?;
         report(&done, bulk, false, format)
     }
 }
@@ -133,7 +138,13 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> R
 /// Describes what was done or, in a dry run, would be.
 fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
     let matched = answer["matched"].as_u64().unwrap_or_default();
-    let more = if answer["has_more"] == true { "; more pass the filter than one request takes" } else { "" };
+    let more = match (answer["has_more"] == true, answer["after"].as_str()) {
+        (false, _) => String::new(),
+        (true, None) => "; more pass the filter than one request takes".to_owned(),
+        (true, Some(place)) => {
+            format!("; more pass the filter than one request takes, go on with --after {}", harmless(place))
+        }
+    };
     if is_dry {
         return format!("{} would be {}{more}", counted(matched, bulk.noun), bulk.participle);
     }
@@ -159,6 +170,8 @@ mod tests {
         let done = json!({"matched": 5, "unchanged": 2, "problems": [{}], "has_more": true});
         let more = "; more pass the filter than one request takes";
         assert_eq!(expected(done, false), format!("2 jobs paused, 2 stood so already{more}"));
+        let rest = json!({"matched": 500, "done": 500, "has_more": true, "after": "team.b"});
+        assert_eq!(expected(rest, false), format!("500 jobs paused{more}, go on with --after team.b"));
         let retry = Bulk { noun: "run", action: "retry", participle: "retried", ..PAUSE };
         assert_eq!(sentence(&json!({"matched": 3, "done": 1, "problems": []}), &retry, false), "1 run retried");
     }

@@ -119,12 +119,19 @@ impl AddArgs {
     fn run(self, contexts: &mut Contexts) -> Result<(), Failure> {
         check_server("--url", &self.url)?;
         let token = self.token_file.as_deref().map(token_file::read_existing).transpose()?;
-        contexts.put(&self.name, Context { server: self.url, namespace: self.namespace })?;
+        let is_forgotten = contexts.put(&self.name, Context { server: self.url, namespace: self.namespace })?;
         if self.is_used {
             contexts.select(&self.name)?;
         }
         match token {
             Some(token) => contexts.keep_token(&self.name, &token)?,
+            None if is_forgotten => {
+                output::talk(&format!(
+                    "added {0}; the token that it had was for another server, and is deleted; rondel login --context {0} gives it a new one",
+                    self.name
+                ));
+                return Ok(());
+            }
             None if contexts.token(&self.name)?.is_none() => {
                 output::talk(&format!("added {0}; rondel login --context {0} gives it a token", self.name));
                 return Ok(());

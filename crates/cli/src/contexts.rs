@@ -85,12 +85,16 @@ impl Contexts {
         })
     }
 
-    /// Adds a context, or changes it. The first one is in use from then on.
-    pub(crate) fn put(&mut self, wanted: &str, context: Context) -> Result<(), Failure> {
+    /// Adds a context, or changes it. The first one is in use from then on. A token that was not kept for this server is
+    /// deleted first, because no other server may get it; `true` if there was one.
+    pub(crate) fn put(&mut self, wanted: &str, context: Context) -> Result<bool, Failure> {
         name::check(wanted).map_err(Failure::refused)?;
+        let is_same_server = self.file.contexts.get(wanted).is_some_and(|before| before.server == context.server);
+        let is_forgotten = !is_same_server && self.forget_token(wanted)?;
         self.file.contexts.insert(wanted.to_owned(), context);
         self.file.current.get_or_insert_with(|| wanted.to_owned());
-        self.write()
+        self.write()?;
+        Ok(is_forgotten)
     }
 
     /// Makes a context the one in use.
@@ -194,6 +198,9 @@ mod tests {
         assert_eq!((mode(&contexts.token_path("test")), mode(&folder.join("contexts.toml"))), (0o600, 0o600));
         assert_eq!(mode(&folder), 0o700);
         assert_eq!(read().token("test").unwrap().unwrap().reveal(), token.reveal());
+        assert!(!contexts.put("test", context("https://b")).unwrap() && read().token("test").unwrap().is_some());
+        assert!(contexts.put("test", context("https://c")).unwrap() && read().token("test").unwrap().is_none());
+        contexts.keep_token("test", &token).unwrap();
         contexts.remove("test").unwrap();
         assert_eq!((read().current(), read().all().count()), (None, 1));
         assert!(read().token("test").unwrap().is_none());

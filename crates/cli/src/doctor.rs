@@ -14,7 +14,7 @@ use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{Ask, Client, ClientArgs};
-use crate::config::{ConfigFileArgs, Database, ServerConfig, ServerSettings};
+use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConfig, ServerSettings};
 use crate::contexts::Contexts;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
@@ -183,30 +183,40 @@ fn versions(nodes: &Value) -> Check {
 
 /// Checks what a server with this config file needs.
 async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
-    let config = match file.server(ServerSettings::default()).and_then(ServerConfig::try_from) {
+    let config = match server_config(file) {
         Ok(config) => config,
         Err(failure) => return vec![wrong("settings", failure.message(), "rondel config-reference has every setting")],
     };
     let mut checks = vec![good("settings", "are right")];
-    checks.push(database(&config.database).await);
+    checks.push(database(&config).await);
     checks.push(disk(&config.settings.data_dir));
     checks
 }
 
+/// The settings as a server that starts with this config file checks them.
+fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
+    let settings = file.server(ServerSettings::default())?;
+    config::checked_server(settings, file.oidc(OidcSettings::default())?, file.http(HttpSettings::default())?)
+}
+
 /// Checks that the database's file or folder exists, or that a database server listens at its address. The database is not
 /// opened: that would migrate its tables.
-async fn database(database: &Database) -> Check {
-    let shown = database.to_string();
-    if let Some(file) = database.0.sqlite_path() {
+async fn database(config: &ServerConfig) -> Check {
+    let shown = config.database.to_string();
+    if let Some(file) = config.database.0.sqlite_path() {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return match (file.is_file(), folder.is_dir()) {
             (true, _) => good("database", shown),
             (false, true) => good("database", format!("{shown} will be made at the first start")),
-            (false, false) => warning(
-                "database",
-                format!("there is no folder {}", folder.display()),
-                "it is made at the first start; is the path right?",
-            ),
+            (false, false) => {
+                let found = format!("there is no folder {}", folder.display());
+                // A start makes the data folder alone.
+                if folder == config.settings.data_dir {
+                    warning("database", found, "it is made at the first start; is the path right?")
+                } else {
+                    wrong("database", found, "make it for the server's user, or correct the path in server.database")
+                }
+            }
         };
     }
     let Ok(url) = reqwest::Url::parse(&shown) else { return good("database", shown) };

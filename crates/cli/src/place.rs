@@ -35,7 +35,7 @@ pub(crate) fn with_place_hint(failure: Failure, words: &[String]) -> Failure {
 }
 
 /// A grant of the API in the form of the command line.
-pub(crate) fn line_of(grant: &Value) -> String {
+pub(crate) fn role_argument(grant: &Value) -> String {
     let role = grant["role"].as_str().unwrap_or_default();
     match (grant["namespace"].as_str(), grant["app"].as_str()) {
         (Some(namespace), Some(app)) => format!("{role}:{namespace}/{app}"),
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn roles_are_read_as_they_are_written() {
         for word in ["viewer", "operator:default", "executor:default/billing"] {
-            assert_eq!(line_of(&role(word).unwrap()), word);
+            assert_eq!(role_argument(&role(word).unwrap()), word);
         }
         assert!(role("root").is_err());
         let failure = Failure::refused("/grants/0/namespace: there is no namespace \"billing\"");

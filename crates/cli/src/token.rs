@@ -10,7 +10,7 @@ use crate::client::{Client, ClientArgs, text_of, time_of};
 use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
-use crate::place::{line_of, roles, with_place_hint};
+use crate::place::{role_argument, roles, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -219,7 +219,8 @@ fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure>
 }
 
 fn row(token: &Value, now: Timestamp) -> Vec<String> {
-    let roles = token["grants"].as_array().map(|grants| grants.iter().map(line_of).collect::<Vec<_>>().join(", "));
+    let roles =
+        token["grants"].as_array().map(|grants| grants.iter().map(role_argument).collect::<Vec<_>>().join(", "));
     vec![
         text_of(&token["id"]),
         text_of(&token["name"]),

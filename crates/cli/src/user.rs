@@ -10,7 +10,7 @@ use crate::client::{ClientArgs, text_of, time_of};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
-use crate::place::{line_of, roles, with_place_hint};
+use crate::place::{role_argument, roles, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -162,7 +162,7 @@ const fn ended(keep_tokens: bool) -> &'static str {
 }
 
 fn row(user: &Value, now: Timestamp) -> Vec<String> {
-    let roles = user["grants"].as_array().map(|grants| grants.iter().map(line_of).collect::<Vec<_>>().join(", "));
+    let roles = user["grants"].as_array().map(|grants| grants.iter().map(role_argument).collect::<Vec<_>>().join(", "));
     let state = match (user["disabled"].as_bool(), user["has_password"].as_bool()) {
         (Some(true), _) => "locked out",
         (_, Some(false)) => "no password",

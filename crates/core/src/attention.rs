@@ -12,7 +12,7 @@ pub const LATENESS_OBJECTIVE: Duration = Duration::from_secs(1);
 /// [`LONG_MIN`].
 const LONG_FACTOR: u32 = 3;
 /// Only a run that takes longer than this can be far longer than usual.
-const LONG_MIN: Duration = Duration::from_secs(60);
+pub const LONG_MIN: Duration = Duration::from_secs(60);
 /// A job that is paused for longer may have been forgotten.
 pub const PAUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A token that ends within this should be renewed.

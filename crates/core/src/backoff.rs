@@ -24,7 +24,12 @@ pub fn backoff(first: Duration, max: Duration, failed_count: u32) -> Duration {
 /// whole wait (`chance` 1).
 #[must_use]
 pub fn with_jitter(wait: Duration, chance: f64) -> Duration {
-    wait.mul_f64(0.5 + chance.clamp(0.0, 1.0) / 2.0)
+    times(wait, 0.5 + chance.clamp(0.0, 1.0) / 2.0)
+}
+
+/// The wait times a positive factor; the longest duration if the product is longer.
+pub(crate) fn times(wait: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(wait.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]
@@ -48,5 +53,13 @@ mod tests {
         let wait = Duration::from_secs(4);
         let spread = |chance| with_jitter(wait, chance).as_millis();
         assert_eq!([spread(0.0), spread(0.5), spread(1.0), spread(-1.0), spread(9.0)], [2000, 3000, 4000, 2000, 4000]);
+    }
+
+    #[test]
+    fn the_longest_wait_stays_the_longest() {
+        assert_eq!(times(Duration::MAX, 1.1), Duration::MAX);
+        assert_eq!(times(Duration::from_secs(10), 1.1), Duration::from_secs(11));
+        assert_eq!(with_jitter(Duration::MAX, 1.0), Duration::MAX);
+        assert_eq!(backoff(Duration::MAX, Duration::MAX, 2), Duration::MAX);
     }
 }

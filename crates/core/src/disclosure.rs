@@ -7,15 +7,13 @@ mod secrets;
 
 use serde_json::{Map, Value};
 
-use self::secrets::{is_secret_name, without_secrets};
-use crate::diff::Change;
+use self::secrets::without_secrets;
+use crate::diff::{self, Change};
 
 /// Shown in place of a hidden value.
 pub const HIDDEN: &str = "***";
 /// The field of a definition whose content is up to its author.
 const PARAMS: &str = "params";
-/// The field with the definition of a pump, whose items have parameters too.
-const PUMP: &str = "pump";
 /// A map whose keys are chosen by its author and whose values are no secrets: executors announce them.
 const LABELS: &str = "labels";
 /// A field of which the scheme and the host are shown: the rest of a webhook's URL is its secret.
@@ -267,22 +265,15 @@ pub fn params_for_viewer(params: Value) -> Value {
     without_secrets(params)
 }
 
-/// A difference between two definitions, for readers who may not edit the job.
+/// The differences between two definitions, for readers who may not edit the job: each changed field as [`for_viewer`] shows it.
 #[must_use]
-pub fn change_for_viewer(change: Change) -> Change {
-    let show = shown_at(&change.pointer);
-    Change { from: change.from.map(show), to: change.to.map(show), ..change }
-}
-
-/// How viewers see the value at a pointer.
-fn shown_at(pointer: &str) -> fn(Value) -> Value {
-    let mut fields = segments(pointer);
-    let is_param = matches!(fields.next(), Some(PARAMS | PUMP));
-    match is_param {
-        true if fields.any(is_secret_name) => hide_values,
-        true => without_secrets,
-        false => |value| value,
-    }
+pub fn changes_for_viewer(before: &Value, after: &Value) -> Vec<Change> {
+    let [shown_before, shown_after] = [before, after].map(|definition| for_viewer(definition.clone()));
+    let show = |Change { pointer, .. }: Change| {
+        let [from, to] = [&shown_before, &shown_after].map(|definition| definition.pointer(&pointer).cloned());
+        Change { pointer, from, to }
+    };
+    diff::changes(before, after).into_iter().map(show).collect()
 }
 
 #[cfg(test)]
@@ -336,22 +327,41 @@ mod tests {
             "Private-Key": "***", "n": 1, "url": "***", "text": "***", "list": [{"pwd": "***", "a": "b"}],
         }});
         assert_eq!(for_viewer(definition), shown);
-        let change = |pointer: &str, value: Value| {
-            let change = Change { pointer: pointer.to_owned(), from: Some(value), to: None };
-            change_for_viewer(change).from.unwrap()
-        };
-        assert_eq!(change("/params/db/password", json!("x")), json!("***"));
-        assert_eq!(change("/params", json!({"dsn": "x"})), json!({"dsn": "***"}));
-        assert_eq!(change("/params/n", json!("x")), json!("x"));
         let items = json!([{"name": "eu", "params": {"dsn": "x", "schema": "eu"}}]);
         let shown = json!([{"name": "eu", "params": {"dsn": "***", "schema": "eu"}}]);
         assert_eq!(
             for_viewer(json!({"pump": {"items": items, "groups": 2}})),
             json!({"pump": {"items": shown, "groups": 2}})
         );
-        assert_eq!(change("/pump/items", items), shown);
-        assert_eq!(change("/pump/items/0/params/password", json!("x")), json!("***"));
-        assert_eq!(change("/pump/threads", json!(5)), json!(5));
-        assert_eq!(change("/description", json!("token")), json!("token"));
+        assert_eq!(for_viewer(json!({"shards": items})), json!({"shards": shown}));
+    }
+
+    #[test]
+    fn a_viewer_sees_changes_without_secrets() {
+        let change = |pointer: &str, before: Value, after: Value| {
+            let changes = changes_for_viewer(&before, &after);
+            let [change] = &changes[..] else { unreachable!("one change, not {changes:?}") };
+            assert_eq!(change.pointer, pointer);
+            (change.from.clone(), change.to.clone())
+        };
+        let hidden = Some(json!("***"));
+        let params = |params: Value| json!({"params": params});
+        let password = |text: &str| params(json!({"db": {"password": text}}));
+        assert_eq!(change("/params/db/password", password("x"), password("y")), (hidden.clone(), hidden.clone()));
+        let variable = |text: &str| params(json!({"env": {"name": "DB_PASSWORD", "value": text}}));
+        assert_eq!(change("/params/env/value", variable("x"), variable("y")), (hidden.clone(), hidden));
+        let added = change("/params", json!({}), params(json!({"dsn": "x", "n": 1})));
+        assert_eq!(added, (None, Some(json!({"dsn": "***", "n": 1}))));
+        let text = change("/description", json!({"description": "token"}), json!({"description": ""}));
+        assert_eq!(text, (Some(json!("token")), Some(json!(""))));
+
+        let items = |value: &str| json!([{"name": "eu", "params": {"dsn": value, "schema": "eu"}}]);
+        let shown = items("***");
+        let shards = change("/shards", json!({"shards": items("x")}), json!({"shards": 2}));
+        assert_eq!(shards, (Some(shown.clone()), Some(json!(2))));
+        let pump = |items: Value| json!({"pump": {"items": items, "threads": 5}});
+        assert_eq!(change("/pump/items", pump(items("x")), pump(json!(2))), (Some(shown.clone()), Some(json!(2))));
+        let removed = change("/pump", pump(items("x")), json!({}));
+        assert_eq!(removed, (Some(json!({"items": shown, "threads": 5})), None));
     }
 }

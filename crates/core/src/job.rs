@@ -122,6 +122,11 @@ impl Job {
             errors.push(FieldError::new("/retry/backoff", message));
             (Duration::ZERO, Duration::ZERO)
         });
+        // The second wait is the longer one.
+        if waits.1 > LENGTH_MAX {
+            let message = format!("{:?} has a wait of more than 366 days", spec.retry.backoff);
+            errors.push(FieldError::new("/retry/backoff", message));
+        }
         if !errors.is_empty() {
             return Err(errors);
         }

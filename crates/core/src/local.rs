@@ -3,12 +3,22 @@
 use chrono::{Duration, LocalResult, NaiveDateTime, TimeZone};
 
 use crate::cron::Tz;
+use crate::schedule::just_before;
 use crate::time::Timestamp;
 
 /// The local time of a zone at an instant.
 pub(crate) fn time_at(zone: Tz, at: Timestamp) -> NaiveDateTime {
     let utc = at.to_utc().map(|at| at.naive_utc()).unwrap_or_default();
     zone.from_utc_datetime(&utc).naive_local()
+}
+
+/// The last instant before a zone's clock shows `edge`, a later time than at `at`. It is `at` if the clock is set back to earlier times
+/// before that: what holds for the times from `at` to `edge` need not hold for those.
+pub(crate) fn last_before(zone: Tz, at: Timestamp, edge: NaiveDateTime) -> Timestamp {
+    let last = just_before(instant(zone, edge)).max(at);
+    let shown_last = zone.from_local_datetime(&time_at(zone, at)).latest().map(|shown| shown.timestamp_millis());
+    let is_set_back = shown_last.is_some_and(|shown| at.as_millis() < shown && shown <= last.as_millis());
+    if is_set_back { at } else { last }
 }
 
 /// The instant of a local time: the first one if the zone's clock shows it twice, and the first one after the gap if it never does.

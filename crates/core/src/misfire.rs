@@ -131,18 +131,21 @@ fn skip_missed_walking(
     let later = table.fires(anchor, first.at, just_before(before));
     let mut walk = std::iter::once(first).chain(later);
     let mut missed: Vec<Fire> = walk.by_ref().take(MISSED_COUNT_MAX).collect();
-    let more = walk.next().map(|fire| fire.at);
-    let through = missed.last().map_or(first.at, |fire| fire.at);
-    let catch_up = match keep {
-        // If more missed fires follow, none of these is among the newest.
-        MisfireKeep::Newest if more.is_some() => Vec::new(),
+    let mut more = walk.next().map(|fire| fire.at);
+    let last = missed.last().map_or(first.at, |fire| fire.at);
+    let mut catch_up = match keep {
         MisfireKeep::Newest => missed.split_off(missed.len().saturating_sub(count)),
         MisfireKeep::Oldest => {
             let passed = missed.split_off(count.min(missed.len()));
             std::mem::replace(&mut missed, passed)
         }
     };
-    MissedPlan { catch_up, span: span(&missed), through, more }
+    if keep == MisfireKeep::Newest && more.is_some() {
+        // The next plan decides which of these are among the newest. They are fewer than all of this plan, so the next one begins later.
+        more = catch_up.first().map(|fire| fire.at).or(more);
+        catch_up.clear();
+    }
+    MissedPlan { catch_up, span: span(&missed), through: more.map_or(last, just_before), more }
 }
 
 fn span(missed: &[Fire]) -> Option<MissedSpan> {

@@ -238,10 +238,20 @@ mod tests {
     fn several_schedules_are_walked_through_in_bounded_steps() {
         let both = json!([{"every": "1s"}, {"every": "2s"}]);
         let first = plan_at(&job(&both, &json!({"policy": "once"})), 0, 125_000);
-        assert_eq!(first.missed.map(|span| span.count), Some(100_000));
-        assert_eq!((first.fires.len(), first.next), (0, Some(at(100_000))));
+        assert_eq!(first.missed.map(|span| span.count), Some(99_999));
+        assert_eq!((first.fires.len(), first.next), (0, Some(at(99_999))));
         let last = plan_at(&job(&both, &json!({"policy": "once"})), 120_000, 125_000);
         assert_eq!(instants(&last), (124_994..=125_005).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn the_newest_run_where_one_missed_fire_more_than_a_plan_walks_through() {
+        let job = job(&json!([{"every": "1s"}, {"every": "2s"}]), &json!({"policy": "all", "max": 3}));
+        let first = plan_at(&job, 0, 100_006);
+        assert_eq!((first.fires.len(), first.next), (0, Some(at(99_997))));
+        let second = plan_at(&job, 99_997, 100_006);
+        assert_eq!([&first, &second].map(|plan| plan.missed.map_or(0, |span| span.count)), [99_997, 1]);
+        assert_eq!(instants(&second), (99_998..=100_011).collect::<Vec<_>>());
     }
 
     #[test]

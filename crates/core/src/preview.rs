@@ -240,13 +240,13 @@ fn calendar_warnings(ask: &PreviewRequest<'_>) -> Vec<Warning> {
         let raw = ask.timetable.uncalendared_after(ask.anchor, cursor).filter(|(at, _)| *at <= until);
         let Some((at, schedule)) = raw.filter(|_| warnings.len() < CALENDAR_COUNT_MAX) else { break };
         let local = local::time_at(schedule.zone, at);
-        let next = if is_kept(applied, local) {
-            applied.calendar.next_edge(local)
+        cursor = if is_kept(applied, local) {
+            local::last_before(schedule.zone, at, applied.calendar.next_edge(local))
         } else {
             warnings.push(calendar_warning(schedule.zone, applied, at, calendar_effect(schedule, applied, at)));
-            local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN)
+            let tomorrow = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
+            just_before(local::instant(schedule.zone, tomorrow)).max(at)
         };
-        cursor = just_before(local::instant(schedule.zone, next)).max(at);
     }
     warnings
 }

@@ -250,6 +250,14 @@ impl JobSpec {
         }
     }
 
+    fn schedules_mut(&mut self) -> &mut [ScheduleSpec] {
+        match &mut self.schedule {
+            None => &mut [],
+            Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
+            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
+        }
+    }
+
     /// The stored script that the definition names, if it names one.
     #[must_use]
     pub fn script(&self) -> Option<ScriptRef> {
@@ -313,12 +321,7 @@ impl JobSpec {
     /// replaces, stays: it has run.
     pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
         let known = before.map(Self::once_instants).unwrap_or_default();
-        let schedules = match &mut self.schedule {
-            None => &mut [],
-            Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
-            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
-        };
-        for schedule in schedules.iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
+        for schedule in self.schedules_mut().iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
             let at = schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
             if at.is_some_and(|at| at < now && !known.iter().any(|(_, before)| *before == at)) {
                 schedule.at = Some(now.to_string());
@@ -329,20 +332,25 @@ impl JobSpec {
 
 impl JobSpec {
     /// Keeps the instants of `before`, the definition that this one replaces, for schedules that ran at once when they were saved
-    /// ([`IfPast::Run`]), so that a document that is applied again does not run them again.
+    /// ([`IfPast::Run`]), so that a document that is applied again does not run them again. Each instant is kept for one schedule, wherever
+    /// that is in the list.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
-        let known: Vec<ScheduleSpec> = before.schedules().into_iter().map(|(_, schedule)| schedule.clone()).collect();
-        let schedules = match &mut self.schedule {
-            None => &mut [],
-            Some(OneOrMany::One(one)) => std::slice::from_mut(one.as_mut()),
-            Some(OneOrMany::Many(many)) => many.as_mut_slice(),
-        };
-        let instant = |schedule: &ScheduleSpec| schedule.at.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-        for (schedule, known) in schedules.iter_mut().zip(known) {
-            let moved = instant(&known).filter(|at| *at <= now && known.if_past == Some(IfPast::Run));
-            let wanted = instant(schedule).filter(|_| schedule.if_past == Some(IfPast::Run));
-            if wanted.zip(moved).is_some_and(|(wanted, moved)| wanted < moved) {
-                schedule.at = known.at;
+        let of_before = before.schedules().into_iter().filter_map(|(_, known)| Some((run_instant(known)?, known)));
+        let mut known: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
+        let mut moved: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
+        for schedule in self.schedules_mut() {
+            let Some(wanted) = run_instant(schedule) else { continue };
+            // A schedule with an instant of `before` has it already; the other instants are for those that were moved.
+            match known.iter().position(|(at, _)| *at == wanted) {
+                Some(position) => {
+                    known.remove(position);
+                }
+                None => moved.push((wanted, schedule)),
+            }
+        }
+        for (wanted, schedule) in moved {
+            if let Some(position) = known.iter().position(|(at, _)| wanted < *at) {
+                schedule.at.clone_from(&known.remove(position).1.at);
             }
         }
     }
@@ -354,6 +362,12 @@ impl JobSpec {
             self.mode_from.clone_from(&before.mode_from);
         }
     }
+}
+
+/// The `at` of a schedule that runs at once if that is in the past when it is saved.
+fn run_instant(schedule: &ScheduleSpec) -> Option<Timestamp> {
+    let at = schedule.at.as_deref().filter(|_| schedule.if_past == Some(IfPast::Run))?;
+    at.parse().ok()
 }
 
 pub(crate) mod optional_duration {
@@ -452,6 +466,22 @@ mod tests {
         assert_eq!(kept(95, run, 90, run), at(95), "a later instant is a new wish");
         assert_eq!(kept(50, None, 90, run), at(50));
         assert_eq!(kept(50, run, 90, None), at(50));
+    }
+
+    #[test]
+    fn schedules_in_another_order_keep_the_instants_at_which_they_ran() {
+        let (run, every) = (Some("run"), json!({"every": "1m"}));
+        let kept = |wanted: &[Value], known: &[Value]| {
+            let mut spec = spec(wanted);
+            spec.keep_run_instants(&self::spec(known), Timestamp::from_secs(100));
+            instants(&spec)
+        };
+        let known = [once(90, run), every.clone()];
+        assert_eq!(kept(&[every, once(50, run)], &known), [String::new(), at(90)]);
+        assert_eq!(kept(&[once(50, run), once(60, run)], &known), [at(90), at(60)], "the second one is new");
+        assert_eq!(kept(&[once(50, run), once(90, run)], &known), [at(50), at(90)], "the first one is new");
+        let both = [once(80, run), once(90, run)];
+        assert_eq!(kept(&[once(50, run), once(80, run)], &both), [at(90), at(80)]);
     }
 
     #[test]

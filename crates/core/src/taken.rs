@@ -35,7 +35,9 @@ pub(crate) fn calendar_effect(
     };
     let open = std::iter::successors(step(&local.date()), step).take(SHIFT_DAYS_MAX).find(|day| calendar.has_day(*day));
     let moved_to = open.map(|day| local::instant(schedule.zone, day.and_time(local.time())));
-    CalendarEffect { day, moved_to: moved_to.filter(|at| schedule.end.is_none_or(|end| *at <= end)) }
+    let is_within =
+        |at: &Timestamp| schedule.start.is_none_or(|start| start <= *at) && schedule.end.is_none_or(|end| *at <= end);
+    CalendarEffect { day, moved_to: moved_to.filter(is_within) }
 }
 
 #[cfg(test)]
@@ -46,20 +48,22 @@ mod tests {
     use crate::schedule::Kind;
 
     #[test]
-    fn a_fire_moves_to_the_next_day_that_is_in_up_to_the_end() {
+    fn a_fire_moves_to_the_nearest_day_that_is_in_between_start_and_end() {
         let rule = serde_json::from_str(r#"{"not": {"days": ["1970-01-02..1970-01-03"]}}"#).unwrap();
         let calendar = std::sync::Arc::new(Calendar::of_rule("c", &rule).unwrap());
         let day = |day: i64| Timestamp::from_secs(day * 86_400);
-        let moved = |rule, end| {
+        let moved = |rule, start, end| {
             let kind = Kind::Every(std::time::Duration::from_secs(86_400));
-            let schedule = Schedule { kind, zone: Tz::UTC, start: None, end, jitter: None };
+            let schedule = Schedule { kind, zone: Tz::UTC, start, end, jitter: None };
             calendar_effect(&schedule, &AppliedCalendar { calendar: std::sync::Arc::clone(&calendar), rule }, day(1))
                 .moved_to
         };
-        assert_eq!(moved(CalendarRule::Next, None), Some(day(3)));
-        assert_eq!(moved(CalendarRule::Next, Some(day(3))), Some(day(3)));
-        assert_eq!(moved(CalendarRule::Next, Some(day(2))), None);
-        assert_eq!(moved(CalendarRule::Previous, None), Some(day(0)));
-        assert_eq!((moved(CalendarRule::Only, None), moved(CalendarRule::Except, None)), (None, None));
+        assert_eq!(moved(CalendarRule::Next, None, None), Some(day(3)));
+        assert_eq!(moved(CalendarRule::Next, None, Some(day(3))), Some(day(3)));
+        assert_eq!(moved(CalendarRule::Next, None, Some(day(2))), None);
+        assert_eq!(moved(CalendarRule::Previous, None, None), Some(day(0)));
+        assert_eq!(moved(CalendarRule::Previous, Some(day(0)), None), Some(day(0)));
+        assert_eq!(moved(CalendarRule::Previous, Some(day(1)), None), None);
+        assert_eq!((moved(CalendarRule::Only, None, None), moved(CalendarRule::Except, None, None)), (None, None));
     }
 }

@@ -178,7 +178,21 @@ pub fn millis(length: Duration) -> i64 {
 /// # Errors
 /// [`TimeError::Duration`] for anything else, a bare number included: the unit is part of the value.
 pub fn parse_duration(text: &str) -> Result<Duration, TimeError> {
-    humantime::parse_duration(text).map_err(|_| TimeError::Duration(text.to_owned()))
+    // The parts are added here, because `humantime` panics for some sums that are too long: 18446744073709551615s1000ms.
+    let add = |sum: Duration, part| sum.checked_add(humantime::parse_duration(part).ok()?);
+    duration_parts(text).try_fold(Duration::ZERO, add).ok_or_else(|| TimeError::Duration(text.to_owned()))
+}
+
+/// The numbers of a duration, each with its unit: `"1h"` and `"30m"` for `"1h30m"`. Each part ends before the first digit after a letter.
+fn duration_parts(text: &str) -> impl Iterator<Item = &str> {
+    let mut rest = Some(text);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let unit = text.find(char::is_alphabetic).unwrap_or(text.len());
+        let end = text[unit..].find(|c: char| c.is_ascii_digit()).map(|digit| unit + digit);
+        rest = end.map(|end| &text[end..]);
+        Some(&text[..end.unwrap_or(text.len())])
+    })
 }
 
 /// Writes a duration so that [`parse_duration`] reads it back, without spaces: `"1h30m"`. Days are its longest unit: a month of
@@ -237,6 +251,18 @@ mod tests {
         }
         for text in ["", "30", "-1s", "s", "1 fortnight"] {
             assert!(parse_duration(text).is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn parts_of_a_duration_are_added_and_too_long_a_sum_is_refused() {
+        for (text, ms) in [("1h 30m", 5_400_000), ("1 h30m 1.5s", 5_401_500), (" 1m5 ms ", 60_005), ("0", 0)] {
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text:?}");
+        }
+        assert_eq!(parse_duration(&format!("{}s", u64::MAX)), Ok(Duration::from_secs(u64::MAX)));
+        for end in ["1000ms", " 999999999ns 1ns", "1s", "s", "1", "µs"] {
+            let text = format!("{}s{end}", u64::MAX);
+            assert_eq!(parse_duration(&text), Err(TimeError::Duration(text)));
         }
     }
 }

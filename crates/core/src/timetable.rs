@@ -263,6 +263,13 @@ mod tests {
         assert_eq!(next, ["Thu 10-08 09:00", "Mon 11-02 09:00"]);
         let previous = local_fires(&timetable(&monthly, "previous", &workdays()), "2026-09-15T00:00:00Z", 2);
         assert_eq!(previous, ["Wed 09-30 09:00", "Fri 10-30 09:00"]);
+        let started = json!({"cron": "0 0 9 1 * ?", "time_zone": "Asia/Shanghai", "start_at": "2026-10-31T00:00:00Z"});
+        let previous = local_fires(&timetable(&started, "previous", &workdays()), "2026-09-15T00:00:00Z", 2);
+        assert_eq!(
+            previous,
+            ["Tue 12-01 09:00", "Fri 01-01 09:00"],
+            "the fire of 11-01 would move to before the start"
+        );
     }
 
     #[test]
@@ -281,6 +288,22 @@ mod tests {
         let (from, to) = ("2026-11-20T21:45:00Z".parse().unwrap(), "2026-11-20T23:00:00Z".parse().unwrap());
         let removed: Vec<String> = table.removed(Timestamp::EPOCH, from, to).map(|fire| fire.at.to_string()).collect();
         assert_eq!(removed, ["2026-11-20T22:00:00Z", "2026-11-20T22:30:00Z", "2026-11-20T23:00:00Z"]);
+    }
+
+    #[test]
+    fn a_blackout_that_ends_in_a_repeated_hour_removes_nothing_before_it() {
+        let every = json!({"every": "10m", "time_zone": "Europe/Berlin"});
+        let table = timetable(&every, "except", &json!({"times": ["02:30-03:00"]}));
+        let fires = local_fires(&table, "2026-10-25T00:15:00Z", 6);
+        let expected = [
+            "Sun 10-25 02:20",
+            "Sun 10-25 02:00",
+            "Sun 10-25 02:10",
+            "Sun 10-25 02:20",
+            "Sun 10-25 03:00",
+            "Sun 10-25 03:10",
+        ];
+        assert_eq!(fires, expected);
     }
 
     #[test]

@@ -125,7 +125,13 @@ fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
         return read;
     }
     let Ok(mut params) = serde_json::from_str::<Value>(text) else { return read };
-    if parents::take(&mut params).is_some() { serde_json::from_value(params) } else { read }
+    if parents::take(&mut params).is_none() {
+        return read;
+    }
+    // Parents alone: the job has no parameters of its own, and gives `null` where it follows nothing.
+    let has_none = params.as_object().is_some_and(serde_json::Map::is_empty);
+    let own = serde_json::from_value(params);
+    if has_none && own.is_err() { serde_json::from_value(Value::Null).or(own) } else { own }
 }
 
 /// A value that was given to the builder with [`state`](crate::Builder::state), such as a pool or a client. It is
@@ -338,5 +344,15 @@ mod tests {
         assert!(own.is_err(), "a field of the job's own that does not fit is reported");
         let wrong = read::<Strict>(&FOLLOWER.replace("table", "tabel")).unwrap_err();
         assert!(wrong.to_string().contains("tabel"), "{wrong}");
+    }
+
+    #[test]
+    fn a_follower_without_parameters_gives_null_or_an_empty_object() {
+        let alone = FOLLOWER.replace(r#""table": "orders", "#, "");
+        assert!(read::<()>(&alone).is_ok());
+        assert_eq!(read::<Option<Strict>>(&alone).unwrap(), None);
+        let missing = read::<Strict>(&alone).unwrap_err();
+        assert!(missing.to_string().contains("missing field `table`"), "{missing}");
+        assert!(read::<()>(FOLLOWER).is_err(), "it has parameters");
     }
 }

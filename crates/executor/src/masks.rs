@@ -96,7 +96,7 @@ impl Masks {
         Cow::Owned(masked)
     }
 
-    /// Masks only the strings of a JSON text. A secret may look like a number, and a masked number would not be JSON.
+    /// Masks only the strings of a JSON text, keys included. A secret may look like a number, and a masked number would not be JSON.
     pub(crate) fn apply_json<'a>(&self, json: &'a str) -> Cow<'a, str> {
         if self.form_count == 0 {
             return Cow::Borrowed(json);
@@ -114,7 +114,17 @@ impl Masks {
         match value {
             Value::String(text) => *text = self.apply(text).into_owned(),
             Value::Array(items) => items.iter_mut().for_each(|item| self.hide_in(item)),
-            Value::Object(fields) => fields.values_mut().for_each(|field| self.hide_in(field)),
+            Value::Object(fields) => {
+                for (key, mut field) in std::mem::take(fields) {
+                    self.hide_in(&mut field);
+                    let mut key = self.apply(&key).into_owned();
+                    // Two keys may be the same once they are masked; neither value is lost.
+                    while fields.contains_key(&key) {
+                        key.push('*');
+                    }
+                    fields.insert(key, field);
+                }
+            }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }
     }
@@ -229,6 +239,8 @@ mod tests {
     fn escaped_secrets_are_hidden_in_json() {
         assert_eq!(masks(&["a\"b"]).apply_json(r#"{"echo":"<a\"b>"}"#), r#"{"echo":"<***>"}"#);
         assert_eq!(masks(&["1"]).apply_json(r#"{"code":1,"text":"1"}"#), r#"{"code":1,"text":"***"}"#);
+        let keys = masks(&["key-1", "key-2"]);
+        assert_eq!(keys.apply_json(r#"{"key-1":{"a key-2":1},"key-2":2}"#), r#"{"***":{"a ***":1},"****":2}"#);
         assert_eq!(masks(&["key 🔑 of"]).apply(r#""key \ud83d\udd11 of""#), "\"***\"");
         assert_eq!(masks(&["pass\"word"]).apply(r#"{"a":"pass\"word"}"#), r#"{"a":"***"}"#);
     }

@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::job_error::JobError;
 use crate::masks::Masks;
+use crate::run::parents::{self, PARENTS};
 use crate::secrets::Secrets;
 
 const OPEN: &str = "{{secret.";
@@ -22,7 +23,7 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
     }
     let mut value: Value = serde_json::from_str(params).map_err(JobError::terminal)?;
     // Results of other runs are data: a secret's name in them must not fetch the secret.
-    let parents = value.as_object_mut().and_then(|fields| fields.remove("parents"));
+    let parents = parents::take(&mut value);
     let mut found = Vec::new();
     let mut texts = Vec::new();
     collect_texts(&mut value, &mut texts);
@@ -30,7 +31,7 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
         *text = fill(text, secrets, &mut found).await?;
     }
     if let (Some(fields), Some(parents)) = (value.as_object_mut(), parents) {
-        fields.insert("parents".to_owned(), parents);
+        fields.insert(PARENTS.to_owned(), Value::Object(parents));
     }
     Ok(Some(Resolved { params: value.to_string(), masks: Masks::new(found) }))
 }
@@ -90,9 +91,16 @@ mod tests {
 
     #[tokio::test]
     async fn what_parents_returned_fetches_no_secret() {
-        let filled = resolved(r#"{"own":"{{secret.user}}","parents":{"b":{"result":"{{secret.key}}"}}}"#);
-        let filled: Value = serde_json::from_str(&filled.await.unwrap().unwrap()).unwrap();
+        let parent = r#"{"run_id":"7","status":"succeeded","result":"{{secret.key}}"}"#;
+        let filled = resolved(&format!(r#"{{"own":"{{{{secret.user}}}}","parents":{{"b":{parent}}}}}"#)).await;
+        let filled: Value = serde_json::from_str(&filled.unwrap().unwrap()).unwrap();
         assert_eq!((&filled["own"], &filled["parents"]["b"]["result"]), (&"root".into(), &"{{secret.key}}".into()));
+    }
+
+    #[tokio::test]
+    async fn a_parameter_that_is_only_named_like_the_parents_is_filled() {
+        let filled = resolved(r#"{"parents":{"b":{"user":"{{secret.user}}"}}}"#).await.unwrap();
+        assert_eq!(filled.as_deref(), Some(r#"{"parents":{"b":{"user":"root"}}}"#));
     }
 
     #[tokio::test]

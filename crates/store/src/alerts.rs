@@ -12,7 +12,8 @@ use rondel_core::alert::expect::{ExpectKind, Expectations};
 use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind};
 use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::{
-    AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, SilenceId, Timestamp,
+    AlertRuleId, AppId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, SilenceId,
+    Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +128,13 @@ pub struct IncidentRecord {
     pub spec: RuleSpec,
 }
 
+impl IncidentRecord {
+    /// Whether no group reports it.
+    pub(crate) const fn is_ungrouped(&self) -> bool {
+        self.incident.group.is_none()
+    }
+}
+
 /// Selects incidents, the newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct IncidentQuery<'a> {
@@ -211,10 +219,22 @@ pub struct OpenRunExpectations {
     pub kinds: Vec<ExpectKind>,
 }
 
-/// When the expectations of a job that is saved now are first checked.
-pub(crate) fn first_looks(expected: &Expectations, job: JobId, (now, is_new): (Timestamp, bool)) -> Vec<ExpectCheck> {
-    let look = |kind| ExpectCheck { job, kind, at: expected.first_look(kind, now, is_new) };
-    expected.kinds().map(look).collect()
+/// When the expectations of a job that is saved now are first checked. `before` is its definition until now with the checks of that, `None`
+/// for a new job.
+pub(crate) fn first_looks(
+    job: JobId,
+    (before, spec): (Option<(&JobSpec, &[ExpectCheck])>, &JobSpec),
+    now: Timestamp,
+) -> Vec<ExpectCheck> {
+    let Some(expected) = spec.expectations() else { return Vec::new() };
+    let old = before.and_then(|(spec, looks)| Some((spec.expectations()?, looks)));
+    // A check that is due stays due if its condition is the same: it has yet to judge the deadline that has passed.
+    let due = |kind: ExpectKind| {
+        let (_, looks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
+        looks.iter().find(|look| look.kind == kind)?.at.filter(|at| *at <= now)
+    };
+    let at = |kind: ExpectKind| due(kind).or_else(|| expected.first_look(kind, now, before.is_none()));
+    expected.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
 }
 
 /// When a rule is evaluated next.
@@ -270,7 +290,7 @@ pub trait Alerts {
     /// Every rule of a namespace, by name.
     async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>>;
 
-    /// Saves a rule.
+    /// Saves a rule. If it watches something else than before, its open incidents become due: they are no longer watched.
     async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved>;
 
     /// Deletes a rule; its open incidents are resolved without a message. `false` if there is none.
@@ -308,6 +328,12 @@ pub trait Alerts {
 
     /// Incidents, the newest first.
     async fn incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>>;
+
+    /// Incidents that no group reports, the newest first.
+    async fn ungrouped_incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>>;
+
+    /// The incidents that a group reports, the newest first, at most `limit`.
+    async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>>;
 
     /// An incident.
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>>;

@@ -242,6 +242,7 @@ macro_rules! delegate_store {
                 fn open_keys(token: LeaseToken, page: OpenPage) -> Vec<(Timestamp, RunId)>;
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
                 fn count_held(namespace: NamespaceId) -> Vec<HeldCount>;
+                fn held_runs(namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Vec<Run>;
                 fn next_of_job(run: &Run) -> Option<Run>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
@@ -340,6 +341,8 @@ macro_rules! delegate_store {
                 fn end_maintenance(namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> bool;
                 fn write_alerts(write: &AlertWrite<'_>) -> bool;
                 fn incidents(query: IncidentQuery<'_>) -> Vec<IncidentRecord>;
+                fn ungrouped_incidents(query: IncidentQuery<'_>) -> Vec<IncidentRecord>;
+                fn incidents_of_group(group: IncidentId, limit: u32) -> Vec<IncidentRecord>;
                 fn incident(namespace: NamespaceId, id: IncidentId) -> Option<IncidentRecord>;
                 fn acknowledge_incident(namespace: NamespaceId, id: IncidentId, by: &str, now: Timestamp) -> bool;
                 fn silences(namespace: NamespaceId, after: Timestamp) -> Vec<SilenceRecord>;
@@ -357,6 +360,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, RequestKeys {
                 fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> CallState;
+                fn renew_call(call: KeyedCall<'_>, now: Timestamp) -> ();
                 fn end_call(call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
             } also {});
@@ -440,6 +444,7 @@ macro_rules! delegate_store {
                 fn unregister_xxl_by_hand(app: AppId, address: &str) -> bool;
                 fn xxl_registered_by_hand(app: Option<AppId>, limit: u32) -> Vec<XxlExecutor>;
                 fn xxl_executors(since: Timestamp, limit: u32) -> Vec<XxlExecutor>;
+                fn xxl_reported_executors(before: Timestamp, limit: u32) -> Vec<XxlExecutor>;
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
                 fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReported;
@@ -455,9 +460,9 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Pumps {
                 fn pump_jobs() -> Vec<PumpJob>;
-                fn pump_roots(job: JobId, limit: u32) -> Vec<Run>;
+                fn pump_roots(job: JobId, now: Timestamp, limit: u32) -> Vec<Run>;
                 fn pump_items(job: JobId) -> Vec<Item>;
-                fn forget_pump(job: JobId) -> ();
+                fn forget_pump(job: JobId, version: i64) -> ();
             } also { $($own_pumps)* });
         };
     };

@@ -45,9 +45,9 @@ pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The root rows of a job's fires; a root row stands for all groups of its fire. Returns the newest ones, at most `limit`, and all that
-    /// are open. The latest planned instant comes first.
-    async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>>;
+    /// The root rows of a job's fires that have come by `now` (see [`has_come`]); a root row stands for all groups of its fire. Returns the
+    /// newest ones, at most `limit`, and all that are open. The latest planned instant comes first.
+    async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.
     async fn pump_items(&self, job: JobId) -> Result<Vec<Item>>;
@@ -62,8 +62,15 @@ pub trait Pumps {
         now: Timestamp,
     ) -> Result<ChangedItems>;
 
-    /// Forgets that a job was a pump job, with its items.
-    async fn forget_pump(&self, job: JobId) -> Result<()>;
+    /// Forgets that a job was a pump job, if this is still the version of its newest definition or the job is deleted. The items of a job
+    /// that is not deleted are kept: their epochs must go on rising if it becomes a pump job again.
+    async fn forget_pump(&self, job: JobId, version: i64) -> Result<()>;
+}
+
+/// Whether a root row is a pump's present or past: a run that was requested for a later instant is not, until it has groups.
+#[must_use]
+pub fn has_come(root: &Run, now: Timestamp) -> bool {
+    root.cause == 0 || root.fire_at <= now || root.shard_total.is_some()
 }
 
 /// Makes a change as [`rondel_core::pump::apply`] does, unless a test has switched off one of its safeguards.

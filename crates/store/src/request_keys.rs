@@ -43,8 +43,11 @@ pub enum CallState {
 /// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. A call without an answer that began before `given_up` is begun again: its server is taken for dead.
+    /// Begins a call. A call without an answer that began, or was renewed, before `given_up` is begun again: its server is taken for dead.
     async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState>;
+
+    /// Notes that a call without an answer is still being made: it counts as begun at `now`.
+    async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()>;
 
     /// Stores the answer of a call that began; `None` forgets the call, so that it can be made again.
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()>;

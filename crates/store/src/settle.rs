@@ -45,8 +45,10 @@ pub(crate) struct RunRow {
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
     pub(crate) lost_count: i32,
+    /// How many earlier attempts no executor received, where [`counts_earlier_attempts`] asks for it.
+    pub(crate) unreceived_count: i32,
     pub(crate) marked: bool,
-    /// Whether an earlier attempt began, or may have begun.
+    /// Whether an earlier attempt began, or may have begun, where [`counts_earlier_attempts`] asks for it.
     pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, where there is one.
     pub(crate) cancel_asked: Option<Reason>,
@@ -71,6 +73,14 @@ pub(crate) enum Judgement {
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this follows.
     Ends(NextStep),
+}
+
+/// Whether the earlier attempts of the run are to be counted before such an outcome is judged.
+pub(crate) const fn counts_earlier_attempts(outcome: Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Skipped(_) | Outcome::Failed { .. } | Outcome::TimedOut | Outcome::Silenced { has_begun: true }
+    )
 }
 
 /// Judges a result.
@@ -104,6 +114,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     let ended = Ended {
         attempt: row.attempt,
         lost_count: row.lost_count,
+        unreceived_count: row.unreceived_count,
         marked: row.marked,
         may_have_begun: row.may_have_begun,
         cancel_asked: row.cancel_asked,
@@ -275,6 +286,7 @@ mod tests {
             status,
             reason: None,
             lost_count: 0,
+            unreceived_count: 0,
             marked: false,
             may_have_begun: false,
             cancel_asked: None,

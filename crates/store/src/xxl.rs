@@ -216,7 +216,8 @@ pub trait XxlExecutors {
     /// id.
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
 
-    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays.
+    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays; one that never registered itself
+    /// counts as signed off.
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool>;
 
     /// The executors that are registered by hand, of an app or of all.
@@ -224,6 +225,9 @@ pub trait XxlExecutors {
 
     /// The executors that registered since `since`, signed off or not.
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
+
+    /// The executors that last registered before `before` and have attempts whose ends are known, but have no stored verdict.
+    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
     /// Gives attempts their numbers, before they are sent. `None` if the lease is no longer valid: then nothing may be sent.
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;
@@ -242,6 +246,8 @@ pub trait XxlExecutors {
     /// Records the number of the first line of an attempt's log that is not stored yet.
     async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;
 
-    /// Removes settled attempts whose ends were known before `before`, and returns how many.
+    /// Removes settled attempts whose ends were known before `before`; other attempts that were sent before it and whose runs have ended;
+    /// and executors that were last seen before it, are not registered by hand, and have only settled attempts. Removes at most `limit` of
+    /// each, and returns how many in all.
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

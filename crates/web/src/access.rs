@@ -2,6 +2,7 @@
 //! exists. Changes and refusals are written to the audit log here, whatever the handler does.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
@@ -153,6 +154,9 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Re
             Ok(arrived) => arrived,
             Err(problem) => return problem.into_response(),
         };
+    // A call that outlives its client holds them too.
+    let work = Arc::new(work);
+    request.extensions_mut().insert(Arc::clone(&work));
     request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
     let response = if is_change {
         match asked.begin(web, caller).await {

@@ -18,7 +18,7 @@ use crate::pages::own_namespace;
 use crate::route_info::RouteInfo;
 use crate::routes::Routes;
 use crate::state::{Web, WebConfig};
-use crate::{api, frame, health, load, mounts, pages};
+use crate::{api, frame, health, load, mounts, pages, problem};
 
 /// The level for brotli (of eleven) and gzip (of nine): a page of 100 KB takes about a millisecond. Brotli's level 5 packs pages an eighth
 /// smaller than its level 4 in the same time, and its level 7 takes three times as long.
@@ -39,7 +39,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let routed = own
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::limit_requests))
-        .layer(CatchPanicLayer::custom(frame::panicked))
+        .layer(CatchPanicLayer::custom(problem::panicked))
         .layer(from_fn_with_state(web, frame::frame))
         .layer(compression())
         .route_service(GATEWAY_PATH, gateway);

@@ -1,11 +1,10 @@
 //! The outermost layer of every request: an id, one log line, headers, and the body of a problem.
 
-use std::any::Any;
 use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, STRICT_TRANSPORT_SECURITY, X_CONTENT_TYPE_OPTIONS,
 };
@@ -17,7 +16,7 @@ use crate::access::{CalledBy, RequestId};
 use crate::limits::address;
 use crate::pages;
 use crate::pages::zones::Zones;
-use crate::problem::{Code, Problem, render};
+use crate::problem::{Problem, render};
 use crate::refused_lines::{LeftOut, is_bounded};
 use crate::state::Web;
 use crate::trace::{self, Trace};
@@ -143,16 +142,6 @@ fn shown(method: &Method) -> &str {
     if KNOWN.contains(method) { method.as_str() } else { "other" }
 }
 
-/// The problem for a panic in a handler.
-#[expect(clippy::needless_pass_by_value, reason = "tower-http's signature")]
-pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
-    Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-        .with_cause(format!("panic: {text}"))
-        .into_response()
-}
-
 /// The client's own id, if it is short and plain.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
@@ -186,6 +175,7 @@ mod tests {
     use tower_http::catch_panic::CatchPanicLayer;
 
     use super::*;
+    use crate::problem::panicked;
 
     async fn panics() -> &'static str {
         panic!("with a secret")

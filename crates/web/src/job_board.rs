@@ -292,12 +292,16 @@ impl Board {
         found
     }
 
+    /// Whether the board holds all jobs of its namespace.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.entries.len() < JOB_COUNT_MAX
+    }
+
     /// The names of the jobs that a report about shadow mode can contain, in order; `None` if the board does not hold all jobs.
     pub(crate) fn shadow_names(&self, seen: Option<&[AppId]>) -> Option<Vec<String>> {
-        let is_whole = self.entries.len() < JOB_COUNT_MAX;
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
         let seen = shadows.filter(|entry| seen.is_none_or(|seen| seen.contains(&entry.app)));
-        is_whole.then(|| seen.map(|entry| entry.name.clone()).collect())
+        self.is_whole().then(|| seen.map(|entry| entry.name.clone()).collect())
     }
 
     fn admits(&self, filter: &Filter, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
@@ -342,14 +346,9 @@ impl Board {
         found.map(|entry| entry.id).collect()
     }
 
-    /// The first `limit` jobs whose names `passes` accepts, among those of the apps that may be seen.
-    pub(crate) fn named(
-        &self,
-        passes: impl Fn(&str) -> bool,
-        seen: Option<&[AppId]>,
-        limit: usize,
-    ) -> Vec<Arc<BoardEntry>> {
+    /// The jobs whose names `passes` accepts, among those of the apps that may be seen.
+    pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, seen: Option<&[AppId]>) -> Vec<Arc<BoardEntry>> {
         let is_seen = |entry: &&Arc<BoardEntry>| seen.is_none_or(|seen| seen.contains(&entry.app));
-        self.entries.values().filter(is_seen).filter(|entry| passes(&entry.name)).take(limit).cloned().collect()
+        self.entries.values().filter(is_seen).filter(|entry| passes(&entry.name)).cloned().collect()
     }
 }

@@ -1,5 +1,7 @@
 //! Applies one action to many jobs, for the API and for pages: the jobs are counted first, then changed, within a bound.
 
+use std::sync::Arc;
+
 use futures_util::future::join_all;
 use rondel_admin::jobs::{self, JobError, RunRequest};
 use rondel_core::access::Permission;
@@ -11,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::body::refuse_value;
 use crate::call::Call;
-use crate::job_board::{JobOrder, OfferedHandlers};
+use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
 use crate::problem::{Code, Problem};
 
 /// Maximum number of jobs that one request changes.
@@ -80,6 +82,17 @@ impl BulkJobAction {
         Ok(Self { action, label, trigger })
     }
 
+    /// Whether a job of the board is in the wanted state already.
+    fn is_done_for(&self, entry: &BoardEntry) -> bool {
+        match (self.action, &self.label) {
+            (JobAction::Pause, _) => !entry.enabled,
+            (JobAction::Resume, _) => entry.enabled,
+            (JobAction::Label, Some((key, value))) => entry.labels.get(key) == Some(value),
+            (JobAction::Unlabel, Some((key, _))) => !entry.labels.contains_key(key),
+            (JobAction::Label | JobAction::Unlabel | JobAction::Run | JobAction::Delete, _) => false,
+        }
+    }
+
     /// The definition after the action; an equal one if the action does not change it.
     fn edit(&self, spec: &JobSpec) -> JobSpec {
         let mut spec = spec.clone();
@@ -104,6 +117,8 @@ pub(crate) struct SelectedJobs {
     pub(crate) names: Vec<String>,
     /// Whether more jobs match than one request changes.
     pub(crate) has_more: bool,
+    /// The job after which, by name, a request for the rest continues, whatever became of these.
+    pub(crate) after: Option<String>,
 }
 
 /// Selects the jobs with these names that the caller may see.
@@ -113,16 +128,30 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     let found =
         if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
     let names = found.into_iter().filter(|job| call.sees(job.app)).map(|job| job.spec.name).collect();
-    Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX })
+    Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX, after: None })
 }
 
-/// Selects the jobs that match a filter, in the order of their names.
-pub(crate) async fn select_matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<SelectedJobs, Problem> {
+/// The jobs that match a filter, in the order of their names.
+pub(crate) async fn matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
-    let found = board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers);
-    let names = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
-    Ok(SelectedJobs { names, has_more: found.len() > BULK_JOB_COUNT_MAX })
+    Ok(board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers))
+}
+
+/// Selects the jobs that match a filter, by name; with `after`, only those whose names come after it. Jobs in the wanted state already
+/// come last, so that they take no place from the others.
+pub(crate) async fn select_matching<Q>(
+    call: &Call<Q>,
+    filter: &Filter,
+    (bulk, after): (&BulkJobAction, Option<&str>),
+) -> Result<SelectedJobs, Problem> {
+    let mut found = matching(call, filter).await?;
+    found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
+    found.sort_by_key(|entry| bulk.is_done_for(entry));
+    let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_done_for(entry));
+    let names: Vec<String> = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
+    let after = names.last().filter(|_| has_more).cloned();
+    Ok(SelectedJobs { names, has_more, after })
 }
 
 /// Why the action failed for a job.
@@ -224,6 +253,9 @@ async fn attempt<Q>(
         JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
             let spec = bulk.edit(&record.spec);
             if spec == record.spec {
+                if bulk.action == JobAction::Pause {
+                    jobs::settle_paused(engine, record, author).await?;
+                }
                 return Ok(ChangeOutcome::Unchanged);
             }
             jobs::change(engine, record, spec, Some(record.version), author).await?;

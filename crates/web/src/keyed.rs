@@ -1,9 +1,12 @@
 //! `Idempotency-Key`: a call that is sent again gets its first answer, and is not made again.
 //!
-//! A call with a key is stored before it is made, and then with its answer, so that any server of the cluster finds it.
-//! If a server dies in between, the call has no answer, and can be made again a minute later.
+//! A call with a key is stored before it is made, and then with its answer, so that any server of the cluster finds it. The call is a task of
+//! its own: it goes on to its end if the client hangs up, and is renewed meanwhile. If its server dies, the call has no answer, and can be
+//! made again a minute later.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use axum::body::{Body, to_bytes};
@@ -11,16 +14,21 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG, LOCATION, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rondel_core::TokenId;
+use rondel_core::error_chain::chain;
+use rondel_store::StoreError;
 use rondel_store::request_keys::{CallState, KeptAnswer, KeyedCall};
 use sha2::{Digest as _, Sha256};
+use tokio::sync::oneshot;
+use tracing::{Instrument as _, Span};
 
 use crate::body::collect_within;
 use crate::call::{Admitted, quoted};
 use crate::parameter::Parameter;
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Problem, panicked};
 use crate::state::Web;
 
 /// The header `Idempotency-Key`, as the OpenAPI document describes it.
@@ -42,8 +50,13 @@ const KEY_LEN_MAX: usize = 255;
 const BODY_LEN_MAX: usize = 1024 * 1024;
 /// Maximum length of an answer that is kept, in bytes.
 const ANSWER_LEN_MAX: usize = 1024 * 1024;
-/// A call without an answer for this long counts as abandoned by its server.
+/// A call without an answer that was not renewed for this long counts as abandoned by its server.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+/// How often a call is renewed while it is made.
+const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
+/// How often the end of a call is tried, and the pause after the first try; each further pause is twice as long.
+const END_TRY_COUNT: u32 = 5;
+const END_PAUSE: Duration = Duration::from_millis(500);
 /// The headers that are kept with an answer.
 const KEPT: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
@@ -120,11 +133,77 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
             ));
         }
     }
-    // If the caller hangs up, the call has no answer; after [`GIVEN_UP_AFTER`] the next request with this key makes it again.
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
-    let (response, kept) = keep(response).await;
-    store.end_call(call, kept.as_ref()).await?;
-    Ok(response)
+    // The shares and permits of the request are held until the call ends, so that clients that hang up gain no room.
+    let held = parts.extensions.clone();
+    let request = Request::from_parts(parts, Body::from(body));
+    let (answer, answered) = oneshot::channel();
+    let task = {
+        let web = web.clone();
+        async move {
+            let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
+            // The client may have hung up.
+            answer.send(make(&web, call, request, next).await).ok();
+            drop(held);
+        }
+    };
+    web.engine.spawn("keyed call", task.instrument(Span::current()));
+    answered.await.map_err(|_| {
+        Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+            .with_cause("the task of a call with a key ended without an answer".to_owned())
+    })
+}
+
+/// Makes a call that began, and ends it.
+async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
+    let store = web.engine.store();
+    let answered = async {
+        let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panicked);
+        keep(response).await
+    };
+    let (response, kept) = renewed(answered, || store.renew_call(call, web.engine.now())).await;
+    if let Err(error) = ended(|| store.end_call(call, kept.as_ref())).await {
+        tracing::error!(target: "http", error = %chain(&error), "the answer of a call with a key is not kept: the same call, a minute later, is made again");
+    }
+    response
+}
+
+/// Waits for the answer of a call, and renews the call meanwhile. A renewal that fails is made up for by the next one.
+async fn renewed<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
+where
+    R: Future<Output = Result<(), StoreError>>,
+{
+    tokio::select! {
+        answer = answered => answer,
+        never = renew_forever(renew) => match never {},
+    }
+}
+
+async fn renew_forever<R>(renew: impl Fn() -> R) -> Infallible
+where
+    R: Future<Output = Result<(), StoreError>>,
+{
+    loop {
+        tokio::time::sleep(RENEWAL_PERIOD).await;
+        if let Err(error) = renew().await {
+            tracing::warn!(target: "http", error = %chain(&error), "a call with a key is not renewed");
+        }
+    }
+}
+
+/// Ends a call, with several tries: a call that has no answer would be made again.
+async fn ended<E>(end: impl Fn() -> E) -> Result<(), StoreError>
+where
+    E: Future<Output = Result<(), StoreError>>,
+{
+    let mut pause = END_PAUSE;
+    for _ in 1..END_TRY_COUNT {
+        if end().await.is_ok() {
+            return Ok(());
+        }
+        tokio::time::sleep(pause).await;
+        pause *= 2;
+    }
+    end().await
 }
 
 /// Hashes each part with its length, so that the same bytes divided in another way have another hash.
@@ -177,6 +256,9 @@ fn replay(kept: KeptAnswer) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::future::{Ready, ready};
+    use std::sync::atomic::{AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -190,6 +272,38 @@ mod tests {
         assert_eq!(read("8e03978e").as_deref(), Some("8e03978e"));
         assert_eq!((read(""), read("\"\""), read("a b")), (None, None, None));
         assert!(key(&HeaderMap::new()).is_ok_and(|key| key.is_none()));
+    }
+
+    fn no_answer() -> Ready<Result<(), StoreError>> {
+        ready(Err(StoreError::no_answer("a call")))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_call_is_renewed_until_its_answer() {
+        let renewals = AtomicU32::new(0);
+        let renew = || {
+            renewals.fetch_add(1, Ordering::Relaxed);
+            no_answer()
+        };
+        let call = async {
+            tokio::time::sleep(GIVEN_UP_AFTER * 2).await;
+            7
+        };
+        assert_eq!(renewed(call, renew).await, 7);
+        assert!((7..=8).contains(&renewals.load(Ordering::Relaxed)), "{renewals:?}");
+        assert!(RENEWAL_PERIOD * 3 < GIVEN_UP_AFTER, "two renewals may fail");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_call_is_tried_again() {
+        let tries = AtomicU32::new(0);
+        let fail = |count: u32| {
+            if tries.fetch_add(1, Ordering::Relaxed) < count { no_answer() } else { ready(Ok(())) }
+        };
+        assert!(ended(|| fail(END_TRY_COUNT - 1)).await.is_ok());
+        tries.store(0, Ordering::Relaxed);
+        assert!(ended(|| fail(END_TRY_COUNT)).await.is_err());
+        assert_eq!(tries.load(Ordering::Relaxed), END_TRY_COUNT);
     }
 
     #[test]

@@ -63,7 +63,9 @@ impl<N: Noun, S: Send + Sync> FromRequestParts<S> for Named<N> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let Ok(Path(text)) = Path::<String>::from_request_parts(parts, state).await else {
+        let text = Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text);
+        // PostgreSQL takes no NUL in a text.
+        let Some(text) = text.filter(|text| !text.contains('\0')) else {
             let what = if N::PARAMETER.name == "id" { "id" } else { "name" };
             return Err(Problem::new(N::MISSING, format!("the path has no readable {what}")));
         };

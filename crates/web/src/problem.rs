@@ -1,5 +1,7 @@
 //! The one shape of every error: RFC 9457 problem details, with a stable code and a list of complaints.
 
+use std::any::Any;
+
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
@@ -312,6 +314,16 @@ pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &st
     let body = serde_json::to_vec(&document).unwrap_or_default();
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
     *response.body_mut() = Body::from(body);
+}
+
+/// The problem for a panic in a handler.
+#[expect(clippy::needless_pass_by_value, reason = "tower-http's signature")]
+pub(crate) fn panicked(panic: Box<dyn Any + Send + 'static>) -> Response {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a text");
+    Problem::new(Code::Internal, "the log of the server has the cause under this request id")
+        .with_cause(format!("panic: {text}"))
+        .into_response()
 }
 
 #[cfg(test)]

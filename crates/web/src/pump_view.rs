@@ -88,7 +88,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option
     let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
     let store = call.engine().store();
     // Runs are read before items: a run that takes an item in between is looked up below.
-    let root = root_of(store.pump_roots(record.id, ROOT_COUNT).await?);
+    let root = root_of(store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?);
     let groups = match &root {
         Some(root) => group_runs(call, root).await?,
         None => Vec::new(),

@@ -2,13 +2,14 @@
 
 use rondel_admin::jobs;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
-use rondel_store::ledger::{CancelAsked, RunSearch};
+use rondel_store::ledger::{CancelAsked, RunPlace, RunSearch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::runs::retry_request;
 use crate::call::Call;
 use crate::problem::{Code, Problem};
+use crate::run_filter::can_go_on;
 
 /// Maximum number of runs that one request changes.
 pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
@@ -29,7 +30,8 @@ pub(crate) enum RunAction {
 #[derive(Debug)]
 pub(crate) enum RunSelection {
     Ids(Vec<RunId>),
-    Matching(Box<RunSearch>),
+    /// The runs that match; with an id, only those that come after this run, newest first.
+    Matching(Box<RunSearch>, Option<RunId>),
 }
 
 /// The runs that an action applies to.
@@ -40,6 +42,8 @@ pub(crate) struct SelectedRuns {
     pub(crate) left_out: usize,
     /// Whether more runs match than one request changes.
     pub(crate) has_more: bool,
+    /// The run after which a request for the rest continues, whatever became of these; `None` if none can.
+    pub(crate) after: Option<RunId>,
 }
 
 /// A run for which the action failed, and why.
@@ -77,7 +81,7 @@ pub(crate) async fn select<Q>(
     chosen: RunSelection,
 ) -> Result<SelectedRuns, Problem> {
     let store = call.engine().store();
-    let (mut runs, has_more) = match chosen {
+    let (mut runs, has_more, after) = match chosen {
         RunSelection::Ids(mut ids) => {
             ids.sort_unstable();
             ids.dedup();
@@ -85,28 +89,33 @@ pub(crate) async fn select<Q>(
             ids.truncate(BULK_RUN_COUNT_MAX);
             let mut runs = store.runs(&ids).await?;
             runs.retain(|run| run.namespace == call.namespace.id && call.sees(run.app));
-            (runs, has_more)
+            (runs, has_more, None)
         }
-        RunSelection::Matching(mut search) => {
+        RunSelection::Matching(mut search, after) => {
+            search.from = after.map(|id| RunPlace { value: 0, id });
             search.is_dead |= action == RunAction::Acknowledge;
             let applies = |status: &RunStatus| (action != RunAction::Cancel) == status.is_terminal();
             let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
             let statuses: Vec<RunStatus> = statuses.iter().copied().filter(applies).collect();
             if statuses.is_empty() {
-                return Ok(SelectedRuns { runs: Vec::new(), left_out: 0, has_more: false });
+                return Ok(SelectedRuns { runs: Vec::new(), left_out: 0, has_more: false, after: None });
             }
             search.statuses = statuses;
             search.limit = u32::try_from(BULK_RUN_COUNT_MAX).unwrap_or(u32::MAX) + 1;
             let mut found = store.search_runs(call.namespace.id, &search).await?;
-            let has_more = found.runs.len() > BULK_RUN_COUNT_MAX || found.stopped_at.is_some();
+            let is_full = found.runs.len() > BULK_RUN_COUNT_MAX;
             found.runs.truncate(BULK_RUN_COUNT_MAX);
-            (found.runs, has_more)
+            let after = match is_full {
+                true => found.runs.last().map(|run| run.id),
+                false => found.stopped_at.filter(|_| can_go_on(&search)),
+            };
+            (found.runs, is_full || found.stopped_at.is_some(), after)
         }
     };
     let count = runs.len();
     runs.retain(|run| action.applies_to(run));
     runs.sort_by_key(|run| run.id);
-    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more })
+    Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more, after })
 }
 
 /// Applies the action to one run after the other, the oldest first; one that fails does not stop the others.

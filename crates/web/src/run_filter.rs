@@ -9,12 +9,9 @@ use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText};
 use serde::{Deserialize, Serialize};
 
 use crate::call::Call;
-use crate::job_board::BoardEntry;
+use crate::job_board::{Board, BoardEntry};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
-
-/// Maximum number of jobs that a filter by name or label stands for.
-pub(crate) const JOB_COUNT_MAX: usize = 512;
 
 /// The parameter that holds a filter.
 pub(crate) const FILTER: Parameter = Parameter::text("q").about(
@@ -108,14 +105,25 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
         runs.pop();
     }
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (search.from.is_some(), has_more) };
-    let before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
+    let mut before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
     let mut after = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
-    // The index of a single job has another order, in which a search cannot continue where it stopped.
-    let can_go_on = search.order == RunOrder::Newest && search.jobs.as_ref().is_none_or(|jobs| jobs.len() != 1);
-    if let (None, Some(id), true) = (after, stopped_at, can_go_on && !search.is_backward) {
-        after = Some(RunPosition::at(&search, id));
+    let stop = stopped_at.filter(|_| can_go_on(&search)).map(|id| RunPosition::at(&search, id));
+    let mut searched_to = stopped_at.map(RunId::made_at);
+    if search.is_backward && can_go_on(&search) {
+        // What was not searched is newer.
+        searched_to = None;
+        before = before.or(stop.map(|place| RunPosition { b: true, ..place }));
+        after = after.or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
+    } else if !search.is_backward {
+        after = after.or(stop);
     }
-    Ok(SearchedPage { runs, before, after, searched_to: stopped_at.map(RunId::made_at) })
+    Ok(SearchedPage { runs, before, after, searched_to })
+}
+
+/// Whether a search that stopped at its bound can continue there: the index of a single job has another order.
+pub(crate) fn can_go_on(search: &RunSearch) -> bool {
+    let is_of_one_job = !search.is_dead && search.jobs.as_ref().is_some_and(|jobs| jobs.len() == 1);
+    search.order == RunOrder::Newest && !is_of_one_job
 }
 
 /// The search for the runs that match a filter.
@@ -132,13 +140,16 @@ pub(crate) async fn build_search<Q>(
     search.is_dead = filter.run_states.contains(&RunState::Dead);
     search.triggers = filter.triggers.of(rondel_core::Trigger::ALL).unwrap_or_default();
     search.apps = apps(call, filter).await?;
-    let named = jobs(call, &filter.jobs.any).await?;
+    let named = jobs(call, &filter.jobs.any, false).await?;
     let labelled = labelled(call, filter).await?;
     search.jobs = match (named, labelled) {
-        (Some(named), Some(labelled)) => Some(named.into_iter().filter(|job| labelled.contains(job)).collect()),
+        (Some(mut named), Some(labelled)) => {
+            named.retain(|job| labelled.binary_search(job).is_ok());
+            Some(named)
+        }
         (one, None) | (None, one) => one,
     };
-    search.other_than = jobs(call, &filter.jobs.none).await?.unwrap_or_default();
+    search.other_than = jobs(call, &filter.jobs.none, true).await?.unwrap_or_default();
     search.executors = filter.executors.clone();
     search.since = filter.since.map(|since| since.first(now, zone));
     search.until = filter.until.map(|until| until.last(now, zone));
@@ -147,7 +158,8 @@ pub(crate) async fn build_search<Q>(
     for text in &filter.texts {
         let lower = text.text.to_lowercase();
         let jobs = if is_part(&lower) { jobs_containing(call, &lower).await? } else { Vec::new() };
-        let jobs = jobs.into_iter().map(|job| job.id).collect();
+        let mut jobs: Vec<JobId> = jobs.into_iter().map(|job| job.id).collect();
+        jobs.sort_unstable();
         search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
     }
     Ok(search)
@@ -165,8 +177,9 @@ pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Ve
     Ok(Some(ids.filter(|id| seen.as_ref().is_none_or(|seen| seen.contains(id))).collect()))
 }
 
-/// The jobs that these patterns stand for: a name stands for the job that has it, or else for all jobs whose names contain it.
-async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern]) -> Result<Option<Vec<JobId>>, Problem> {
+/// The jobs that these patterns stand for, in the order of their ids: a name stands for the job that has it, or else for all jobs whose
+/// names contain it. With `is_not` they are to be left out: a pattern that may stand for further jobs is refused then.
+async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<Option<Vec<JobId>>, Problem> {
     if patterns.is_empty() {
         return Ok(None);
     }
@@ -189,6 +202,9 @@ async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern]) -> Result<Option<Vec<JobI
         }
         let part = pattern.part().to_ascii_lowercase();
         if is_part(&part) {
+            if is_not && !board(call).await?.is_whole() {
+                return Err(too_many_jobs(pattern));
+            }
             let mut jobs = jobs_containing(call, &part).await?;
             jobs.retain(|job| pattern.is_name() || pattern.matches(&job.name));
             found.extend(jobs.into_iter().map(|job| job.id));
@@ -196,8 +212,13 @@ async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern]) -> Result<Option<Vec<JobI
     }
     found.sort_unstable();
     found.dedup();
-    found.truncate(JOB_COUNT_MAX);
     Ok(Some(found))
+}
+
+fn too_many_jobs(pattern: &Pattern) -> Problem {
+    let term = &pattern.0;
+    let message = format!("-job:{term}: the namespace has too many jobs to find all that match; give the name of each");
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", message)])
 }
 
 /// Whether a text can be a part of a name.
@@ -207,15 +228,19 @@ fn is_part(text: &str) -> bool {
 }
 
 async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
-    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
-    Ok(board.named(|name| name.contains(part), call.seen_apps().as_deref(), JOB_COUNT_MAX))
+    Ok(board(call).await?.named(|name| name.contains(part), call.seen_apps().as_deref()))
 }
 
-/// The jobs whose labels match; `None` if the filter names no labels.
+async fn board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
+    Ok(call.web.boards.board(call.engine(), call.namespace.id).await?)
+}
+
+/// The jobs whose labels match, in the order of their ids; `None` if the filter names no labels.
 async fn labelled<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId>>, Problem> {
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
-    Ok(Some(board.labelled(filter, call.seen_apps().as_deref())))
+    let mut found = board(call).await?.labelled(filter, call.seen_apps().as_deref());
+    found.sort_unstable();
+    Ok(Some(found))
 }

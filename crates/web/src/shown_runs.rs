@@ -132,7 +132,7 @@ pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<
         }
     };
     groups.iter().for_each(|group| add(group.message.as_deref()));
-    for group in groups.iter().filter(|group| group.attempt > 1 && group.message.is_some()).take(GROUP_READS_MAX) {
+    for group in groups.iter().filter(|group| group.attempt > 1).take(GROUP_READS_MAX) {
         let earlier = call.engine().store().attempts(group.id).await?;
         earlier.iter().for_each(|attempt| add(attempt.message.as_deref()));
     }

@@ -19,19 +19,15 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::by_hand::Beats;
 use crate::client::Client;
 use crate::config::XxlConfig;
+use crate::forget::forget_again_and_again;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
+use crate::looks::{Looks, REGISTERED_FOR};
 use crate::tokens::Tokens;
 use crate::wire;
 use crate::writes::Writes;
 
-/// How long an executor counts as registered after its last registration: three times the usual period.
-const REGISTERED_FOR: Duration = Duration::from_secs(90);
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
-const FORGET_PERIOD: Duration = Duration::from_secs(10);
-/// How long the numbers of ended attempts are kept, so that late callbacks can still be assigned.
-const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-const FORGET_COUNT: u32 = 500;
 /// Maximum number of executors of all apps.
 const EXECUTOR_COUNT_MAX: u32 = 10_000;
 /// Maximum total size of the bodies being read, in KiB.
@@ -132,6 +128,11 @@ impl Bridge {
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(looking.look_again_and_again()).await;
         });
+        let (engine, lines) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
+        let stop = lifecycle.hard.clone();
+        lifecycle.spawn("xxl forget", Until::Hard, async move {
+            stop.run_until_cancelled(forget_again_and_again(&engine, &lines)).await;
+        });
         Ok(bridge)
     }
 
@@ -144,39 +145,40 @@ impl Bridge {
     async fn look_again_and_again(&self) {
         let mut look = interval(LOOK_PERIOD);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut forgotten_at = Instant::now();
+        let mut looks = Looks::default();
         loop {
             tokio::select! {
                 _ = look.tick() => {}
                 () = self.0.poke.notified() => {}
             }
-            if let Err(error) = self.look().await {
+            if let Err(error) = self.look(&mut looks).await {
+                looks.note_failure(Instant::now());
                 self.0.shared.store_failed("read registrations", &error);
-            }
-            if forgotten_at.elapsed() >= FORGET_PERIOD {
-                forgotten_at = Instant::now();
-                let engine = &self.0.shared.engine;
-                if let Err(error) = engine.store().forget_xxl(engine.now() - KEPT_FOR, FORGET_COUNT).await {
-                    self.0.shared.store_failed("forget attempts", &error);
-                }
             }
         }
     }
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
-    async fn look(&self) -> Result<(), StoreError> {
+    async fn look(&self, looks: &mut Looks) -> Result<(), StoreError> {
         self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
         let since = engine.now() - REGISTERED_FOR;
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
-        let found = self.with_registered_by_hand(registered).await?;
+        let found = self.with_registered_by_hand(looks, registered).await?;
+        if looks.is_reported_due(Instant::now()) {
+            let reported = engine.store().xxl_reported_executors(since, EXECUTOR_COUNT_MAX).await?;
+            looks.note_reported(reported, Instant::now());
+        }
+        let found = looks.with_reported(found);
+        let may_expire = looks.may_expire(Instant::now());
         let mut missing = Vec::new();
         let client = &self.0.shared.client;
         {
             let registered: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
             let mut links = self.links();
             links.retain(|_, handle| !handle.events.is_closed());
-            for handle in links.iter().filter(|(id, _)| !registered.contains(id)).map(|(_, handle)| handle) {
+            let is_gone = |id: &ExecutorId| may_expire && !registered.contains(id);
+            for handle in links.iter().filter(|(id, _)| is_gone(id)).map(|(_, handle)| handle) {
                 handle
                     .presence
                     .send_if_modified(|presence| std::mem::replace(presence, Presence::Gone) != Presence::Gone);
@@ -220,9 +222,20 @@ impl Bridge {
         Ok(())
     }
 
-    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them.
-    async fn with_registered_by_hand(&self, mut found: Vec<XxlExecutor>) -> Result<Vec<XxlExecutor>, StoreError> {
-        let by_hand = self.0.shared.engine.store().xxl_registered_by_hand(None, EXECUTOR_COUNT_MAX).await?;
+    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them, and then
+    /// until their attempts are done.
+    async fn with_registered_by_hand(
+        &self,
+        looks: &mut Looks,
+        mut found: Vec<XxlExecutor>,
+    ) -> Result<Vec<XxlExecutor>, StoreError> {
+        let engine = &self.0.shared.engine;
+        let by_hand = engine.store().xxl_registered_by_hand(None, EXECUTOR_COUNT_MAX).await?;
+        let by_hand = {
+            let links = self.links();
+            let has_attempts = |id: ExecutorId| links.get(&id).is_some_and(LinkHandle::has_attempts);
+            looks.with_removed(by_hand, engine.now(), has_attempts)
+        };
         let now = Instant::now();
         let places: HashMap<ExecutorId, usize> = (found.iter().map(|one| one.id)).zip(0..).collect();
         let due = {
@@ -230,8 +243,10 @@ impl Bridge {
             let due = beats.take_due(&by_hand, now);
             for executor in by_hand.into_iter().filter(|one| beats.has(one.id, now)) {
                 match places.get(&executor.id) {
-                    Some(place) => found[*place].left_at = None,
-                    None => found.push(XxlExecutor { left_at: None, ..executor }),
+                    Some(place) if executor.left_at.is_none() => found[*place].left_at = None,
+                    // It was removed, and has registered itself, too.
+                    Some(_) => {}
+                    None => found.push(executor),
                 }
             }
             due

@@ -8,6 +8,7 @@ use rondel_outgoing::header::{HeaderName, HeaderValue};
 use rondel_outgoing::posts::{Limits, PostClient, PostError, Target};
 use rondel_outgoing::{BuildError, StatusCode};
 use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use crate::config::XxlConfig;
 use crate::wire::{self, Answer};
@@ -29,6 +30,8 @@ const CALL_COUNT_MAX: usize = 512;
 pub(crate) enum CallError {
     /// The request was not sent: the executor has no part of it.
     NotSent(String),
+    /// The request was not sent: the time in which the run may begin is over.
+    TooLate(String),
     /// The executor refused the request.
     Refused(String),
     /// The executor may have received the request.
@@ -40,7 +43,11 @@ pub(crate) enum CallError {
 impl CallError {
     pub(crate) fn words(&self) -> &str {
         match self {
-            Self::NotSent(words) | Self::Refused(words) | Self::Unclear(words) | Self::TooLong(words) => words,
+            Self::NotSent(words)
+            | Self::TooLate(words)
+            | Self::Refused(words)
+            | Self::Unclear(words)
+            | Self::TooLong(words) => words,
         }
     }
 }
@@ -66,21 +73,37 @@ impl Client {
         Arc::new(Peer { address: address.as_str().to_owned(), token: token.to_owned(), target })
     }
 
-    /// Asks an executor to run an attempt.
-    pub(crate) async fn run(&self, to: &Peer, body: Vec<u8>) -> Result<Answer, CallError> {
-        self.call(to, "run", body, RUN_TIMEOUT).await
+    /// Asks an executor to run an attempt, unless it must have begun before now.
+    pub(crate) async fn run(
+        &self,
+        to: &Peer,
+        body: Vec<u8>,
+        begin_until: Option<Instant>,
+    ) -> Result<Answer, CallError> {
+        self.call(to, "run", body, (RUN_TIMEOUT, begin_until)).await
     }
 
     /// Makes another call, which must be safe to repeat.
     pub(crate) async fn ask(&self, to: &Peer, method: &str, body: Vec<u8>) -> Result<Answer, CallError> {
-        self.call(to, method, body, CALL_TIMEOUT).await
+        self.call(to, method, body, (CALL_TIMEOUT, None)).await
     }
 
-    async fn call(&self, to: &Peer, method: &str, body: Vec<u8>, timeout: Duration) -> Result<Answer, CallError> {
+    /// Makes a call, unless its turn comes after `until`.
+    async fn call(
+        &self,
+        to: &Peer,
+        method: &str,
+        body: Vec<u8>,
+        (timeout, until): (Duration, Option<Instant>),
+    ) -> Result<Answer, CallError> {
         let not_sent = |words: &str| CallError::NotSent(format!("POST {method} to {}: {words}", to.address));
         let unclear = |words: &str| CallError::Unclear(format!("POST {method} to {}: {words}", to.address));
         let (target, token) = to.target.as_ref().map_err(|words| not_sent(words))?;
         let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server stops")) };
+        if until.is_some_and(|until| until <= Instant::now()) {
+            let words = format!("POST {method} to {}: the time in which the run may begin is over", to.address);
+            return Err(CallError::TooLate(words));
+        }
         let limits = Limits { timeout, len_max: ANSWER_LEN_MAX };
         let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
@@ -121,5 +144,27 @@ pub(crate) struct Peer {
 impl std::fmt::Debug for Peer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Peer").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::outgoing::AllowedAddresses;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_run_whose_time_to_begin_is_over_is_not_sent() {
+        let networks = AllowedAddresses::parse(["127.0.0.0/8"]).expect("a network");
+        let config = XxlConfig { networks, prefix: None, callback_timeout: Duration::from_secs(60) };
+        let client = Client::new(&config).expect("a client");
+        // Nothing listens there: a request that is sent is refused by the host.
+        let peer = client.peer(&Address::parse("http://127.0.0.1:1").expect("an address"), "token");
+        let now = Instant::now();
+        for (begin_until, is_too_late) in [(Some(now), true), (Some(now + RUN_TIMEOUT), false), (None, false)] {
+            let answer = client.run(&peer, wire::empty(), begin_until).await;
+            assert_eq!(matches!(answer, Err(CallError::TooLate(_))), is_too_late, "{answer:?}");
+            assert_eq!(matches!(answer, Err(CallError::NotSent(_))), !is_too_late, "{answer:?}");
+        }
     }
 }

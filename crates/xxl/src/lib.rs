@@ -3,7 +3,8 @@
 //! - `wire` reads and writes the bodies of both directions, without I/O;
 //! - `client` calls an executor: `/run`, `/beat`, `/idleBeat`, `/kill`, `/log`;
 //! - `api` answers calls by executors (`/api/registry`, `/api/registryRemove`, `/api/callback`); `tokens` caches the apps of their tokens;
-//! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`);
+//! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`); `looks` is its memory;
+//! - `forget` removes old rows;
 //! - `moved` names the replacements for calls to XXL-JOB's console;
 //! - `link` is an executor's end of a session with the engine. `table` holds its attempts, `request` converts triggers to requests, `ends`
 //!   converts reports to results, `log` converts log pages to chunks. `writes` batches the concurrent writes of links into one transaction.
@@ -17,9 +18,11 @@ mod by_hand;
 mod client;
 mod config;
 mod ends;
+mod forget;
 mod lines;
 mod link;
 mod log;
+mod looks;
 mod moved;
 mod request;
 mod table;

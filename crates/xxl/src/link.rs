@@ -27,6 +27,7 @@ use tonic::Status;
 use self::calls::Calls;
 use crate::bridge::Shared;
 use crate::client::{CallError, Peer};
+use crate::log::ReadEnd;
 use crate::table::Table;
 use crate::wire::{Answer, LogPage};
 
@@ -56,7 +57,7 @@ const UP_CAPACITY: usize = 1_024;
 pub(crate) enum Presence {
     /// It is registered.
     Here,
-    /// It signed off, and finishes its runs.
+    /// It signed off, or was removed, and finishes its runs; or it is not registered any more, and ends are left to report.
     Leaving,
     /// It has not registered for too long.
     Gone,
@@ -104,10 +105,10 @@ pub(crate) struct Pulled {
     /// The number of the first line.
     pub(crate) from: i64,
     pub(crate) page: LogPage,
-    /// The read has ended.
-    pub(crate) is_last: bool,
-    /// The log is too long to be read further.
-    pub(crate) is_cut: bool,
+    /// The attempt had ended when the read began.
+    pub(crate) was_over: bool,
+    /// How the read has ended; `None` while it goes on.
+    pub(crate) end: Option<ReadEnd>,
 }
 
 /// The bridge's handle of a link.
@@ -116,6 +117,14 @@ pub(crate) struct LinkHandle {
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) presence: watch::Sender<Presence>,
     pub(crate) peer: watch::Sender<Arc<Peer>>,
+    attempt_count: Arc<AtomicU32>,
+}
+
+impl LinkHandle {
+    /// Whether the link has attempts that lack a verdict or the rest of their logs.
+    pub(crate) fn has_attempts(&self) -> bool {
+        self.attempt_count.load(Ordering::Relaxed) > 0
+    }
 }
 
 /// A link.
@@ -126,6 +135,8 @@ pub(crate) struct Link {
     presence: watch::Receiver<Presence>,
     calls: Calls,
     table: Table,
+    /// The number of attempts in the table, for the handle.
+    attempt_count: Arc<AtomicU32>,
     /// Started attempts that have not been reported to the engine yet.
     started: Vec<v1::Reply>,
     /// The last call could not be sent to the executor.
@@ -169,6 +180,7 @@ impl Link {
         let (presence_sender, presence) = watch::channel(Presence::Here);
         let (peer_sender, peer) = watch::channel(peer);
         let calls = Calls::new(shared, sender.clone(), peer);
+        let attempt_count = Arc::new(AtomicU32::new(0));
         let link = Self {
             shared: Arc::clone(shared),
             identity,
@@ -176,13 +188,14 @@ impl Link {
             presence,
             calls,
             table: Table::default(),
+            attempt_count: Arc::clone(&attempt_count),
             started: Vec::new(),
             is_unreachable: false,
             is_beat_pending: false,
             reconciled_at: Instant::now(),
             was_refused: false,
         };
-        (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender })
+        (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })
     }
 
     /// Keeps a session open until the executor is gone.
@@ -191,7 +204,10 @@ impl Link {
             loop {
                 match self.session().await {
                     End::Reopen => tokio::time::sleep(RETRY_AFTER).await,
-                    End::Left => self.wait_until_back().await,
+                    End::Left => {
+                        self.note_attempts();
+                        self.wait_until_back().await;
+                    }
                     End::Gone => break,
                 }
                 if *self.presence.borrow() == Presence::Gone {
@@ -313,8 +329,14 @@ impl Link {
         }
     }
 
+    /// Sets the number of attempts that the handle shows.
+    fn note_attempts(&self) {
+        self.attempt_count.store(u32::try_from(self.table.entries().count()).unwrap_or(u32::MAX), Ordering::Relaxed);
+    }
+
     /// Sets the number of runs that the next heartbeat reports.
     fn note_load(&self, session: &Session) {
+        self.note_attempts();
         session.load.store(u32::try_from(self.table.open_count()).unwrap_or(u32::MAX), Ordering::Relaxed);
     }
 

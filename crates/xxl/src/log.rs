@@ -4,6 +4,9 @@ use rondel_proto::v1::{LogChunk, LogLine};
 use rondel_store::logs::{ChunkSize, NUMBERED_BY_LINE};
 use rondel_store::xxl::XxlRun;
 
+use crate::client::CallError;
+use crate::wire::{self, Answer, LogPage};
+
 /// Maximum number of lines per chunk.
 const LINE_COUNT_MAX: usize = 500;
 /// Maximum size of a chunk's text, in bytes.
@@ -16,6 +19,48 @@ const MESSAGE_SEQUENCE: i64 = 1 << 42;
 const BREAK: &str = "<br>";
 const LEVEL: &str = "stdout";
 const MESSAGE_LEVEL: &str = "error";
+
+/// How a read of a log ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReadEnd {
+    /// The executor has no further lines.
+    Whole,
+    /// The maximum number of pages was read.
+    Paused,
+    /// The log is too long to be read further.
+    Cut,
+    /// There was no answer, for this reason.
+    Failed(String),
+}
+
+/// The page in the answer to a request for the lines from `from` on, and how the read ends if it ends with this page.
+pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Option<ReadEnd>) {
+    let nothing = LogPage { lines: Vec::new(), next_line: from };
+    match answer {
+        Ok(answer) => {
+            let page = wire::log_page(&answer, from);
+            let end = (page.next_line <= from).then_some(ReadEnd::Whole);
+            (page, end)
+        }
+        Err(CallError::TooLong(words)) => {
+            let words = format!("The rest of this log is too long to be read. It is on the executor. {words}");
+            (LogPage { lines: vec![words], next_line: from + 1 }, Some(ReadEnd::Cut))
+        }
+        // Such an executor has no logs to read.
+        Err(CallError::Refused(_)) => (nothing, Some(ReadEnd::Whole)),
+        Err(CallError::NotSent(words) | CallError::TooLate(words) | CallError::Unclear(words)) => {
+            (nothing, Some(ReadEnd::Failed(words)))
+        }
+    }
+}
+
+/// The line in the place of the rest of a log that could not be read in time.
+pub(crate) fn loss(reason: Option<&str>) -> String {
+    match reason {
+        Some(reason) => format!("The rest of this log could not be read after the end of the run: {reason}"),
+        None => "The rest of this log was not read in time after the end of the run. It is on the executor.".to_owned(),
+    }
+}
 
 /// Packs lines, the first of which has the number `first`, into chunks. The sequence number of a chunk is that of its first line, so that a
 /// chunk that is sent twice is stored once.
@@ -63,6 +108,25 @@ mod tests {
     use rondel_store::xxl::XxlRunState;
 
     use super::*;
+
+    #[test]
+    fn a_read_ends_with_the_log_or_fails() {
+        let answer = |body: &str| wire::executor_answer(body.as_bytes()).map_err(CallError::Unclear);
+        let read = |text: &str, next_line| LogPage { lines: vec![text.to_owned()], next_line };
+        let nothing = LogPage { lines: Vec::new(), next_line: 3 };
+        let more = r#"{"code":200,"data":{"fromLineNum":3,"toLineNum":3,"logContent":"three"}}"#;
+        assert_eq!(page(answer(more), 3), (read("three", 4), None));
+        for (asked, end) in [
+            (answer(r#"{"code":200,"data":{"fromLineNum":3,"toLineNum":0,"logContent":""}}"#), ReadEnd::Whole),
+            (Err(CallError::Refused("404".to_owned())), ReadEnd::Whole),
+            (Err(CallError::NotSent("refused".to_owned())), ReadEnd::Failed("refused".to_owned())),
+            (Err(CallError::Unclear("no answer".to_owned())), ReadEnd::Failed("no answer".to_owned())),
+        ] {
+            assert_eq!(page(asked, 3), (nothing.clone(), Some(end)));
+        }
+        let (cut, end) = page(Err(CallError::TooLong("9 MiB".to_owned())), 3);
+        assert_eq!((cut.lines.len(), cut.next_line, end), (1, 4, Some(ReadEnd::Cut)));
+    }
 
     #[test]
     fn chunks_are_bounded_and_numbered_by_their_first_lines() {

@@ -25,7 +25,8 @@ pub(crate) const fn block_strategy(overlap: Overlap) -> &'static str {
 /// The request for an attempt; `Err` with a sentence if its parameters cannot be used.
 pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, String> {
     let params: Value = serde_json::from_str(&trigger.params).unwrap_or(Value::Null);
-    let params = if trigger.trigger == rondel_core::Trigger::Parent.as_str() { own_params(params) } else { params };
+    let follows = trigger.trigger == rondel_core::Trigger::Parent.as_str() || has_parents(&params);
+    let params = if follows { own_params(params) } else { params };
     let script = SCRIPTS.into_iter().find(|kind| *kind == trigger.handler);
     let (glue_type, handler, params, source) = match script {
         Some(kind) => {
@@ -48,6 +49,13 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
         broadcast_index: trigger.shard_index.max(0),
         broadcast_total: trigger.shard_total.max(1),
     })
+}
+
+/// Whether a server put the field `parents` there: it has a run id and a status for each. A run that is repeated by hand has them, too.
+fn has_parents(params: &Value) -> bool {
+    let is_run = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
+    let parents = params.get("parents").and_then(Value::as_object);
+    parents.is_some_and(|parents| !parents.is_empty() && parents.values().all(is_run))
 }
 
 /// The job's own parameters, without the field `parents` (the runs that this one follows): handlers written for XXL-JOB do not know it.
@@ -167,8 +175,18 @@ mod tests {
             let request = request(&trigger, &row()).expect("a request");
             assert_eq!(request.executor_params, expected, "{params}");
         }
-        let own = made("h", r#"{"parents":1}"#).expect("a request");
-        assert_eq!(own.executor_params, r#"{"parents":1}"#, "of a run that follows none");
+        for own in [r#"{"parents":1}"#, r#"{"parents":{}}"#, r#"{"parents":{"close":{"status":"open"}}}"#] {
+            assert_eq!(made("h", own).expect("a request").executor_params, own, "of a run that follows none");
+        }
+    }
+
+    #[test]
+    fn a_follower_that_is_repeated_by_hand_gets_its_own_parameters_alone() {
+        let parents = r#""parents":{"close":{"run_id":"7","status":"succeeded","result":3}}"#;
+        for (own, expected) in [(r#""params":"a=1","#, "a=1"), ("", ""), (r#""a":1,"#, r#"{"a":1}"#)] {
+            let request = made("h", &format!("{{{own}{parents}}}")).expect("a request");
+            assert_eq!(request.executor_params, expected, "{own}");
+        }
     }
 
     #[test]

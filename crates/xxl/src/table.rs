@@ -8,6 +8,8 @@ use rondel_proto::v1::{Fence, RunRef};
 use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
+use crate::log::ReadEnd;
+
 /// Maximum number of ended attempts that are remembered because another node reads their logs. For a busy executor, these are the attempts
 /// of the last seconds.
 const UNREAD_MAX: usize = 5_000;
@@ -21,6 +23,8 @@ const RESEND_AFTER: Duration = Duration::from_secs(2);
 /// A request to stop an attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kill {
+    /// This caller wants it stopped, and the executor has not been asked yet.
+    Wanted(String),
     /// The executor was asked to stop it by this caller, and has not answered.
     Requested(String),
     /// The executor has not stopped the attempt.
@@ -37,7 +41,11 @@ pub(crate) struct Entry {
     pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
     pub(crate) known_since: Instant,
+    /// The request to run it is on its way.
+    pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
+    /// The log has a line about the executor not stopping it.
+    pub(crate) was_not_killed: bool,
     /// Since when the executor has had no run of its job.
     pub(crate) idle_since: Option<Instant>,
     pub(crate) asked_at: Option<Instant>,
@@ -45,6 +53,8 @@ pub(crate) struct Entry {
     pub(crate) is_pulling: bool,
     pub(crate) has_whole_log: bool,
     pub(crate) is_log_cut: bool,
+    /// Why the last read of its log after its end failed.
+    pub(crate) log_error: Option<String>,
     pub(crate) result_sent_at: Option<Instant>,
     pub(crate) acked_at: Option<Instant>,
 }
@@ -59,9 +69,49 @@ impl Entry {
         self.row.code.is_some_and(|code| code < -1)
     }
 
-    /// Whether it has its verdict and its log, or waited too long for the log.
-    fn is_done(&self, now: Instant) -> bool {
-        self.acked_at.is_some_and(|at| self.has_whole_log || now.duration_since(at) >= LOG_PATIENCE)
+    /// Whether the executor can be asked now to stop the attempt; if so, it counts as asked. A request to stop it must not arrive before
+    /// the request to run it.
+    pub(crate) fn begin_kill(&mut self) -> bool {
+        let Some(Kill::Wanted(by)) = &self.kill else { return false };
+        if self.is_sending || !self.is_open() {
+            return false;
+        }
+        self.kill = Some(Kill::Requested(by.clone()));
+        true
+    }
+
+    /// Whether its log is whole once a read has ended. `was_over`: the attempt had ended when the read began, so that no line came later.
+    pub(crate) fn is_whole_after(&self, end: &ReadEnd, was_over: bool) -> bool {
+        !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && was_over)
+    }
+
+    /// Records how a read of its log ended; true if the log must be read on at once. After a failure it is read again later.
+    pub(crate) fn end_read(&mut self, end: ReadEnd, was_over: bool) -> bool {
+        let is_over = !self.is_open();
+        self.has_whole_log |= self.is_whole_after(&end, was_over);
+        self.is_log_cut |= end == ReadEnd::Cut;
+        self.log_error = match end {
+            ReadEnd::Failed(reason) if is_over => Some(reason),
+            _ => None,
+        };
+        self.is_pulling = is_over && !self.has_whole_log && self.log_error.is_none();
+        self.is_pulling
+    }
+
+    /// Whether its log is to be read now and then: it is open, or the last read failed.
+    pub(crate) fn is_log_awaited(&self) -> bool {
+        let is_awaited = self.is_open() || self.log_error.is_some();
+        is_awaited && !self.is_pulling && !self.is_log_cut && !self.has_whole_log
+    }
+
+    /// Whether it has its verdict and its log.
+    fn is_done(&self) -> bool {
+        self.acked_at.is_some() && self.has_whole_log
+    }
+
+    /// Whether it has its verdict, and waited too long for its log.
+    fn is_log_late(&self, now: Instant) -> bool {
+        self.acked_at.is_some_and(|at| !self.has_whole_log && now.duration_since(at) >= LOG_PATIENCE)
     }
 
     fn run_ref(&self) -> RunRef {
@@ -117,13 +167,16 @@ impl Table {
             is_confirmed: false,
             started_at_ms,
             known_since: now,
+            is_sending: false,
             kill: None,
+            was_not_killed: false,
             idle_since: None,
             asked_at: None,
             pulled_at: None,
             is_pulling: false,
             has_whole_log: false,
             is_log_cut: false,
+            log_error: None,
             result_sent_at: None,
             acked_at: None,
         };
@@ -227,19 +280,26 @@ impl Table {
     }
 
     /// Removes the attempts that have their verdicts and their logs.
-    pub(crate) fn forget(&mut self, now: Instant) {
+    pub(crate) fn forget(&mut self) {
         let done: Vec<i64> =
-            self.entries.values().filter(|entry| entry.is_done(now)).map(|entry| entry.row.log_id).collect();
+            self.entries.values().filter(|entry| entry.is_done()).map(|entry| entry.row.log_id).collect();
         for log_id in done {
             self.remove(log_id);
         }
     }
 
     /// Removes this attempt if it has its verdict and its log.
-    pub(crate) fn forget_one(&mut self, log_id: i64, now: Instant) {
-        if self.entries.get(&log_id).is_some_and(|entry| entry.is_done(now)) {
+    pub(crate) fn forget_one(&mut self, log_id: i64) {
+        if self.entries.get(&log_id).is_some_and(Entry::is_done) {
             self.remove(log_id);
         }
+    }
+
+    /// Removes and returns the attempts that waited too long for their logs.
+    pub(crate) fn give_up_logs(&mut self, now: Instant) -> Vec<Entry> {
+        let late: Vec<i64> =
+            self.entries.values().filter(|entry| entry.is_log_late(now)).map(|entry| entry.row.log_id).collect();
+        late.into_iter().filter_map(|log_id| self.remove(log_id)).collect()
     }
 }
 
@@ -289,11 +349,53 @@ mod tests {
         assert!(table.of_attempt(RunId::new(20), 1).is_none());
         assert_eq!((table.open_count(), table.unanswered(now)), (1, vec![1]));
         table.get_mut(1).unwrap().acked_at = Some(now);
-        table.forget(now);
-        assert!(table.get_mut(1).is_some(), "its log is not whole");
-        table.forget(now + LOG_PATIENCE);
+        table.forget();
+        assert_eq!(over(table.give_up_logs(now)), [0; 0], "its log is not whole");
+        assert!(table.get_mut(1).is_some());
+        assert_eq!(over(table.give_up_logs(now + LOG_PATIENCE)), [1]);
         assert!(table.get_mut(1).is_none());
         assert_eq!(table.number_of(JobId::new(2)), Some(1_000_000_000));
+    }
+
+    #[tokio::test]
+    async fn a_log_is_read_until_a_read_that_began_after_the_end_finds_no_more() {
+        let failed = || ReadEnd::Failed("no answer".to_owned());
+        // The ends of the reads, whether each began after the end of the attempt, and whether it is followed by another one at once.
+        for (reads, is_whole, error) in [
+            (vec![(ReadEnd::Whole, false, true), (ReadEnd::Whole, true, false)], true, None),
+            (vec![(ReadEnd::Paused, false, true), (ReadEnd::Paused, true, true)], false, None),
+            (vec![(failed(), true, false)], false, Some("no answer")),
+            (vec![(failed(), true, false), (ReadEnd::Whole, true, false)], true, None),
+            (vec![(ReadEnd::Cut, false, false)], true, None),
+        ] {
+            let mut table = Table::default();
+            table.insert(row(1, XxlRunState::Reported), 0, Instant::now());
+            let entry = table.get_mut(1).expect("an attempt");
+            for (end, was_over, reads_on) in reads {
+                assert_eq!(entry.end_read(end.clone(), was_over), reads_on, "{end:?}");
+            }
+            assert_eq!((entry.has_whole_log, entry.log_error.as_deref()), (is_whole, error));
+            assert_eq!(entry.is_log_awaited(), error.is_some());
+        }
+        let mut table = Table::default();
+        table.insert(row(1, XxlRunState::Open), 0, Instant::now());
+        let entry = table.get_mut(1).expect("an attempt");
+        for end in [ReadEnd::Whole, failed(), ReadEnd::Paused] {
+            assert!(!entry.end_read(end, false) && !entry.has_whole_log && entry.is_log_awaited());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_waits_for_the_answer_to_the_request_to_run() {
+        let mut table = Table::default();
+        table.insert(row(1, XxlRunState::Open), 0, Instant::now());
+        let entry = table.get_mut(1).expect("an attempt");
+        assert!(!entry.begin_kill(), "none is wanted");
+        (entry.kill, entry.is_sending) = (Some(Kill::Wanted("ann".to_owned())), true);
+        assert!(!entry.begin_kill(), "it is on its way");
+        entry.is_sending = false;
+        assert!(entry.begin_kill() && !entry.begin_kill(), "once");
+        assert_eq!(entry.kill, Some(Kill::Requested("ann".to_owned())));
     }
 
     #[tokio::test]

@@ -96,8 +96,12 @@ fn callback(item: &Value) -> Result<Callback, String> {
             result.and_then(|result| text(result, "msg")).or_else(|| text(item, "handleMsg")),
         ),
     };
-    let code = code.and_then(|code| i32::try_from(code).ok()).filter(|code| *code >= 0).unwrap_or(CODE_FAILED);
-    Ok(Callback { log_id, code, message })
+    Ok(Callback { log_id, code: code.map_or(CODE_FAILED, executor_code), message })
+}
+
+/// A code that an executor sent. Negative codes are the server's own, so that one from an executor counts as failed.
+fn executor_code(code: i64) -> i32 {
+    i32::try_from(code).ok().filter(|code| *code >= 0).unwrap_or(CODE_FAILED)
 }
 
 /// The request to run an attempt.
@@ -178,7 +182,7 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     let code = code.ok_or("the answer has no code")?;
     let message = text(&document, "msg").or_else(|| text(&document, "handleMsg"));
     let payload = ["data", "content"].into_iter().find_map(|name| document.get(name).filter(|value| !value.is_null()));
-    Ok(Answer { code: i32::try_from(code).unwrap_or(CODE_FAILED), message, payload: payload.cloned() })
+    Ok(Answer { code: executor_code(code), message, payload: payload.cloned() })
 }
 
 /// What pyxxl answers instead of the requested lines if it has no log file.

@@ -123,6 +123,8 @@ fn answers_of_every_executor_are_read() {
         ("pyxxl", r#"{"code": 200, "msg": "Running"}"#, 200, "Running"),
         ("Rust", r#"{"content":null,"code":200,"msg":null}"#, 200, "code 200"),
         ("a text as the code", r#"{"code":"200"}"#, 200, "code 200"),
+        ("a code of the server's own", r#"{"code":-1,"msg":"x"}"#, 500, "x"),
+        ("a code that is too long", r#"{"code":4294967496}"#, 500, "code 500"),
         ("killed already", r#"{"code":200,"data":"job thread already killed."}"#, 200, "job thread already killed."),
     ] {
         let answer = executor_answer(body.as_bytes()).unwrap_or_else(|why| unreachable!("{who}: {why}"));

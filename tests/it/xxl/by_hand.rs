@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use rondel_tests::{Backend, ScratchDb, rondel, scratch, wait_until};
+use rondel_tests::{Api, Backend, ScratchDb, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -66,6 +66,56 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     assert_eq!(api.get("/api/v1/apps/demo/addresses").await.expect(200)["items"], json!([]));
 }
 on_each_database!(executors_by_hand_get_runs_while_they_answer);
+
+/// The status of the executors of the app.
+async fn statuses(api: &Api) -> Vec<String> {
+    let all = api.get("/api/v1/executors").await.expect(200);
+    let its = all["items"].as_array().expect("a list").iter().filter(|one| one["app"] == "demo");
+    its.filter_map(|one| one["status"].as_str().map(str::to_owned)).collect()
+}
+
+/// A run goes on when the address of its executor is removed, and a callback that comes at last is the verdict also then.
+#[tokio::test]
+async fn a_removed_executor_finishes_its_runs() {
+    let Some(db) = scratch(Backend::Sqlite).await else { return };
+    let server = server(&db, &["--xxl-callback-timeout", "2s"]).await;
+    let api = server.api();
+    for handler in ["mute", "sleep"] {
+        job(&api, (handler, "demo", handler), json!({})).await;
+    }
+    let secret = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &secret)).await;
+    let address = one.address().trim_end_matches('/').to_owned();
+    let added = json!({"address": address, "token": secret});
+    api.post("/api/v1/apps/demo/addresses", added).await.expect(201);
+    online(&api, "demo", 1).await;
+    let mute = start(&api, "mute", Value::Null).await;
+    reaches(&api, &mute, "unknown").await;
+    let run = start(&api, "sleep", Value::Null).await;
+    reaches(&api, &run, "running").await;
+    let sent: Vec<i64> = one.calls("run").iter().filter_map(|call| call["logId"].as_i64()).collect();
+    assert_eq!(sent.len(), 2, "{sent:?}");
+
+    let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
+    api.delete(&path).await.expect(204);
+    let left = wait_until(LIMIT, "it gets no more runs", async || {
+        let found = statuses(&api).await;
+        if found.iter().any(|status| status == "online") { Err(found) } else { Ok(found) }
+    })
+    .await;
+    assert_eq!(left, ["draining"], "it has a run");
+    one.finish(sent[1], 200, "good").await;
+    let ended = reaches(&api, &run, "succeeded").await;
+    assert_eq!(ended["attempt"], 1, "{ended:#}");
+
+    wait_until(LIMIT, "it is gone", async || {
+        let found = statuses(&api).await;
+        if found.iter().all(|status| status == "offline") { Ok(()) } else { Err(found) }
+    })
+    .await;
+    one.finish(sent[0], 200, "at last").await;
+    reaches(&api, &mute, "succeeded").await;
+}
 
 #[tokio::test]
 async fn bad_addresses_are_refused_in_words() {

@@ -70,6 +70,8 @@ struct Inside {
     /// When runs ended, and whether well.
     ends: Mutex<BTreeMap<i64, (i64, bool)>>,
     address: String,
+    /// It answers requests for logs with an error.
+    are_logs_broken: Mutex<bool>,
     /// Callbacks on their way.
     calls: Mutex<JoinSet<()>>,
 }
@@ -121,6 +123,7 @@ impl StandIn {
             logs: Mutex::default(),
             ends: Mutex::default(),
             address,
+            are_logs_broken: Mutex::default(),
             calls: Mutex::default(),
         });
         let path = if dialect == Dialect::Node { "/job/{method}" } else { "/{method}" };
@@ -198,6 +201,11 @@ impl StandIn {
     /// Adds a line to the log of a run.
     pub(crate) fn write(&self, log_id: i64, line: String) {
         self.inside.log(log_id, line);
+    }
+
+    /// Whether it answers requests for logs with an error from now on.
+    pub(crate) fn break_logs(&self, are_broken: bool) {
+        *lock(&self.inside.are_logs_broken) = are_broken;
     }
 
     /// Waits until servers have taken all callbacks.
@@ -341,6 +349,7 @@ async fn answer(
             json_text(&json!({"code": 500, "msg": "job thread is running or has trigger queue."}))
         }
         "idleBeat" => json_text(&inside.good(&Value::Null)),
+        "log" if *lock(&inside.are_logs_broken) => http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
         "log" => json_text(&inside.log_page(&body)),
         "kill" => {
             let killed = lock(&inside.running).remove(&job);

@@ -27,6 +27,8 @@
   }
 
   async function send(form, submitter) {
+    // The second click of a double click would do the same once more.
+    if (submitter?.hasAttribute("aria-busy")) return;
     submitter?.setAttribute("aria-busy", "true");
     try {
       const answer = await fetch(submitter?.getAttribute("formaction") ?? form.getAttribute("action"), {

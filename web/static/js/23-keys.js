@@ -8,6 +8,8 @@
   if (!palette) return;
   const input = palette.querySelector("input");
   const list = palette.querySelector(".found");
+  // Whether the hits in the list are those of another text than the typed one.
+  let isStale = false;
   let timer = 0, asked = null, chordAt = 0;
 
   if (/Mac|iP/.test(navigator.platform)) document.querySelector(".jump kbd")?.replaceChildren("⌘ K");
@@ -15,14 +17,17 @@
   const hits = () => [...list.querySelectorAll(".hit:not(:disabled)")];
 
   async function search() {
+    clearTimeout(timer);
     asked?.abort();
     asked = new AbortController();
+    const text = input.value;
     try {
-      const address = `${palette.dataset.href}?q=${encodeURIComponent(input.value)}`;
+      const address = `${palette.dataset.href}?q=${encodeURIComponent(text)}`;
       const answer = await fetch(address, { signal: asked.signal, headers: { accept: "text/html", "hx-request": "true" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       list.replaceChildren(...(page.getElementById("found")?.childNodes ?? []));
-      mark(hits()[0]);
+      isStale = input.value !== text;
+      mark(isStale ? null : hits()[0]);
     } catch { /* a newer request, or an unreachable server: the list stays */ }
   }
 
@@ -31,14 +36,26 @@
     hit?.classList.add("on");
   }
 
+  function invalidate() {
+    isStale = true;
+    mark(null);
+  }
+
+  // Enter means the hits of the typed text, which arrive later than the key.
+  async function choose() {
+    if (isStale) await search();
+    if (palette.open && !isStale) list.querySelector(".hit.on:not(:disabled)")?.click();
+  }
+
   function open() {
     if (help.open) help.close();
     palette.showModal();
     input.select();
+    invalidate();
     search();
   }
 
-  input.addEventListener("input", () => { clearTimeout(timer); timer = setTimeout(search, WAIT_MS); });
+  input.addEventListener("input", () => { invalidate(); clearTimeout(timer); timer = setTimeout(search, WAIT_MS); });
   palette.addEventListener("keydown", (event) => {
     if (event.isComposing) return;
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
@@ -50,7 +67,7 @@
       next.scrollIntoView({ block: "nearest" });
     } else if (event.key === "Enter" && event.target === input) {
       event.preventDefault();
-      all[at]?.click();
+      choose();
     }
   });
   palette.addEventListener("submit", () => palette.close());

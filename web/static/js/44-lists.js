@@ -65,7 +65,8 @@
   }
 
   function addSelection(form) {
-    const boxes = () => [...form.querySelectorAll("tbody .pick input")];
+    // The table may be outside the form: its boxes belong to it by their attribute `form`.
+    const boxes = () => [...form.elements].filter((field) => field.matches("tbody .pick input"));
     const shown = form.querySelector(".picked");
     const all = form.querySelector("[data-pick-all]");
     const show = () => {
@@ -75,9 +76,9 @@
       all.indeterminate = count > 0 && !all.checked;
     };
     let last = null;
-    form.addEventListener("click", (event) => {
+    document.addEventListener("click", (event) => {
       const box = event.target.closest("tbody .pick input");
-      if (!box) return;
+      if (!box || box.form !== form) return;
       if (event.shiftKey && last && last.isConnected) {
         const list = boxes();
         const [from, to] = [list.indexOf(last), list.indexOf(box)].sort((a, b) => a - b);

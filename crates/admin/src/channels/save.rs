@@ -3,7 +3,7 @@
 use rondel_core::channel::{ChannelKind, FieldForm, Values, check, fields, reference};
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
 use rondel_core::words::Lang;
-use rondel_core::{ChannelId, FieldError, MessageId, name};
+use rondel_core::{ChannelId, FieldError, MessageId, NamespaceId, name};
 use rondel_store::StoreError;
 use rondel_store::catalog::Namespace;
 use rondel_store::channels::{CHANNEL_COUNT_MAX, Channel, ChannelSaved, Delivery};
@@ -83,12 +83,21 @@ pub fn view(channel: &Channel) -> ChannelView {
     ChannelView { settings, secrets, host }
 }
 
+/// The channel with this name.
+///
+/// # Errors
+/// The store's.
+pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<Channel>, StoreError> {
+    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
+    if name::check(wanted).is_ok() { node.store().channel(namespace, wanted).await } else { Ok(None) }
+}
+
 /// Saves a channel under its name.
 ///
 /// # Errors
 /// [`ChannelError`].
 pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<PutChannel, ChannelError> {
-    let existing = node.store().channel(namespace.id, &new.name).await?;
+    let existing = find(node, namespace.id, &new.name).await?;
     let mut secrets = match existing.as_ref().filter(|existing| existing.kind == new.kind) {
         Some(existing) => read_values(&existing.secret).unwrap_or_default(),
         None => Values::new(),

@@ -33,12 +33,15 @@ impl Texts {
         let render = |name: &str, template: &String| {
             template::render(template, notice, url.as_deref()).map_err(|sentence| format!("{name}: {sentence}"))
         };
-        let title = match own("title_template") {
-            // A title is one line.
-            Some(own) => render("title_template", own)?.split_whitespace().collect::<Vec<_>>().join(" "),
-            None => default_title(notice, lang),
+        // A template that renders nothing counts as none: services refuse messages without a title or a text.
+        let rendered = |name: &str| -> Result<Option<String>, String> {
+            let text = own(name).map(|own| render(name, own)).transpose()?;
+            Ok(text.filter(|text| !text.trim().is_empty()))
         };
-        let body = own("body_template").map(|own| render("body_template", own)).transpose()?;
+        // A title is one line.
+        let title = rendered("title_template")?.map(|own| own.split_whitespace().collect::<Vec<_>>().join(" "));
+        let title = title.unwrap_or_else(|| default_title(notice, lang));
+        let body = rendered("body_template")?;
         let is_own = body.is_some();
         let default_body = || {
             let summary = match lang {
@@ -170,6 +173,10 @@ fn samples(notice: &Notice) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::IncidentId;
+    use rondel_core::alert::{Observation, OpenIncidents, RuleSpec, RuleView, Sighting, Subject, SubjectKind, decide};
+    use serde_json::json;
+
     use super::super::samples::notices;
     use super::*;
 
@@ -204,6 +211,21 @@ mod tests {
     }
 
     #[test]
+    fn the_link_of_an_incident_leads_to_its_page() {
+        let rule = json!({"name": "failing", "condition": {"failed": {}}, "channels": ["ops"]});
+        let rule: RuleSpec = serde_json::from_value(rule).unwrap();
+        let subject = Subject { kind: SubjectKind::Job, id: 1, name: "close".to_owned(), app: None };
+        let sighting = Sighting::Holds { since: Timestamp::EPOCH, new_count: 1 };
+        let seen = Observation { subject, sighting, samples: Vec::new() };
+        let view = RuleView { spec: &rule, namespace: "pay", missing_channels: &[] };
+        let mut next_id = || IncidentId::new(7);
+        let decision = decide(view, OpenIncidents::default(), &[seen], &[], (Timestamp::EPOCH, &mut next_id));
+        let notice = &decision.messages[0].notice;
+        let texts = Texts::new(notice, &Values::default(), (Lang::En, Some("https://rondel.example/"))).unwrap();
+        assert_eq!(texts.link.unwrap().1, "https://rondel.example/n/pay/alerts/incidents/7");
+    }
+
+    #[test]
     fn the_note_of_a_rule_follows_what_happened() {
         let mut notice = notices().into_iter().find(|notice| notice.kind == NoticeKind::Firing).unwrap();
         notice.description = "Call the night desk.\n".to_owned();
@@ -221,6 +243,9 @@ mod tests {
         let made = texts(NoticeKind::Firing, Lang::En, &own).unwrap();
         assert_eq!((made.title.as_str(), made.facts.len()), ("firing nightly-close", 0));
         assert!(made.body.starts_with("see https://rondel.example/n/default/alerts"));
+        let blank = [("title_template", "{{ description }} "), ("body_template", "{{ description }}\n")];
+        let default = texts(NoticeKind::Firing, Lang::En, &[]).unwrap();
+        assert_eq!(texts(NoticeKind::Firing, Lang::En, &blank).unwrap(), default, "the rule has no description");
         let refused = texts(NoticeKind::Firing, Lang::En, &[("body_template", "{{ nothing }}")]).unwrap_err();
         assert!(refused.starts_with("body_template: "), "{refused}");
     }

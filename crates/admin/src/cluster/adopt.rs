@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
 use crate::cluster::strays::Strays;
-use crate::cluster::{EndedLease, HeldLease, ended_leases};
+use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
 use crate::dispatch::{CalledRun, Event, Ready};
 use crate::host_process;
 use crate::node::Shared;
@@ -23,8 +23,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The delay between the end of another node's lease and the search for its runs: the database's clock decides whether the lease has ended,
 /// and this node's may be a little ahead of it.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
-/// Maximum number of cancel requests that one look reads.
-const CANCEL_PAGE: u32 = 1_000;
 /// Maximum number of fences that one round sends for other servers, and the maximum age of a request for a fence; the requesting server
 /// repeats its request before that.
 const FENCE_PAGE: u32 = 500;
@@ -107,30 +105,9 @@ impl AdoptLoop {
             self.shared.scan_poke.notify_one();
         }
         self.take_strays(&held).await?;
-        let cancels = self.shared.store.cancels(held.token).await?;
-        if !cancels.is_empty() {
-            drop(self.shared.events.send(Event::Cancels(cancels)).await);
-        }
-        self.read_cancels_elsewhere(&held).await?;
+        end_requests::forward(&self.shared, &held).await?;
         self.relay_fences(&held).await?;
-        self.read_drops(&held).await?;
         Ok(taken_over)
-    }
-
-    /// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.
-    async fn read_drops(&self, held: &HeldLease) -> Result<(), StoreError> {
-        let limit = self.shared.config.drop_page.max(1);
-        let mut after = RunId::new(0);
-        loop {
-            let drops = self.shared.store.drops(held.token, after, limit).await?;
-            let Some((last, _)) = drops.last().copied() else { return Ok(()) };
-            let is_last = u32::try_from(drops.len()).is_ok_and(|count| count < limit);
-            drop(self.shared.events.send(Event::Drops(drops)).await);
-            if is_last {
-                return Ok(());
-            }
-            after = last;
-        }
     }
 
     /// Reads the fences that other servers cannot send themselves, and the answers to the fences that this server asked others to send.
@@ -147,18 +124,6 @@ impl AdoptLoop {
         let answers = shared.store.fence_answers(held.token.node, since, FENCE_PAGE).await?;
         if !answers.is_empty() {
             drop(shared.events.send(Event::FencesRelayed(answers)).await);
-        }
-        Ok(())
-    }
-
-    /// Reads cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
-    async fn read_cancels_elsewhere(&self, held: &HeldLease) -> Result<(), StoreError> {
-        if self.shared.store.is_single_server() {
-            return Ok(());
-        }
-        let cancels = self.shared.store.cancels_elsewhere(held.token, CANCEL_PAGE).await?;
-        if !cancels.is_empty() {
-            drop(self.shared.events.send(Event::CancelsElsewhere(cancels)).await);
         }
         Ok(())
     }

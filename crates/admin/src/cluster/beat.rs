@@ -93,6 +93,7 @@ impl BeatLoop {
 
     async fn renew(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
+        let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent = shared.clock.boot_micros();
         match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
             Some(renewal) if self.has_gone_back(&renewal) => self.rejoin().await?,
@@ -106,6 +107,7 @@ impl BeatLoop {
                 self.rejoin().await?;
             }
         }
+        drop(renewal_in_progress);
         self.report().await?;
         let nodes = shared.store.nodes().await?;
         self.warn_of_others(&nodes);

@@ -11,6 +11,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::end_requests;
 use super::moves::{self, MovableRuns};
 use crate::dispatch::{Event, Responder};
 use crate::lifecycle::Lifecycle;
@@ -22,6 +23,8 @@ const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The pause between rounds once nothing more is sent and the server only waits for runs at executors.
 const LAST_PAUSE: Duration = Duration::from_millis(200);
+/// How often requests to end runs are read meanwhile.
+const REQUESTS_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Duration) {
     tracing::info!(grace = ?grace, "draining");
@@ -40,8 +43,8 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
         tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
     }
     shelve(shared).await;
+    shared.membership.give_back().await;
     let token = shared.membership.token();
-    shared.membership.give_back();
     if let Err(error) = shared.store.release(token, shared.sent_until()).await {
         tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
     }
@@ -85,11 +88,19 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
     }
 }
 
-/// Waits until no executor has a run, and hands over jobs that become free meanwhile. Returns whether all runs ended in time.
+/// Waits until no executor has a run. Meanwhile it hands over jobs that become free, and forwards requests to end runs. Returns whether all
+/// runs ended in time.
 async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>, grace: Duration) -> bool {
     let end = Instant::now() + grace;
     let mut complained = false;
+    let mut requests_at = Instant::now();
     loop {
+        if Instant::now() >= requests_at {
+            requests_at = Instant::now() + REQUESTS_PERIOD;
+            if let Err(error) = forward_end_requests(shared).await {
+                tracing::warn!(error = %chain(&error), "cannot read which runs are to end; trying again");
+            }
+        }
         if let Err(error) = hand_over_rest(shared).await
             && !std::mem::replace(&mut complained, true)
         {
@@ -106,6 +117,12 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
             Err(_) => {}
         }
     }
+}
+
+/// Forwards requests to end runs: the loop that does so otherwise has ended by now.
+async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::StoreError> {
+    let Some(held) = shared.membership.held() else { return Ok(()) };
+    end_requests::forward(shared, &held).await
 }
 
 async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {

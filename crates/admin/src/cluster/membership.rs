@@ -9,6 +9,7 @@ use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::{Node, NodeReport};
+use tokio::sync::{Mutex, MutexGuard};
 
 use crate::clock::Boot;
 
@@ -33,6 +34,8 @@ pub(crate) struct Membership {
     until: AtomicI64,
     /// Whether the node has given its lease back: the answer to a renewal in flight must not revive it.
     is_given_back: AtomicBool,
+    /// Held by the renewal in progress.
+    renewals: Mutex<()>,
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
     adopted: RwLock<Vec<EndedLease>>,
@@ -63,6 +66,7 @@ impl Membership {
             current: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
             until: AtomicI64::new(0),
             is_given_back: AtomicBool::new(false),
+            renewals: Mutex::default(),
             nodes: RwLock::default(),
             adopted: RwLock::default(),
             held_since: AtomicI64::new(sent_at),
@@ -120,8 +124,15 @@ impl Membership {
         self.until.store(0, Ordering::SeqCst);
     }
 
-    /// Gives the lease back, for good.
-    pub(crate) fn give_back(&self) {
+    /// Begins a renewal, which lasts as long as the guard; `None` once the lease was given back.
+    pub(crate) async fn begin_renewal(&self) -> Option<MutexGuard<'_, ()>> {
+        let renewal = self.renewals.lock().await;
+        (!self.is_given_back.load(Ordering::SeqCst)).then_some(renewal)
+    }
+
+    /// Gives the lease back, for good, once the renewal in progress has ended: written later, it would extend the stored lease again.
+    pub(crate) async fn give_back(&self) {
+        let _renewal = self.renewals.lock().await;
         self.is_given_back.store(true, Ordering::SeqCst);
         self.end();
     }
@@ -419,15 +430,16 @@ mod tests {
         assert_eq!(membership.next_lease_end(now), Some(Timestamp::from_secs(53)));
     }
 
-    #[test]
-    fn a_renewal_that_is_answered_late_does_not_bring_back_a_lease_that_was_given_back() {
+    #[tokio::test]
+    async fn a_renewal_that_is_answered_late_does_not_bring_back_a_lease_that_was_given_back() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let lease = Duration::from_secs(5);
         let membership = Membership::new(token, 1, boot_micros(), lease, Boot::Host);
         membership.end();
         membership.renewed(boot_micros(), lease);
         assert!(membership.holds());
-        membership.give_back();
+        membership.give_back().await;
+        assert!(membership.begin_renewal().await.is_none());
         membership.renewed(boot_micros(), lease);
         membership.rejoined(LeaseToken { epoch: 2, ..token }, 1, boot_micros(), lease);
         assert!(!membership.holds());

@@ -4,6 +4,7 @@ mod adopt;
 mod beat;
 mod database;
 mod departing;
+mod end_requests;
 pub(crate) mod leave;
 mod maintenance;
 mod membership;

@@ -45,7 +45,8 @@ pub(crate) struct MoveLoop {
     /// How many rounds to skip, and how many the next unsuccessful round adds.
     skip: u32,
     next_skip: u32,
-    /// The last round that left no job misplaced: the nodes among which it distributed the jobs, and its instant.
+    pass: Pass,
+    /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
     settled: (Vec<NodeId>, Timestamp),
 }
 
@@ -55,6 +56,31 @@ struct Round {
     moved: usize,
     /// Jobs that should go and did not.
     left: usize,
+    /// The last job that it looked at, if the node has more.
+    next_after: Option<JobId>,
+}
+
+/// The rounds that look at all jobs of the node, up to [`ROUND_JOBS`] in each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Pass {
+    moved: usize,
+    left: usize,
+    /// The job behind which the next round begins.
+    after: Option<JobId>,
+}
+
+impl Pass {
+    /// Adds a round, and returns the pass once it has looked at all jobs. Where some jobs went and others did not, the next round looks at
+    /// the same jobs again.
+    fn add(&mut self, round: Round) -> Option<Self> {
+        if round.moved > 0 && round.left > 0 {
+            return None;
+        }
+        self.moved += round.moved;
+        self.left += round.left;
+        self.after = round.next_after;
+        self.after.is_none().then(|| std::mem::take(self))
+    }
 }
 
 /// Why jobs leave this node.
@@ -95,7 +121,8 @@ impl Background for MoveLoop {
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, skip: 0, next_skip: 1, settled: (Vec::new(), Timestamp::EPOCH) }
+        let pass = Pass { moved: 0, left: 0, after: None };
+        Self { shared, skip: 0, next_skip: 1, pass, settled: (Vec::new(), Timestamp::EPOCH) }
     }
 
     /// One round. Returns how many jobs moved.
@@ -105,23 +132,26 @@ impl MoveLoop {
         shared.departing.forget(now);
         let Some(held) = shared.membership.held() else { return Ok(0) };
         let Some(reason) = self.move_reason(now) else {
-            (self.skip, self.next_skip) = (0, 1);
+            (self.skip, self.next_skip, self.pass) = (0, 1, Pass::default());
             return Ok(0);
         };
         if let Some(left) = self.skip.checked_sub(1) {
             self.skip = left;
             return Ok(0);
         }
-        let round = move_away(shared, &held, reason, MovableRuns::NotYetDue).await?;
-        if round.left == 0 {
+        let round = move_away(shared, &held, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
+        let pass = self.pass.add(round);
+        if pass.is_some_and(|pass| pass.left == 0) {
             self.settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle are not looked at each second.
-        if round.left > 0 && round.moved == 0 {
-            self.skip = self.next_skip;
-            self.next_skip = (self.next_skip * 2).min(SKIPPED_MAX);
-        } else {
-            self.next_skip = 1;
+        match pass {
+            Some(Pass { moved: 0, left: 1.., .. }) => {
+                self.skip = self.next_skip;
+                self.next_skip = (self.next_skip * 2).min(SKIPPED_MAX);
+            }
+            None if round.moved == 0 => {}
+            Some(_) | None => self.next_skip = 1,
         }
         Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
     }
@@ -153,7 +183,15 @@ fn takers(seats: &[NodeShare]) -> Vec<NodeId> {
 
 /// Hands over all jobs that may go now. Returns how many should go and did not.
 pub(crate) async fn leave(shared: &Shared, held: &HeldLease, movable: MovableRuns<'_>) -> Result<usize, StoreError> {
-    Ok(move_away(shared, held, MoveReason::Leaves, movable).await?.left)
+    let (mut after, mut left) = (None, 0);
+    loop {
+        let round = move_away(shared, held, (MoveReason::Leaves, after), movable).await?;
+        left += round.left;
+        if round.next_after.is_none() {
+            return Ok(left);
+        }
+        after = round.next_after;
+    }
 }
 
 /// Whether another node could get this node's jobs.
@@ -167,10 +205,11 @@ fn started_ahead(shared: &Shared) -> Duration {
     MARKED_AHEAD.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
+/// Hands over those of the next jobs behind `after` that may go now.
 async fn move_away(
     shared: &Shared,
     held: &HeldLease,
-    reason: MoveReason,
+    (reason, after): (MoveReason, Option<JobId>),
     movable: MovableRuns<'_>,
 ) -> Result<Round, StoreError> {
     let now = shared.clock.now();
@@ -186,7 +225,8 @@ async fn move_away(
         count_loads(shared, &mut seats, now).await?;
     }
     let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
-    let jobs: Vec<JobShare> = jobs_at(shared, this).await?.into_iter().map(share).collect();
+    let (jobs, next_after) = jobs_at(shared, this, after).await?;
+    let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
     let going: Vec<(JobId, NodeId)> = match reason {
         MoveReason::Shares => strategy.misplaced(this, &jobs, &seats),
         MoveReason::Leaves => {
@@ -195,7 +235,7 @@ async fn move_away(
         }
     };
     if going.is_empty() {
-        return Ok(Round::default());
+        return Ok(Round { next_after, ..Round::default() });
     }
     let mut unsent = unsent_by_job(shared, held, movable, now).await?;
     let mut moved = 0;
@@ -209,7 +249,7 @@ async fn move_away(
     if moved > 0 {
         tracing::info!(count = moved, left = going.len() - moved, "gave jobs to other nodes");
     }
-    Ok(Round { moved, left: going.len() - moved })
+    Ok(Round { moved, left: going.len() - moved, next_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
@@ -253,15 +293,20 @@ async fn count_loads(shared: &Shared, seats: &mut [NodeShare], now: Timestamp) -
     Ok(())
 }
 
-async fn jobs_at(shared: &Shared, home: NodeId) -> Result<Vec<JobAtHome>, StoreError> {
-    let mut jobs: Vec<JobAtHome> = Vec::new();
+/// The jobs of a home behind `after`, in the order of their ids, and the last of them if there may be more.
+async fn jobs_at(
+    shared: &Shared,
+    home: NodeId,
+    after: Option<JobId>,
+) -> Result<(Vec<JobAtHome>, Option<JobId>), StoreError> {
+    let (mut jobs, mut after) = (Vec::new(), after.unwrap_or(JobId::new(0)));
     loop {
-        let after = jobs.last().map_or(JobId::new(0), |one| one.job);
         let page = shared.store.jobs_at(home, after, PAGE).await?;
         let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX);
+        after = page.last().map_or(after, |one| one.job);
         jobs.extend(page);
         if is_last || jobs.len() >= ROUND_JOBS {
-            return Ok(jobs);
+            return Ok((jobs, Some(after).filter(|_| !is_last)));
         }
     }
 }
@@ -295,6 +340,19 @@ pub(crate) async fn unsent_by_job(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pass_ends_once_all_jobs_were_looked_at() {
+        let round = |moved, left, after: Option<i64>| Round { moved, left, next_after: after.map(JobId::new) };
+        let mut pass = Pass::default();
+        assert_eq!(pass.add(round(0, 0, Some(5))), None, "the jobs behind it are still to be looked at");
+        assert_eq!(pass.after, Some(JobId::new(5)));
+        assert_eq!(pass.add(round(200, 3, Some(9))), None);
+        assert_eq!(pass.after, Some(JobId::new(5)), "more of the same jobs may go");
+        assert_eq!(pass.add(round(0, 3, Some(9))), None);
+        assert_eq!(pass.add(round(2, 0, None)), Some(Pass { moved: 2, left: 3, after: None }));
+        assert_eq!(pass, Pass::default());
+    }
 
     #[test]
     fn jobs_move_twice_in_each_second_and_never_with_what_is_due_in_it() {

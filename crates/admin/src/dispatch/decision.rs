@@ -28,7 +28,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) rows_may_be_old: bool,
     /// Like `rows_may_be_old`, but within the last `continue_max`: used for runs that keep their place in the order of their job while
     /// their executor is silent.
-    pub(crate) rows_may_be_old_long: bool,
+    pub(crate) rows_may_be_old_in_silence: bool,
     /// This node's lease, and whether it holds.
     pub(crate) token: LeaseToken,
     pub(crate) lease_holds: bool,

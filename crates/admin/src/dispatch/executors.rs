@@ -201,6 +201,9 @@ impl Executors {
         let id = executor.id;
         self.gone.remove(&id);
         self.lost.remove(&id);
+        if let Some(earlier) = self.online.remove(&id) {
+            self.unlist(&earlier);
+        }
         self.by_app.entry(executor.app).or_default().insert((executor.name.clone(), id), ());
         let slots = usize::try_from(executor.slots).unwrap_or(usize::MAX);
         let online = Online {
@@ -255,11 +258,16 @@ impl Executors {
             return None;
         }
         let online = self.online.remove(&id)?;
-        if let Some(named) = self.by_app.get_mut(&online.app) {
-            named.remove(&(online.name.clone(), id));
-        }
+        self.unlist(&online);
         self.gone.insert(id, now);
         Some(online)
+    }
+
+    /// Removes an executor from the list of its app. Its next stream may give it another name.
+    fn unlist(&mut self, online: &Online) {
+        if let Some(named) = self.by_app.get_mut(&online.app) {
+            named.remove(&(online.name.clone(), online.session.executor));
+        }
     }
 
     pub(crate) fn get(&self, id: ExecutorId) -> Option<&Online> {

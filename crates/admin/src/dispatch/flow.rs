@@ -3,7 +3,7 @@
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::route::question;
 use rondel_core::spec::Delivery;
-use rondel_core::{AppId, ExecutorId, Reason};
+use rondel_core::{AppId, ExecutorId, Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::decision::Decision;
@@ -134,7 +134,8 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     if is_served && ready.is_catch_up() {
         return Some(Ready { queued_at: Some(now), ..ready });
     }
-    expire_behind(d, ready);
+    let ahead = d.state.gates.ahead_of(ready.run.id);
+    expire_in_order(d, ready, ahead);
     None
 }
 
@@ -171,9 +172,9 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for earlier runs of its job. A catch-up fire enters the gate again instead. The
-/// reason is `overlap` if an executor is there.
-pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
+/// Ends a run whose queue timeout passed while it waited for earlier runs of its job, `ahead` the first of them. A catch-up fire enters the
+/// gate again instead. The reason is `overlap` if an executor is there.
+pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<RunId>) {
     let now = d.now;
     let is_served = !d.state.executors.eligible(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
@@ -185,9 +186,8 @@ pub(super) fn expire_behind(d: &mut Decision<'_>, ready: Ready) {
         let entered = turns::apply_gate_decision(d, run, entry);
         entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
-        let (run, _) = d.state.gates.ahead_of(&ready);
         let waited_ms = Some(waited_ms(&ready, now));
-        let detail = Detail { waits_for: Some(WaitFor::Run), run, waited_ms, ..Detail::default() };
+        let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, waited_ms, ..Detail::default() };
         waits::skip(d, &ready, Reason::Overlap, detail);
     }
 }

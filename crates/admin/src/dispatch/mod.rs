@@ -15,6 +15,7 @@ mod event;
 mod executors;
 mod expand;
 mod flow;
+mod groups;
 mod messages;
 mod outbox;
 pub(crate) mod persist;

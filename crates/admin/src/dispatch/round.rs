@@ -32,8 +32,8 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     for ready in d.state.parked.take_expired(now, &mut d.state.runs) {
         place::expire(d, ready);
     }
-    for ready in d.state.gates.take_expired(now, &mut d.state.runs) {
-        flow::expire_behind(d, ready);
+    for (ready, ahead) in d.state.gates.take_expired(now, &mut d.state.runs) {
+        flow::expire_in_order(d, ready, ahead);
         flow::work_off(d);
     }
     ended.iter().for_each(|lease| fences::announce(d, *lease));

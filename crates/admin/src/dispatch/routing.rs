@@ -10,6 +10,7 @@ use rondel_core::{ExecutorId, Job, Route, Run, RunId, Timestamp};
 use super::assign;
 use super::decision::Decision;
 use super::executors::Online;
+use super::groups::group_count;
 use super::queue::probes::Probe;
 use super::ready::Ready;
 use super::shadow;
@@ -105,10 +106,8 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
     let now = d.now;
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
-        let groups = d.state.runs.of_executor(online.session.executor);
-        let count = groups.filter(|active| active.ready.run.job == ready.run.job).count();
         let room = if candidate.refusal.is_none() { Room::Open } else { Room::Full };
-        Load { groups: u32::try_from(count).unwrap_or(u32::MAX), room }
+        Load { groups: group_count(d, online.session.executor, ready.run.job), room }
     };
     let loads: Vec<Load> = online.iter().zip(&candidates).map(load).collect();
     match least_loaded(&loads, per_executor) {

@@ -294,7 +294,7 @@ fn facts<'a>(shared: &'a Shared, settings: &'a Settings, began: Instant, now: Ti
         boot_micros_at_epoch: shared.clock.boot_micros_at(Timestamp::EPOCH),
         uptime: began.elapsed(),
         rows_may_be_old: rows_may_be_old(settings.lost_after),
-        rows_may_be_old_long: rows_may_be_old(settings.continue_max),
+        rows_may_be_old_in_silence: rows_may_be_old(settings.continue_max),
         token: shared.membership.token(),
         lease_holds: shared.membership.holds(),
         lease_until: now + shared.membership.remaining(),

@@ -176,7 +176,7 @@ impl Hand {
 pub(crate) struct OpenRuns {
     /// Attempts that wait.
     runs: HashMap<RunId, Entry>,
-    /// Runs that have been taken out since decisions were last [closed](Self::take_decided).
+    /// Runs that have been taken out since decisions were last [closed](Self::close_decisions).
     taken: Vec<RunId>,
     /// Attempts that executors have or may have.
     in_hand: HashMap<RunId, Hand>,
@@ -292,7 +292,7 @@ impl OpenRuns {
     }
 
     /// Closes the decisions made since the last call. Returns the runs that they have neither put back nor handed on.
-    pub(crate) fn take_decided(&mut self) -> Vec<RunId> {
+    pub(crate) fn close_decisions(&mut self) -> Vec<RunId> {
         let mut taken = std::mem::take(&mut self.taken);
         taken.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));

@@ -8,6 +8,7 @@ use rondel_proto::v1;
 
 use super::active::{Active, Phase};
 use super::decision::Decision;
+use super::executors::given_name;
 use super::ready::Ready;
 use super::step::Step;
 use super::waits;
@@ -70,11 +71,17 @@ pub(super) fn apply_switches(d: &mut Decision<'_>) {
     }
 }
 
-/// Ends the runs of executors that are stopped, as those of a stopped app. Groups of pump jobs continue elsewhere: the loop of the pumps
-/// orders them to leave.
+/// Ends the runs of executors that are stopped, as those of a stopped app, also where only other nodes hear the executor. Groups of pump
+/// jobs continue elsewhere: the loop of the pumps orders them to leave.
 pub(super) fn stop_executors(d: &mut Decision<'_>) {
-    let is_stopped =
-        |active: &&Active| d.state.executors.get(active.executor).is_some_and(|one| one.switch == Switch::Stopped);
+    let switches = d.facts.switches;
+    if !switches.executors().values().any(|switch| *switch == Switch::Stopped) {
+        return;
+    }
+    let is_stopped = |active: &&Active| {
+        let name = given_name(&active.executor_name);
+        switches.of_executor(active.ready.run.app, name) == Switch::Stopped
+    };
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
     let is_group = |active: &&Active| active.ready.definition.job.pump.is_some();
     let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_group(active));

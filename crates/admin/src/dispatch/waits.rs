@@ -15,6 +15,7 @@ use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
 
 use super::decision::Decision;
 use super::executors::is_fit_despite;
+use super::groups::busy_with_groups;
 use super::queue::limits::wait_detail;
 use super::queue::noted::Noted;
 use super::ready::{Ready, finish_unsent, waited_ms};
@@ -91,7 +92,8 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
         return detail;
     }
     let job = &ready.definition.job;
-    let mut obstacles = d.state.executors.obstacles(ready, now);
+    let mut obstacles = busy_with_groups(d, ready);
+    obstacles.extend(d.state.executors.obstacles(ready, now));
     if let Some(executor) = belongs_to(&ready.run) {
         obstacles.retain(|obstacle| obstacle.executor == executor);
         if obstacles.is_empty() {
@@ -186,12 +188,14 @@ fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
 /// this node knows.
 fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
     let is_old = |since: Timestamp| since <= before;
-    let queued = d.state.gates.some_queued(count, &d.state.runs).map(|(ready, ahead)| {
+    let is_chosen = |ready: &Ready| ready.token() == d.facts.token && is_old(ready.run.due_at);
+    let queued = d.state.gates.some_queued(is_chosen, count, &d.state.runs);
+    let queued = queued.into_iter().map(|(ready, ahead)| {
         let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
         (ready, Wait::Known(Box::new(detail)))
     });
-    let limited = d.state.limits.some_waiting(count, &d.state.runs);
-    let limited = limited.map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
+    let limited = d.state.limits.some_waiting(is_chosen, count, &d.state.runs);
+    let limited = limited.into_iter().map(|(key, ready)| (ready, Wait::Known(Box::new(wait_detail(key, ready)))));
     let parked = d.state.parked.waiting(|open| is_old(open.since()), count, &d.state.runs);
     let parked = parked.into_iter().map(|ready| (ready, Wait::Executor));
     let unanswered = d.state.runs.actives().filter_map(|active| Some((&active.ready, answer_wait(active, now)?)));
@@ -202,7 +206,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     });
     let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
     let all = queued.chain(limited).chain(parked).chain(in_hand);
-    all.filter(|(ready, _)| ready.token() == d.facts.token && is_old(ready.run.due_at)).collect()
+    all.filter(|(ready, _)| is_chosen(ready)).collect()
 }
 
 /// The wait of a run: known at once, or derived from the executors that are online.

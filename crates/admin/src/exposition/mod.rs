@@ -10,7 +10,7 @@ use rondel_store::catalog::JobRecord;
 
 use self::family::{Family, Label, label, text_of};
 use crate::counters::Count;
-use crate::metrics::{FireOutcome, JobState, NamespaceCounts, label_name, size};
+use crate::metrics::{FireOutcome, JobSnapshot, NamespaceCounts, label_name, size};
 use crate::node::Shared;
 
 mod family;
@@ -330,11 +330,11 @@ fn rare(shared: &Shared) -> Vec<Family> {
 /// Series of single jobs, for jobs that still exist. If the database does not answer, there are none.
 async fn jobs(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let known = shared.definitions.jobs.all();
-    let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobState>> = BTreeMap::new();
+    let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobSnapshot>> = BTreeMap::new();
     for state in &known {
         by_namespace.entry(state.namespace).or_default().push(state);
     }
-    let mut shown: Vec<(&JobState, JobRecord)> = Vec::new();
+    let mut shown: Vec<(&JobSnapshot, JobRecord)> = Vec::new();
     for (namespace, states) in by_namespace {
         for chunk in states.chunks(LOOKUP) {
             let names: Vec<&str> = chunk.iter().map(|state| state.name.as_str()).collect();
@@ -346,8 +346,8 @@ async fn jobs(shared: &Shared, now: Timestamp) -> Vec<Family> {
             shown.extend(records.into_iter().filter_map(found));
         }
     }
-    let of = |state: &JobState| vec![label("namespace", &state.namespace_name), label("job", &state.name)];
-    let instants = |read: fn(&(&JobState, JobRecord)) -> Option<Timestamp>| {
+    let of = |state: &JobSnapshot| vec![label("namespace", &state.namespace_name), label("job", &state.name)];
+    let instants = |read: fn(&(&JobSnapshot, JobRecord)) -> Option<Timestamp>| {
         let known = shown.iter().filter_map(move |one| Some((of(one.0), seconds(read(one)?))));
         known.collect::<Vec<_>>()
     };

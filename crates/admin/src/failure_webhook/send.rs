@@ -191,8 +191,11 @@ impl Sender {
 fn with_link(payload: &str, base: Option<&str>, run: Option<RunId>) -> String {
     let Some((base, run)) = base.zip(run) else { return payload.to_owned() };
     let Ok(mut message) = serde_json::from_str::<serde_json::Value>(payload) else { return payload.to_owned() };
-    if let Some(data) = message.get_mut("data").and_then(serde_json::Value::as_object_mut) {
-        data.insert("link".to_owned(), format!("{}/runs/{run}", base.trim_end_matches('/')).into());
+    if let Some(data) = message.get_mut("data").and_then(serde_json::Value::as_object_mut)
+        && let Some(namespace) = data.get("namespace").and_then(serde_json::Value::as_str)
+    {
+        let link = format!("{}/n/{namespace}/runs/{run}", base.trim_end_matches('/'));
+        data.insert("link".to_owned(), link.into());
     }
     message.to_string()
 }
@@ -203,9 +206,9 @@ mod tests {
 
     #[test]
     fn a_message_links_to_the_run_where_the_address_is_known() {
-        let payload = r#"{"data":{"job":"a"},"type":"run.skipped"}"#;
+        let payload = r#"{"data":{"job":"a","namespace":"pay"},"type":"run.skipped"}"#;
         let linked = with_link(payload, Some("https://rondel.example/"), Some(RunId::new(7)));
-        assert!(linked.contains(r#""link":"https://rondel.example/runs/7""#), "{linked}");
+        assert!(linked.contains(r#""link":"https://rondel.example/n/pay/runs/7""#), "{linked}");
         assert_eq!(with_link(payload, None, Some(RunId::new(7))), payload);
     }
 }

@@ -9,9 +9,14 @@ const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// The level stored for a line with an unknown one.
 const LEVEL: &str = "info";
 
+/// The instant of a line, or `now` if the executor states none, or one that no calendar has.
+pub(super) fn instant(at_ms: i64, now: Timestamp) -> Timestamp {
+    let at = Timestamp::from_millis(at_ms);
+    if at_ms != 0 && at.to_utc().is_some() { at } else { now }
+}
+
 /// The line with a known level, a valid instant, and a text of bounded length.
-pub(super) fn bounded(line: v1::LogLine) -> LogLine {
-    let at = Timestamp::from_millis(line.at_ms);
+pub(super) fn bounded(line: v1::LogLine, now: Timestamp) -> LogLine {
     let level = LEVELS.into_iter().find(|level| *level == line.level).unwrap_or(LEVEL);
     let mut text = line.text;
     if text.len() > TEXT_BYTES_MAX {
@@ -20,15 +25,17 @@ pub(super) fn bounded(line: v1::LogLine) -> LogLine {
         text.push_str(&format!(" … ({cut} bytes more were dropped)"));
         text.shrink_to_fit();
     }
-    LogLine { at: if at.to_utc().is_some() { at } else { Timestamp::EPOCH }, level: level.to_owned(), text }
+    LogLine { at: instant(line.at_ms, now), level: level.to_owned(), text }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+
     fn line(at_ms: i64, level: &str, text: String) -> LogLine {
-        bounded(v1::LogLine { at_ms, level: level.to_owned(), text })
+        bounded(v1::LogLine { at_ms, level: level.to_owned(), text }, NOW)
     }
 
     #[test]
@@ -40,8 +47,9 @@ mod tests {
     #[test]
     fn level_text_and_instant_are_bounded() {
         let cut = line(i64::MAX, &"L".repeat(14_000_000), "é".repeat(TEXT_BYTES_MAX));
-        assert_eq!((cut.at, cut.level.as_str()), (Timestamp::EPOCH, LEVEL));
+        assert_eq!((cut.at, cut.level.as_str()), (NOW, LEVEL));
         assert!(cut.text.len() < TEXT_BYTES_MAX + 64 && cut.text.ends_with("65536 bytes more were dropped)"));
-        assert_eq!(line(0, "evil\n", String::new()).level, LEVEL);
+        let without_instant = line(0, "evil\n", String::new());
+        assert_eq!((without_instant.at, without_instant.level.as_str()), (NOW, LEVEL));
     }
 }

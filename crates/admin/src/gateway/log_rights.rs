@@ -19,7 +19,7 @@ const SENT_AHEAD: Duration = Duration::from_secs(1);
 const ALLOWED_FOR: Duration = Duration::from_secs(30);
 /// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
-/// Maximum number of cached attempts, and of runs.
+/// Maximum number of cached attempts, beside those of one batch, and of runs.
 const COUNT_MAX: usize = 50_000;
 
 /// An attempt and the executor that claims to hold it.
@@ -94,8 +94,19 @@ pub(super) struct LogRights {
 }
 
 impl LogRights {
-    /// The attempts among these that are not cached as allowed to log.
-    pub(super) fn unknown<'a>(&self, hands: impl Iterator<Item = &'a HeldAttempt>, now: Timestamp) -> Vec<HeldAttempt> {
+    /// The attempts among these that are not cached as allowed to log. A full cache is emptied before, never between: each of these
+    /// attempts keeps its place until its chunks are decided.
+    pub(super) fn unknown<'a>(
+        &mut self,
+        hands: impl Iterator<Item = &'a HeldAttempt>,
+        now: Timestamp,
+    ) -> Vec<HeldAttempt> {
+        if self.allowed.len() >= COUNT_MAX {
+            self.allowed.retain(|_, at| *at + ALLOWED_FOR > now);
+        }
+        if self.allowed.len() >= COUNT_MAX {
+            self.allowed.clear();
+        }
         let is_known = |hand: &HeldAttempt| self.allowed.get(hand).is_some_and(|at| *at + ALLOWED_FOR > now);
         let mut unknown: Vec<HeldAttempt> = hands.filter(|hand| !is_known(hand)).copied().collect();
         unknown.sort_unstable();
@@ -111,10 +122,7 @@ impl LogRights {
         facts: Option<&RunFacts<'_>>,
         now: Timestamp,
     ) -> bool {
-        if self.allowed.len() >= COUNT_MAX {
-            self.allowed.retain(|_, at| *at + ALLOWED_FOR > now);
-        }
-        if facts.is_some_and(|facts| facts.may_log(app, hand, now)) && self.allowed.len() < COUNT_MAX {
+        if facts.is_some_and(|facts| facts.may_log(app, hand, now)) {
             self.allowed.insert(hand, now);
             return true;
         }
@@ -218,6 +226,23 @@ mod tests {
         );
         rights.learn(APP, hand, None, NOW);
         assert_eq!(rights.decide(&hand, 1), ChunkDecision::Nothing);
+    }
+
+    #[test]
+    fn lines_are_taken_however_many_attempts_log_at_once() {
+        let mut rights = LogRights::default();
+        let run = run(1, RunStatus::Running, Some(MINE), None);
+        let facts = RunFacts { run: &run, attempts: &[], sent: None };
+        let count = i64::try_from(COUNT_MAX).unwrap();
+        for id in 1..=count {
+            rights.learn(APP, (RunId::new(id), 1, MINE), Some(&facts), NOW);
+        }
+        let hands = [1, count + 1].map(|id| (RunId::new(id), 1, MINE));
+        for hand in rights.unknown(hands.iter(), NOW) {
+            assert!(rights.learn(APP, hand, Some(&facts), NOW));
+        }
+        assert_eq!(hands.map(|hand| rights.decide(&hand, 1)), [ChunkDecision::Whole; 2]);
+        assert!(rights.allowed.len() < COUNT_MAX);
     }
 
     #[test]

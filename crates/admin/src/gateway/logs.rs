@@ -1,10 +1,11 @@
 //! Writes the logs of runs to the store: in batches, acknowledged when they are durable.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use rondel_core::backoff::backoff;
 use rondel_core::{AppId, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message;
@@ -30,6 +31,10 @@ const LINE_OVERHEAD: usize = 64;
 const CHUNK_OVERHEAD: usize = 256;
 /// For how many runs of one batch the earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
+/// How many chunks are stored, and runs read, at once.
+const PART_MAX: usize = 500;
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 
 /// The content of one message.
 #[derive(Debug)]
@@ -44,7 +49,15 @@ pub(crate) struct LogItem {
 
 /// Counts the log messages of one stream that are not durable yet.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct PendingLogs(Arc<(AtomicUsize, Notify)>);
+pub(crate) struct PendingLogs(Arc<Pending>);
+
+#[derive(Debug, Default)]
+struct Pending {
+    count: AtomicUsize,
+    fell: Notify,
+    /// A wait reached its limit, and since then there were always messages that are not durable.
+    is_behind: AtomicBool,
+}
 
 /// A counted log message; it counts until this guard is dropped.
 #[derive(Debug)]
@@ -52,30 +65,37 @@ pub(crate) struct PendingGuard(PendingLogs);
 
 impl PendingLogs {
     pub(super) fn begin(&self) -> PendingGuard {
-        self.0.0.fetch_add(1, Ordering::AcqRel);
+        self.0.count.fetch_add(1, Ordering::AcqRel);
         PendingGuard(self.clone())
     }
 
-    /// Waits until every message counted so far is durable, up to a limit.
+    /// Waits until every message counted so far is durable, up to a limit. After a wait that reached it there is no further one until all
+    /// are durable, so that the heartbeats behind many results are answered in time.
     pub(super) async fn wait(&self, limit: Duration) {
+        let Pending { count, fell, is_behind } = &*self.0;
         let all_durable = async {
             loop {
-                let notified = self.0.1.notified();
-                if self.0.0.load(Ordering::Acquire) == 0 {
+                let notified = fell.notified();
+                if count.load(Ordering::Acquire) == 0 {
                     return;
                 }
                 notified.await;
             }
         };
+        let limit = if is_behind.load(Ordering::Relaxed) { Duration::ZERO } else { limit };
         // After the limit the result is sent on: a late log is better than a late verdict.
-        tokio::time::timeout(limit, all_durable).await.ok();
+        let is_late = tokio::time::timeout(limit, all_durable).await.is_err();
+        is_behind.store(is_late, Ordering::Relaxed);
     }
 }
 
 impl Drop for PendingGuard {
     fn drop(&mut self) {
-        self.0.0.0.fetch_sub(1, Ordering::AcqRel);
-        self.0.0.1.notify_waiters();
+        let Pending { count, fell, is_behind } = &*self.0.0;
+        if count.fetch_sub(1, Ordering::AcqRel) == 1 {
+            is_behind.store(false, Ordering::Relaxed);
+        }
+        fell.notify_waiters();
     }
 }
 
@@ -112,6 +132,28 @@ impl LogItem {
     }
 }
 
+/// A batch on its way into the store. A further try continues where the last one failed.
+#[derive(Default)]
+struct Batch {
+    /// The messages whose chunks are not judged yet.
+    items: Vec<LogItem>,
+    /// The accepted chunks that are not stored yet.
+    chunks: Vec<LogChunk>,
+    pending: Vec<PendingGuard>,
+    /// The acknowledgements for each session, sent when everything is stored.
+    acks: BTreeMap<u64, (SessionHandle, Vec<v1::LogAck>)>,
+}
+
+impl Batch {
+    /// Lets the results behind these logs go on, and acknowledges the chunks: one message for each session.
+    fn acknowledge(self) {
+        drop(self.pending);
+        for (session, acks) in self.acks.into_values() {
+            session.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
+        }
+    }
+}
+
 pub(crate) struct LogLoop {
     shared: Arc<Shared>,
     queue: LogQueue,
@@ -124,46 +166,88 @@ impl LogLoop {
     }
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
-        while let Some(batch) = stop.run_until_cancelled(self.queue.take(BATCH)).await {
-            if let Err(error) = self.write(batch).await {
-                // Not acknowledged: the executors keep these chunks and send them again.
-                tracing::warn!(error = %chain(&error), "logs were not stored");
+        while let Some(items) = stop.run_until_cancelled(self.queue.take(BATCH)).await {
+            let mut batch = Batch { items, ..Batch::default() };
+            let mut failed_count = 0_u32;
+            // An acknowledgement covers all earlier chunks of its attempt, so the next batch waits until this one is stored.
+            while let Err(error) = self.write(&mut batch).await {
+                failed_count = failed_count.saturating_add(1);
+                if failed_count == 1 {
+                    tracing::warn!(error = %chain(&error), "logs wait for the database");
+                }
+                let wait = backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count);
+                if stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_none() {
+                    return;
+                }
             }
+            batch.acknowledge();
         }
     }
 
-    async fn write(&mut self, batch: Vec<LogItem>) -> Result<(), StoreError> {
-        self.learn_rights(&batch).await?;
-        let mut chunks = Vec::new();
-        let mut acks = Vec::new();
-        let mut guards = Vec::new();
-        for item in batch {
-            for chunk in item.chunks {
-                // Rejected chunks are acknowledged as well, so that the executor stops sending them.
-                acks.push((item.session.clone(), log_ack(&chunk)));
-                let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
-                match self.rights.decide(&held_attempt(&item.session, &chunk), lines + CHUNK_OVERHEAD) {
-                    ChunkDecision::Whole => chunks.push(chunk),
-                    ChunkDecision::LastWord => chunks.push(full(&chunk)),
-                    ChunkDecision::Nothing => {
-                        let count = u64::try_from(chunk.lines.len()).unwrap_or(u64::MAX);
-                        add(&self.shared.metrics.log_lines_dropped, count);
-                    }
+    /// Stores what is left of the batch.
+    async fn write(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
+        self.learn_rights(&batch.items).await?;
+        for item in std::mem::take(&mut batch.items) {
+            self.judge(item, batch);
+        }
+        while let Some(part) = batch.chunks.chunks(PART_MAX).next() {
+            self.append(part).await?;
+            let count = part.len();
+            batch.chunks.drain(..count);
+        }
+        Ok(())
+    }
+
+    /// Decides which chunks of a message are stored. Rejected ones are acknowledged as well, so that the executor stops sending them.
+    fn judge(&mut self, item: LogItem, batch: &mut Batch) {
+        let LogItem { chunks, session, pending, .. } = item;
+        let (_, acks) = batch.acks.entry(session.number).or_insert_with(|| (session.clone(), Vec::new()));
+        for chunk in chunks {
+            acks.push(log_ack(&chunk));
+            let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
+            match self.rights.decide(&held_attempt(&session, &chunk), lines + CHUNK_OVERHEAD) {
+                ChunkDecision::Whole => batch.chunks.push(chunk),
+                ChunkDecision::LastWord => batch.chunks.push(full(&chunk)),
+                ChunkDecision::Nothing => add(&self.shared.metrics.log_lines_dropped, size(chunk.lines.len())),
+            }
+        }
+        batch.pending.push(pending);
+    }
+
+    /// Stores chunks. If the database refuses them for what one contains, each is stored alone.
+    async fn append(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
+        match self.shared.store.append_logs(chunks).await {
+            Ok(()) => self.note_stored(chunks),
+            Err(error) if error.is_transient() => return Err(error),
+            Err(_) => {
+                for chunk in chunks {
+                    self.append_one(chunk).await?;
                 }
             }
-            guards.push(item.pending);
         }
-        for part in chunks.chunks(500) {
-            self.shared.store.append_logs(part).await?;
+        Ok(())
+    }
+
+    /// Stores a chunk, or drops it if the database refuses it: it would refuse it for ever, and no other log could be stored.
+    async fn append_one(&self, chunk: &LogChunk) -> Result<(), StoreError> {
+        match self.shared.store.append_logs(std::slice::from_ref(chunk)).await {
+            Ok(()) => self.note_stored(std::slice::from_ref(chunk)),
+            Err(error) if error.is_transient() => return Err(error),
+            Err(error) => {
+                let (run, attempt, lines) = (chunk.run, chunk.attempt, chunk.lines.len());
+                add(&self.shared.metrics.log_lines_dropped, size(lines));
+                if let Some(count) = self.shared.log_limit.count("refused logs", 0) {
+                    tracing::error!(run_id = %run, attempt, lines, count, error = %chain(&error), "the database refuses a part of a log; its lines are dropped");
+                }
+            }
         }
+        Ok(())
+    }
+
+    fn note_stored(&self, chunks: &[LogChunk]) {
         let lines = chunks.iter().flat_map(|chunk| &chunk.lines);
         add(&self.shared.metrics.log_bytes, lines.map(|line| size(line.text.len())).sum());
         self.shared.log_readers.poke(chunks.iter().map(|chunk| chunk.run));
-        drop(guards);
-        for (session, ack) in acks {
-            session.send(server_message::Body::LogAcks(v1::LogAcks { acks: vec![ack] }));
-        }
-        Ok(())
     }
 
     /// Reads from the rows which executors hold the runs of these lines.
@@ -177,8 +261,9 @@ impl LogLoop {
         let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();
-        for part in ids.chunks(500) {
-            runs.extend(self.shared.store.runs(part).await?.into_iter().map(|run| (run.id, run)));
+        for part in ids.chunks(PART_MAX) {
+            let found = unless_refused(self.shared.store.runs(part).await)?;
+            runs.extend(found.into_iter().map(|run| (run.id, run)));
         }
         let mut left = EARLIER_COUNT_MAX;
         for hand in unknown {
@@ -187,7 +272,7 @@ impl LogLoop {
             let attempts = match run.filter(|run| run.app == *app && hand.1 < run.attempt && left > 0) {
                 Some(run) => {
                     left -= 1;
-                    self.shared.store.attempts(run.id).await?
+                    unless_refused(self.shared.store.attempts(run.id).await)?
                 }
                 None => Vec::new(),
             };
@@ -204,6 +289,17 @@ impl LogLoop {
     }
 }
 
+/// The rows that were read; none if they cannot be read, which a further try would not change.
+fn unless_refused<T>(read: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
+    match read {
+        Err(error) if !error.is_transient() => {
+            tracing::error!(error = %chain(&error), "cannot read the runs of logs; their lines are dropped");
+            Ok(Vec::new())
+        }
+        read => read,
+    }
+}
+
 fn held_attempt(session: &SessionHandle, chunk: &LogChunk) -> HeldAttempt {
     (chunk.run, chunk.attempt, session.executor)
 }
@@ -217,4 +313,29 @@ fn full(chunk: &LogChunk) -> LogChunk {
 
 pub(super) fn log_ack(chunk: &LogChunk) -> v1::LogAck {
     v1::LogAck { run_id: chunk.run.get(), attempt: chunk.attempt, sequence: chunk.sequence }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn results_wait_once_for_logs_that_the_store_does_not_take() {
+        let (pending, limit) = (PendingLogs::default(), Duration::from_secs(2));
+        let wait = async || {
+            let began = Instant::now();
+            pending.wait(limit).await;
+            began.elapsed()
+        };
+        let (first, second) = (pending.begin(), pending.begin());
+        assert!(wait().await >= limit);
+        assert!(wait().await < limit / 10, "it waited already");
+        drop(first);
+        assert!(wait().await < limit / 10, "one is not durable yet");
+        drop(second);
+        let _third = pending.begin();
+        assert!(wait().await >= limit, "all were durable meanwhile");
+    }
 }

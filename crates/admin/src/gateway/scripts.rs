@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use rondel_core::error_chain::chain;
 use rondel_core::script::script_ref;
-use rondel_core::{AppId, Run, RunId};
+use rondel_core::spec::with_params_of_shard;
+use rondel_core::{AppId, JobSpec, Run, RunId};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message;
 use rondel_store::StoreError;
@@ -60,9 +61,8 @@ impl ScriptReader {
         let Some(definition) = store.definitions(&[(run.job, run.job_version)]).await?.pop() else {
             return Ok(Err(NOT_ITS_RUN.to_owned()));
         };
-        let params: Option<Value> = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
         let handler = &definition.spec.handler;
-        let Some(wanted) = script_ref(handler, params.as_ref().unwrap_or(&definition.spec.params)) else {
+        let Some(wanted) = script_ref(handler, &params_of(&run, &definition.spec)) else {
             return Ok(Err("the run names no script".to_owned()));
         };
         let Some(script) = store.script(definition.namespace, &wanted.name).await? else {
@@ -100,5 +100,43 @@ impl ScriptReader {
         let facts = RunFacts { run, attempts: &[], sent };
         let hand = (run.id, attempt, self.session.executor);
         attempt == run.attempt && facts.may_log(self.app, hand, self.shared.clock.now())
+    }
+}
+
+/// The parameters that the run was sent with: those of its fire, with those of its shard put over them.
+fn params_of(run: &Run, spec: &JobSpec) -> Value {
+    let own = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
+    let of_fire = own.unwrap_or_else(|| spec.params.clone());
+    match spec.shard(run.shard_index) {
+        Some(shard) => with_params_of_shard(of_fire, &shard.params),
+        None => of_fire,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::run_due_at;
+
+    #[test]
+    fn a_shard_that_names_its_own_script_gets_that_one() {
+        let spec: JobSpec = serde_json::from_value(json!({
+            "name": "j", "app": "files", "handler": "shell", "params": {"script": {"name": "usual"}, "args": "x"},
+            "shards": [{"name": "eu"}, {"name": "us", "params": {"script": {"name": "special"}}}],
+        }))
+        .unwrap();
+        for (shard_index, own, expected) in [
+            (0, None, "usual"),
+            (1, None, "special"),
+            (0, Some(r#"{"script": {"name": "given"}}"#), "given"),
+            (1, Some(r#"{"script": {"name": "given"}}"#), "special"),
+        ] {
+            let run = Run { shard_index, params: own.map(str::to_owned), ..run_due_at(Timestamp::from_secs(1)) };
+            let named = script_ref(&spec.handler, &params_of(&run, &spec)).unwrap();
+            assert_eq!(named.name, expected, "{shard_index} {own:?}");
+        }
     }
 }

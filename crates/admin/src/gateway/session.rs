@@ -313,7 +313,8 @@ impl Session {
         add(&self.shared.metrics.log_lines_dropped, dropped);
         let parts: usize = logs.chunks.iter().map(|chunk| chunk.lines.len() + 1).sum();
         let kib = charge_kib(encoded_len(&logs), parts);
-        let chunks: Vec<LogChunk> = logs.chunks.into_iter().map(chunk).collect();
+        let now = self.shared.clock.now();
+        let chunks: Vec<LogChunk> = logs.chunks.into_iter().map(|received| chunk(received, now)).collect();
         // A chunk without lines needs only its acknowledgement, so that the executor drops it.
         let (chunks, empty): (Vec<LogChunk>, Vec<LogChunk>) =
             chunks.into_iter().partition(|chunk| !chunk.lines.is_empty());
@@ -416,14 +417,14 @@ fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
     FenceAnswer { lease, held: refs(reply.held), finished: refs(reply.finished), starts }
 }
 
-fn chunk(chunk: v1::LogChunk) -> LogChunk {
+fn chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {
     let mut lines: Vec<LogLine> = Vec::with_capacity(chunk.lines.len() + 1);
     if chunk.dropped > 0 {
-        let at = chunk.lines.first().map_or(0, |line| line.at_ms);
+        let at = log_line::instant(chunk.lines.first().map_or(0, |line| line.at_ms), now);
         let text =
             format!("… {} lines were dropped here: the run logged faster than they could be sent", chunk.dropped);
-        lines.push(LogLine { at: Timestamp::from_millis(at), level: "warn".to_owned(), text });
+        lines.push(LogLine { at, level: "warn".to_owned(), text });
     }
-    lines.extend(chunk.lines.into_iter().map(log_line::bounded));
+    lines.extend(chunk.lines.into_iter().map(|line| log_line::bounded(line, now)));
     LogChunk { run: RunId::new(chunk.run_id), attempt: chunk.attempt, sequence: chunk.sequence, lines }
 }

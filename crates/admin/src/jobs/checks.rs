@@ -60,6 +60,14 @@ fn just_after(now: Timestamp) -> Timestamp {
 /// A calendar, with its current version.
 pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
+/// The calendars that a definition names; `None` for one that it does not name or that does not exist.
+pub(super) struct FoundCalendars {
+    /// The one that removes or moves its fires.
+    pub(super) applied: Option<FoundCalendar>,
+    /// The one with the days of its `success_by`.
+    pub(super) expected: Option<FoundCalendar>,
+}
+
 /// The current version of a calendar; `None` if it does not exist.
 ///
 /// # Errors
@@ -90,13 +98,22 @@ pub(super) async fn check(
     now: Timestamp,
     before: Option<&JobSpec>,
 ) -> Result<CheckedDefinition, JobError> {
-    let found = match &spec.calendar {
+    let applied = match &spec.calendar {
         Some(used) => calendar(node, namespace, &used.name).await?,
+        None => None,
+    };
+    let expected = match expected_calendar(&spec) {
+        Some(name) => calendar(node, namespace, name).await?,
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
     let scripts = scripts::named(node, namespace, std::slice::from_ref(&spec)).await?;
-    check_with(node, namespace, spec, now, before, (found, &channels, &scripts))
+    check_with(node, namespace, spec, now, before, (FoundCalendars { applied, expected }, &channels, &scripts))
+}
+
+/// The name of the calendar with the days of a definition's `success_by`.
+pub(super) fn expected_calendar(spec: &JobSpec) -> Option<&str> {
+    spec.expect.as_deref()?.success_by.as_ref()?.calendar.as_deref()
 }
 
 /// The channels of the namespace; empty if no definition names any.
@@ -111,15 +128,17 @@ pub(super) async fn channels_named(
     Ok(node.store().channels(namespace).await?.into_iter().map(|channel| channel.name).collect())
 }
 
-/// Like [`check`], with the named calendar, channels and scripts already read.
+/// Like [`check`], with the named calendars, channels and scripts already read.
 pub(super) fn check_with(
     node: &Node,
     namespace: NamespaceId,
     mut spec: JobSpec,
     now: Timestamp,
     before: Option<&JobSpec>,
-    (found, channels, scripts): (Option<FoundCalendar>, &BTreeSet<String>, &FoundScripts),
+    (calendars, channels, scripts): (FoundCalendars, &BTreeSet<String>, &FoundScripts),
 ) -> Result<CheckedDefinition, JobError> {
+    let FoundCalendars { applied: found, expected } = calendars;
+    let expected = expected.map(|(_, calendar)| calendar);
     spec.run_past_at(just_after(now), before);
     let compiled = spec.compile_with(found.as_ref().map(|(_, calendar)| Arc::clone(calendar)));
     let mut errors = compiled.as_ref().err().cloned().unwrap_or_default();
@@ -128,12 +147,13 @@ pub(super) fn check_with(
     {
         errors.push(no_calendar(&used.name));
     }
+    errors.extend(expected_calendar_error(&spec, before, expected.as_deref()));
     let expected_before = before.and_then(|before| before.expect.as_deref());
     let named = spec.expect.iter().flat_map(|expect| expect.new_channels(expected_before));
     for (index, name) in named.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
         errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
     }
-    errors.extend(scripts::complaint(&spec, before, scripts));
+    errors.extend(scripts::complaints(&spec, before, scripts));
     errors.extend(past_instant_errors(&spec, now, before));
     errors.extend(hand_over_error(&spec, before, node.shared().config.silence));
     errors.extend(params::params_complaints(node, namespace, &spec, before));
@@ -157,6 +177,23 @@ pub(super) async fn compile_newest(node: &Node, record: &JobRecord) -> Result<Jo
 /// The error for a calendar that does not exist.
 pub(super) fn no_calendar(name: &str) -> FieldError {
     FieldError::new("/calendar/name", format!("there is no calendar {name:?} in this namespace"))
+}
+
+/// The error for a calendar of `success_by` that does not exist or has times of day: a deadline applies to whole days. A calendar that
+/// `before` already names is accepted, so that the job can still be paused.
+fn expected_calendar_error(spec: &JobSpec, before: Option<&JobSpec>, found: Option<&Calendar>) -> Option<FieldError> {
+    let wanted = expected_calendar(spec).filter(|wanted| name::check(wanted).is_ok())?;
+    if before.and_then(expected_calendar) == Some(wanted) {
+        return None;
+    }
+    let message = match found {
+        None => format!("there is no calendar {wanted:?} in this namespace"),
+        Some(calendar) if calendar.has_times() => {
+            format!("the calendar {wanted:?} has times of day, and success_by needs a calendar of days")
+        }
+        Some(_) => return None,
+    };
+    Some(FieldError::new("/expect/success_by/calendar", message))
 }
 
 /// The error for a channel that does not exist.
@@ -259,6 +296,27 @@ mod tests {
         assert!(refused("25s", Some("25s"), 15_000).is_none(), "it was saved under a shorter silence");
         assert!(refused("26s", None, 15_000).is_none() && refused("11s", None, 200).is_none());
         assert!(hand_over_error(&spec(&json!(null)), None, Duration::from_secs(15)).is_none());
+    }
+
+    #[test]
+    fn the_calendar_of_a_deadline_exists_and_has_whole_days() {
+        let spec = |calendar: &str| -> JobSpec {
+            let expect = json!({"success_by": {"time": "06:00", "calendar": calendar}});
+            serde_json::from_value(json!({"name": "a", "app": "b", "handler": "c", "expect": expect})).unwrap()
+        };
+        let calendar =
+            |rule: serde_json::Value| Calendar::of_rule("cn", &serde_json::from_value(rule).unwrap()).unwrap();
+        let (days, times) = (calendar(json!({"weekdays": ["mon"]})), calendar(json!({"times": ["09:00-17:00"]})));
+        let refused = |before: Option<&JobSpec>, found: Option<&Calendar>| {
+            expected_calendar_error(&spec("cn"), before, found).map(|error| error.to_string())
+        };
+        let missing = "/expect/success_by/calendar: there is no calendar \"cn\" in this namespace";
+        assert_eq!(refused(None, None).as_deref(), Some(missing));
+        assert_eq!(refused(Some(&spec("us")), None).as_deref(), Some(missing));
+        let timed = "/expect/success_by/calendar: the calendar \"cn\" has times of day, and success_by needs a calendar of days";
+        assert_eq!(refused(None, Some(&times)).as_deref(), Some(timed));
+        assert_eq!(refused(None, Some(&days)), None);
+        assert_eq!((refused(Some(&spec("cn")), None), refused(Some(&spec("cn")), Some(&times))), (None, None));
     }
 
     #[test]

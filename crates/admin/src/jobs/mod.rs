@@ -166,10 +166,32 @@ pub async fn change(
 
 /// If a change has paused the job, skips the runs of its schedule that no executor has.
 async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
-    if before.spec.enabled && !saved.spec.enabled {
-        queued::settle(node, saved, (Reason::Paused, None), author).await?;
+    if before.spec.enabled { settle_paused(node, saved, author).await } else { Ok(()) }
+}
+
+/// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause does so again, since the server that paused
+/// the job may have died before it could.
+///
+/// # Errors
+/// The store's.
+pub async fn settle_paused(node: &Node, record: &JobRecord, author: &str) -> Result<(), StoreError> {
+    if !record.spec.enabled {
+        queued::settle(node, record.id, (Reason::Paused, None), author).await?;
     }
     Ok(())
+}
+
+/// Skips or keeps the runs of a deleted job that no executor has, for a repeated deletion: the server that deleted the job may have died
+/// before it could.
+///
+/// # Errors
+/// The store's.
+pub async fn settle_deleted(
+    node: &Node,
+    job: JobId,
+    (queued, author): (Option<Queued>, &str),
+) -> Result<QueuedRuns, StoreError> {
+    queued::settle(node, job, (Reason::Deleted, queued), author).await
 }
 
 /// Like [`change`], but leaves queued runs alone.
@@ -265,12 +287,13 @@ async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError>
     Ok(node.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
 }
 
-/// Enables or disables a job's schedules; does nothing if they are already so.
+/// Enables or disables a job's schedules. If they are already so, the definition stays; runs that a pause left queued are skipped.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
 pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author: &str) -> Result<JobRecord, JobError> {
     if record.spec.enabled == enabled {
+        settle_paused(node, record, author).await?;
         return Ok(record.clone());
     }
     let spec = JobSpec { enabled, ..record.spec.clone() };
@@ -292,7 +315,7 @@ pub async fn pause(
         true => change_definition(node, record, spec, Some(record.version), author).await?,
         false => record.clone(),
     };
-    let runs = queued::settle(node, &paused, (Reason::Paused, queued), author).await?;
+    let runs = queued::settle(node, paused.id, (Reason::Paused, queued), author).await?;
     Ok((paused, runs))
 }
 
@@ -316,7 +339,7 @@ pub async fn delete(
     match node.store().delete_job(deletion).await? {
         Deleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
-            Ok(Some(queued::settle(node, record, (Reason::Deleted, queued), author).await?))
+            Ok(Some(settle_deleted(node, record.id, (queued, author)).await?))
         }
         Deleted::NotFound => Ok(None),
         Deleted::Conflict(version) => Err(JobError::Conflict { version }),

@@ -22,7 +22,7 @@ const WRAPPED: &str = "params";
 pub struct RunParams(String);
 
 impl RunParams {
-    pub(super) fn into_text(self) -> String {
+    pub(crate) fn into_text(self) -> String {
         self.0
     }
 }

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::queued::{Queued, is_fire_ahead, is_queued};
-use rondel_core::{Reason, Run, RunId, RunStatus};
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus};
 use rondel_store::StoreError;
-use rondel_store::catalog::JobRecord;
 use tokio::time::Instant;
 
 use crate::node::Node;
@@ -31,12 +30,12 @@ pub struct QueuedRuns {
 /// bound. If an owner is down, it or its successor ends the runs later.
 pub(super) async fn settle(
     node: &Node,
-    record: &JobRecord,
+    job: JobId,
     (reason, queued): (Reason, Option<Queued>),
     by: &str,
 ) -> Result<QueuedRuns, StoreError> {
     let config = &node.shared().config;
-    let open = node.store().open_runs(record.id, None, None, config.queued_max).await?;
+    let open = node.store().open_runs(job, None, None, config.queued_max).await?;
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
     let (waiting, running): (Vec<&Run>, Vec<&Run>) = open.iter().filter(is_whole).partition(|run| is_queued(run));
     let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
@@ -75,7 +74,8 @@ pub(super) async fn settle(
 mod tests {
     use std::sync::Arc;
 
-    use rondel_core::{NamespaceId, Timestamp, Trigger};
+    use rondel_core::{JobSpec, NamespaceId, Timestamp, Trigger};
+    use rondel_store::catalog::{JobDeletion, JobRecord};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
 
@@ -156,6 +156,34 @@ mod tests {
             assert_eq!((runs.dropped, runs.kept), (1, 0));
             assert_eq!(open(&pair).await, []);
         }
+    }
+
+    /// A server dies once the definition is stored, before it has skipped what is queued.
+    #[tokio::test(start_paused = true)]
+    async fn a_repeated_pause_or_deletion_skips_what_the_first_one_left() {
+        let pair = pair(1_000).await;
+        let engine = &pair.servers[1];
+        let off = JobSpec { enabled: false, ..pair.record.spec.clone() };
+        let paused = jobs::change_definition(engine, &pair.record, off, None, "li").await.unwrap();
+        assert!(open(&pair).await.len() >= 6);
+        jobs::set_enabled(engine, &paused, false, "li").await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(open(&pair).await, [Trigger::Manual]);
+        let deletion = JobDeletion {
+            id: paused.id,
+            expected_version: None,
+            before: None,
+            spare: RunId::new(engine.new_id()),
+            now: engine.now(),
+            reached: engine.now(),
+            leaves_followers: false,
+        };
+        pair.store.delete_job(deletion).await.unwrap();
+        assert_eq!(open(&pair).await, [Trigger::Manual]);
+        let runs = jobs::settle_deleted(engine, paused.id, (None, "li")).await.unwrap();
+        assert_eq!(runs.dropped, 1);
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        assert_eq!(open(&pair).await, []);
     }
 
     #[tokio::test(start_paused = true)]

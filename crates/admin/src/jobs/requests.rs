@@ -6,6 +6,7 @@ use rondel_core::request::IfOpen;
 use rondel_core::run::RunOf;
 use rondel_core::spec::OverlapPolicy;
 use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
+use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::KeyedRun;
 
@@ -49,14 +50,19 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             }
         }
     };
-    if let Some(failed) = run.parent {
-        // The failed run is repeated, so it needs no more attention.
-        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
-    }
+    acknowledge_repeated(node, &run).await?;
     if run.status == RunStatus::Pending {
         node.inject(vec![run.clone()]);
     }
     Ok(run)
+}
+
+/// Acknowledges the failure that a run repeats: it needs no more attention.
+pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) -> Result<(), StoreError> {
+    if let Some(failed) = run.parent {
+        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
+    }
+    Ok(())
 }
 
 fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Run {

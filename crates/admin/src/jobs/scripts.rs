@@ -1,10 +1,12 @@
 //! The server's scripts that definitions refer to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use rondel_core::script::{self, ScriptRef};
+use rondel_core::script::{self, ScriptRef, script_ref};
+use rondel_core::spec::ItemsSpec;
 use rondel_core::{FieldError, JobSpec, NamespaceId};
 use rondel_store::StoreError;
+use serde_json::Value;
 
 use crate::node::Node;
 
@@ -16,10 +18,8 @@ pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
 /// The scripts that the definitions name, as far as they exist.
 pub(super) async fn named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<FoundScripts, StoreError> {
     let mut found = FoundScripts::new();
-    for named in specs.iter().filter_map(JobSpec::script) {
-        if found.contains_key(&named) {
-            continue;
-        }
+    let wanted: BTreeSet<ScriptRef> = specs.iter().flat_map(named_in).collect();
+    for named in wanted {
         let Some(script) = node.store().script(namespace, &named.name).await? else { continue };
         let is_there = match named.version {
             None => true,
@@ -33,24 +33,40 @@ pub(super) async fn named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]
     Ok(found)
 }
 
-/// The error of the script that a definition names. A script that `before` already named is accepted.
-pub(super) fn complaint(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Option<FieldError> {
-    let of = |spec: &JobSpec| (spec.handler.clone(), spec.params.get("script").cloned());
-    if before.is_some_and(|before| of(before) == of(spec)) {
-        return None;
-    }
-    let Some(named) = spec.script() else {
-        let is_meant = script::LANGUAGES.contains(&spec.handler.as_str())
-            && spec.params.get("script").is_some_and(serde_json::Value::is_object);
+/// The parameters of the job and of its named shards, each with its pointer: a run takes its script from one of them.
+fn params_of_runs(spec: &JobSpec) -> Vec<(String, &Value)> {
+    let shards = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
+    let of_shards = shards.iter().enumerate();
+    let of_shards = of_shards.map(|(index, shard)| (format!("/shards/{index}/params"), &shard.params));
+    std::iter::once(("/params".to_owned(), &spec.params)).chain(of_shards).collect()
+}
+
+fn named_in(spec: &JobSpec) -> Vec<ScriptRef> {
+    params_of_runs(spec).into_iter().filter_map(|(_, params)| script_ref(&spec.handler, params)).collect()
+}
+
+/// The errors of the scripts that a definition names. A script that `before` already named is accepted.
+pub(super) fn complaints(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Vec<FieldError> {
+    let before = before.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
+    let accepted: Vec<&Value> = before.into_iter().filter_map(|(_, params)| params.get("script")).collect();
+    let named = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
+        let script = params.get("script").filter(|script| !accepted.contains(script))?;
+        let message = complaint(&spec.handler, params, script, found)?;
+        Some(FieldError::new(format!("{pointer}/script"), message))
+    });
+    named.collect()
+}
+
+fn complaint(handler: &str, params: &Value, script: &Value, found: &FoundScripts) -> Option<String> {
+    let Some(named) = script_ref(handler, params) else {
+        let is_meant = script::LANGUAGES.contains(&handler) && script.is_object();
         let message = "names no script: {\"name\": \"close-orders\"} names the newest version of one, and \"version\" beside it another";
-        return is_meant.then(|| FieldError::new(POINTER, message));
+        return is_meant.then(|| message.to_owned());
     };
     match found.get(&named) {
-        None => Some(FieldError::new(POINTER, format!("there is no script {named} in this namespace"))),
-        Some(language) if *language != spec.handler => {
-            let message =
-                format!("the script {:?} is written in {language}: the handler {language} runs it", named.name);
-            Some(FieldError::new(POINTER, message))
+        None => Some(format!("there is no script {named} in this namespace")),
+        Some(language) if *language != handler => {
+            Some(format!("the script {:?} is written in {language}: the handler {language} runs it", named.name))
         }
         Some(_) => None,
     }
@@ -59,4 +75,37 @@ pub(super) fn complaint(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundS
 /// The error for a script that was deleted while the definition was checked.
 pub(super) fn lost(named: &ScriptRef) -> FieldError {
     FieldError::new(POINTER, format!("there is no script {named}: it was deleted meanwhile"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_scripts_of_shards_are_checked_like_that_of_the_job() {
+        let spec = |of_shard: Value| -> JobSpec {
+            serde_json::from_value(json!({
+                "name": "j", "app": "files", "handler": "shell", "params": {"script": {"name": "there"}},
+                "shards": [{"name": "eu"}, {"name": "us", "params": {"script": of_shard}}],
+            }))
+            .unwrap()
+        };
+        let named = |name: &str| ScriptRef { name: name.to_owned(), version: None };
+        let found = FoundScripts::from([(named("there"), "shell".to_owned()), (named("snake"), "python".to_owned())]);
+        for (of_shard, expected) in [
+            (json!({"name": "there"}), None),
+            (json!("echo its own text"), None),
+            (json!({"name": "missing"}), Some("there is no script \"missing\" in this namespace")),
+            (json!({"name": "snake"}), Some("the script \"snake\" is written in python: the handler python runs it")),
+        ] {
+            let spec = spec(of_shard);
+            let errors = complaints(&spec, None, &found);
+            let errors: Vec<_> = errors.iter().map(|error| (error.pointer.as_str(), error.message.as_str())).collect();
+            let expected: Vec<_> = expected.map(|message| ("/shards/1/params/script", message)).into_iter().collect();
+            assert_eq!(errors, expected);
+            assert_eq!(complaints(&spec, Some(&spec), &found), [], "it named it before");
+        }
+    }
 }

@@ -7,6 +7,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
 use super::RunRequest;
+use super::requests::acknowledge_repeated;
 use crate::node::Node;
 
 /// Shards read per page.
@@ -106,6 +107,7 @@ pub async fn request_failed_shards(
     let mut rows = node.store().request_shards(node.token(), again.clone(), shards).await?;
     let again = if rows.is_empty() { again } else { rows.remove(0) };
     node.inject(rows);
+    acknowledge_repeated(node, &again).await?;
     Ok(again)
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct JobSeries {
 
 /// A snapshot of a job's series.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct JobState {
+pub(crate) struct JobSnapshot {
     pub(crate) job: JobId,
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
@@ -65,9 +65,9 @@ impl JobSeries {
         }
     }
 
-    fn read(&self, job: JobId) -> JobState {
+    fn read(&self, job: JobId) -> JobSnapshot {
         let succeeded_at_ms = self.succeeded_at_ms.load(Ordering::Relaxed);
-        JobState {
+        JobSnapshot {
             job,
             namespace: self.namespace,
             namespace_name: self.namespace_name.clone(),
@@ -112,7 +112,7 @@ impl Jobs {
         Some(series)
     }
 
-    pub(crate) fn all(&self) -> Vec<JobState> {
+    pub(crate) fn all(&self) -> Vec<JobSnapshot> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(job, series)| series.read(*job)).collect()
     }

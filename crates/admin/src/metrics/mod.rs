@@ -22,7 +22,7 @@ use crate::definitions::Compiled;
 use crate::dispatch::Ready;
 
 pub(crate) use histogram::{Histogram, HistogramSnapshot};
-pub(crate) use jobs::{JobSeries, JobState, Jobs};
+pub(crate) use jobs::{JobSeries, JobSnapshot, Jobs};
 pub use labelled::label_name;
 pub(crate) use labelled::{LabelledCounts, LabelledRuns};
 pub(crate) use lateness::RecentLateness;

@@ -39,6 +39,12 @@ impl Report {
         }
         self.items.len() - before
     }
+
+    /// The report, to be kept for one more look after one that did not know the group; `None` if it was kept before.
+    pub(super) fn waiting(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
+        let (group, report) = group;
+        (!report.waited).then_some((group, Self { waited: true, ..report }))
+    }
 }
 
 /// Reports by job, executor and attempt.
@@ -114,6 +120,14 @@ impl PumpBoard {
         (reports, ended)
     }
 
+    /// The reports of a job since the last call.
+    pub(super) fn take_of(&self, job: JobId) -> BTreeMap<(ExecutorId, Owner), Report> {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let reports = inbox.reports.remove(&job).unwrap_or_default();
+        inbox.item_count -= reports.values().map(|report| report.items.len()).sum::<usize>();
+        reports
+    }
+
     /// Puts back reports that could not be written: they come with the next look, unless newer reports replace them.
     pub(super) fn put_back(&self, reports: Reports) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
@@ -173,5 +187,16 @@ mod tests {
         assert_eq!((found[0].taken, found[0].items["a"].done, found[0].items.len()), ((1, 5), 50, 2));
         assert!(board.take_news().0.is_empty());
         assert_eq!(board.inbox.lock().unwrap().item_count, 0);
+    }
+
+    #[test]
+    fn the_reports_of_one_job_are_taken_alone() {
+        let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
+        let of_other = v1::PumpReport { job_id: 6, ..report(4, 40) };
+        board.take(executor, vec![report(4, 40), of_other]);
+        assert_eq!(board.take_of(JobId::new(5)).len(), 1);
+        assert_eq!(board.take_of(JobId::new(5)), BTreeMap::new());
+        assert_eq!(board.inbox.lock().unwrap().item_count, 2);
+        assert_eq!(board.take_news().0.into_keys().collect::<Vec<_>>(), [JobId::new(6)]);
     }
 }

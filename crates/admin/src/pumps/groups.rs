@@ -61,8 +61,7 @@ impl Groups {
         changes
     }
 
-    /// The reports of groups that were never seen. They are kept for one more look, because an executor that connects may report before its
-    /// groups are read.
+    /// The reports of groups that were never seen.
     pub(super) fn unknown_reports(
         &self,
         job: JobId,
@@ -70,8 +69,7 @@ impl Groups {
     ) -> BTreeMap<(ExecutorId, Owner), Report> {
         let known = self.by_job.get(&job);
         let is_unknown = |owner: &Owner| known.is_none_or(|groups| !groups.contains_key(owner));
-        let unknown = reports.into_iter().filter(|((_, owner), report)| is_unknown(owner) && !report.waited);
-        unknown.map(|(group, report)| (group, Report { waited: true, ..report })).collect()
+        reports.into_iter().filter(|((_, owner), _)| is_unknown(owner)).collect()
     }
 
     /// Whether this was a group of the root run when it was seen last.

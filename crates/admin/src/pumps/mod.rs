@@ -16,7 +16,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::pump::{DealSettings, Item, ItemChange, Owner, Pump, Root, RootStep, Totals, deal, next_step};
+use rondel_core::pump::{
+    DealSettings, Item, ItemChange, JobState, Owner, Pump, Root, RootStep, Totals, deal, next_step,
+};
 use rondel_core::{ExecutorId, Job, JobId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -49,6 +51,8 @@ pub(crate) struct PumpLoop {
 struct Look<'a> {
     record: PumpJob,
     compiled: &'a Arc<Compiled>,
+    /// Whether a maintenance window of the job is under way, or may be.
+    is_in_maintenance: bool,
     now: Timestamp,
 }
 
@@ -58,8 +62,13 @@ impl Look<'_> {
     }
 
     fn next_step(&self, pump: &Pump, newest: Option<Root>, is_dry: bool) -> RootStep {
-        let saved = (self.record.version, self.record.saved_at);
-        next_step((self.job(), pump), saved, newest, is_dry, self.now)
+        let state = JobState {
+            version: self.record.version,
+            saved_at: self.record.saved_at,
+            anchor: self.compiled.anchor,
+            is_in_maintenance: self.is_in_maintenance,
+        };
+        next_step((self.job(), pump), state, newest, is_dry, self.now)
     }
 }
 
@@ -90,7 +99,7 @@ impl PumpLoop {
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         if !shared.membership.holds() || !shared.has_adopted() {
-            drop(shared.pumps.take_news());
+            // Groups report a change once: what they report now waits for the next lease.
             return Ok(0);
         }
         // Groups report a change once, so reports are taken only after the jobs that they concern were read.
@@ -103,18 +112,24 @@ impl PumpLoop {
             shared.pumps.show(BTreeMap::new());
             return Ok(0);
         }
+        let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
         let now = shared.clock.now();
         let living = records.iter().filter(|record| !record.is_deleted);
         let definitions = self.node.definitions(living.map(|record| (record.job, record.version))).await?;
         let (mut reports, ended) = shared.pumps.take_news();
         ended.iter().for_each(|job| self.rests.end(*job));
         let (own, claimable) = (self.node.token().node, shared.membership.claimable_homes(now));
+        let is_in_maintenance = |compiled: &Compiled| match &windows {
+            Some(windows) => windows.of(compiled.namespace, compiled.app, now).iter().any(|window| window.has(now)),
+            None => true,
+        };
         let (mut count, mut failed) = (0, None);
         for record in records {
             let done = match definitions.get(&(record.job, record.version)) {
                 _ if record.is_deleted => self.end_deleted(record).await,
                 Some(compiled) if record.home == own => {
-                    let look = Look { record, compiled, now };
+                    let is_in_maintenance = is_in_maintenance(compiled);
+                    let look = Look { record, compiled, is_in_maintenance, now };
                     let noticed = self.notice(&look);
                     match reports.remove(&record.job) {
                         None if self.rests(&look, &noticed) => Ok(0),
@@ -122,7 +137,8 @@ impl PumpLoop {
                     }
                 }
                 Some(compiled) if claimable.contains(&record.home) => {
-                    self.begin_first(&Look { record, compiled, now }).await
+                    let is_in_maintenance = is_in_maintenance(compiled);
+                    self.begin_first(&Look { record, compiled, is_in_maintenance, now }).await
                 }
                 _ => Ok(0),
             };
@@ -169,13 +185,14 @@ impl PumpLoop {
         };
         let unknown = self.groups.unknown_reports(job, reports);
         shared.pumps.put_back(BTreeMap::from([(job, unknown)]));
-        let roots = shared.store.pump_roots(job, ROOT_COUNT).await?;
         let Some(pump) = look.job().pump.clone() else {
-            return Ok(count + self.end_as_no_pump(look, &roots, &items).await?);
+            return Ok(count + self.end_as_no_pump(look, items.len()).await?);
         };
+        let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
         count += self.step_roots(look, &pump, &roots, &items).await?;
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         self.groups.read_groups(&shared, look, &pump, &open).await?;
+        count += self.write_late_reports(look, &mut items).await?;
         let wanted =
             DealSettings { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
@@ -184,7 +201,8 @@ impl PumpLoop {
         count += self.change(look, &mut items, changes).await?;
         self.groups.order(&shared, look, &pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
-        let totals = Totals::of(items.values().filter(is_shown));
+        // Counters must not fall when an item is removed from the definition.
+        let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
         if is_dealt && self.are_settled(job, &open, look.now) {
             let root = open.first().copied().or(roots.first()).map(roots::root);
@@ -214,6 +232,27 @@ impl PumpLoop {
         let reported = self.groups.reported_changes(look.record.job, reports);
         let count = self.change(look, &mut items, reported).await?;
         Ok((items, count))
+    }
+
+    /// Writes what groups have reported since this look began. A group that is no longer there has reported its last counts by now, and they
+    /// are refused once its items are dealt on.
+    async fn write_late_reports(
+        &mut self,
+        look: &Look<'_>,
+        items: &mut BTreeMap<String, Item>,
+    ) -> Result<u64, StoreError> {
+        let job = look.record.job;
+        let shared = Arc::clone(self.node.shared());
+        let reports = shared.pumps.take_of(job);
+        let reported = self.groups.reported_changes(job, &reports);
+        let written = self.change(look, items, reported).await;
+        let left = match written {
+            // An executor that connects may report before its groups are read: what is unknown is kept for one more look.
+            Ok(_) => self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::waiting).collect(),
+            Err(_) => reports,
+        };
+        shared.pumps.put_back(BTreeMap::from([(job, left)]));
+        written
     }
 
     /// Writes changes of items, and applies those that were made to `items` as well.

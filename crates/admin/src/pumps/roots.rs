@@ -7,9 +7,10 @@ use rondel_core::pump::{Item, Pump, Root, RootStep};
 use rondel_core::{Reason, Run, RunId, Timestamp, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
-use rondel_store::pumps::PumpJob;
+use rondel_store::pumps::{PumpJob, has_come};
 
 use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
+use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
 const BY: &str = "the end of the pump";
@@ -27,7 +28,11 @@ impl PumpLoop {
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
             return match step(roots.first().map(root), false) {
-                RootStep::Begin(fire_at) => self.begin(look, fire_at).await,
+                RootStep::Begin(fire_at) => self.begin(look, fire_at, None).await,
+                RootStep::Continue(fire_at) => {
+                    let params = self.continued_params(look, roots.first()).await?;
+                    self.begin(look, fire_at, params).await
+                }
                 RootStep::Stay | RootStep::End(_) => Ok(0),
             };
         }
@@ -43,23 +48,39 @@ impl PumpLoop {
         Ok(count)
     }
 
+    /// The parameters of its own of the run that the next one continues, as far as the newest definition lets a run have them.
+    async fn continued_params(&self, look: &Look<'_>, newest: Option<&Run>) -> Result<Option<String>, StoreError> {
+        // A run without groups never began.
+        let Some(run) = newest.filter(|run| run.shard_total.is_some() && run.params.is_some()) else { return Ok(None) };
+        let Some(record) = self.node.store().jobs_by_id(&[look.record.job]).await?.pop() else { return Ok(None) };
+        match jobs::params_again(&self.node, &record, run).await {
+            Ok(params) => Ok(params.map(RunParams::into_text)),
+            Err(JobError::Store(error)) => Err(error),
+            Err(error) => {
+                tracing::warn!(run = %run.id, %error, "the parameters of an interrupted run of a pump are dropped");
+                Ok(None)
+            }
+        }
+    }
+
     /// Begins a root run of a job that has no living home: that makes this node its home.
     pub(super) async fn begin_first(&self, look: &Look<'_>) -> Result<u64, StoreError> {
         let Some(pump) = look.job().pump.clone() else { return Ok(0) };
-        let roots = self.node.store().pump_roots(look.record.job, ROOT_COUNT).await?;
+        let mut roots = self.node.store().pump_roots(look.record.job, Timestamp::MAX, ROOT_COUNT).await?;
         if roots.iter().any(|run| !run.status.is_terminal()) {
-            // The job is taken over with its open root run.
+            // The job is taken over with its open root run, planned or under way.
             return Ok(0);
         }
+        roots.retain(|root| has_come(root, look.now));
         self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
     }
 
-    async fn begin(&self, look: &Look<'_>, fire_at: Timestamp) -> Result<u64, StoreError> {
+    async fn begin(&self, look: &Look<'_>, fire_at: Timestamp, params: Option<String>) -> Result<u64, StoreError> {
         let trigger = if look.job().timetable.schedules.is_empty() { Trigger::Once } else { Trigger::Misfire };
         let token = self.node.token();
         let id = RunId::new(self.node.new_id());
         let run = Run::new(id, look.compiled.run_of(), fire_at, trigger, (token.node, token.epoch));
-        let run = Run { due_at: look.now.max(fire_at), ..run }.for_all_shards();
+        let run = Run { due_at: look.now.max(fire_at), params, ..run }.for_all_shards();
         let stored = self.node.store().request_run(token, run).await?;
         let is_new = stored.id == id;
         self.node.shared().put_own(vec![stored]).await;
@@ -80,28 +101,24 @@ impl PumpLoop {
 
     /// Ends the open root runs of a deleted job, and forgets that it was a pump job.
     pub(super) async fn end_deleted(&self, record: PumpJob) -> Result<u64, StoreError> {
-        let roots = self.node.store().pump_roots(record.job, ROOT_COUNT).await?;
+        let roots = self.node.store().pump_roots(record.job, Timestamp::MAX, ROOT_COUNT).await?;
         let count = self.end_all(&roots, Reason::Deleted).await?;
         if roots.iter().all(|run| run.status.is_terminal()) {
-            self.node.store().forget_pump(record.job).await?;
+            self.node.store().forget_pump(record.job, record.version).await?;
         }
         Ok(count)
     }
 
     /// Ends the open root runs of a job that is no longer a pump job, and forgets that it was one.
-    pub(super) async fn end_as_no_pump(
-        &self,
-        look: &Look<'_>,
-        roots: &[Run],
-        items: &BTreeMap<String, Item>,
-    ) -> Result<u64, StoreError> {
+    pub(super) async fn end_as_no_pump(&self, look: &Look<'_>, item_count: usize) -> Result<u64, StoreError> {
+        let PumpJob { job, version, .. } = look.record;
+        let mut roots = self.node.store().pump_roots(job, Timestamp::MAX, ROOT_COUNT).await?;
         // Later versions of the job may have shards too: their runs stay.
-        let is_older = |run: &&Run| run.job_version < look.record.version;
-        let roots: Vec<Run> = roots.iter().filter(is_older).cloned().collect();
+        roots.retain(|run| run.job_version < version);
         let count = self.end_all(&roots, Reason::Changed).await?;
         if roots.iter().all(|run| run.status.is_terminal()) {
-            tracing::debug!(job = %look.record.job, items = items.len(), "a job is no pump job any more");
-            self.node.store().forget_pump(look.record.job).await?;
+            tracing::debug!(%job, items = item_count, "a job is no pump job any more");
+            self.node.store().forget_pump(job, version).await?;
         }
         Ok(count)
     }

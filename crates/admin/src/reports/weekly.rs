@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, RunSample, Severity, Subject};
 use rondel_core::report::{ON_TIME_DEFAULT, ReportSchedule};
+use rondel_core::sketch::Step;
 use rondel_core::words::Lang;
 use rondel_core::{FieldError, IncidentId, MessageId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
@@ -191,7 +192,7 @@ async fn notice(
     let earlier = from - to.since(from);
     let this = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
     let before = rows(node, PointKind::Namespace, &groups, range(earlier, from)).await?;
-    let query = FailureQuery { namespace, jobs: None, apps: None, from, to, limit: NAMED_COUNT };
+    let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
     let failed = failures(node, query).await?;
     let week = Week { this: this.first(), before: before.first(), failures: &failed };
     let notice = Notice {
@@ -214,6 +215,11 @@ async fn notice(
     Ok(notice.bounded())
 }
 
+/// The first day in UTC that begins at an instant or later: failures are counted by such days.
+fn first_day(from: Timestamp) -> Timestamp {
+    Step::Day.floor(from + (Step::Day.length() - Duration::from_millis(1)))
+}
+
 /// The newest run of each of these failures, if it is still kept.
 async fn samples(node: &Node, failed: &[Failure]) -> Result<Vec<RunSample>, StoreError> {
     let ids: Vec<_> = failed.iter().filter_map(|one| one.newest).collect();
@@ -224,4 +230,23 @@ async fn samples(node: &Node, failed: &[Failure]) -> Result<Vec<RunSample>, Stor
         Some(RunSample { run: run.id, job, fire_at: run.fire_at, message: format!("{} × {}", one.count, one.message) })
     };
     Ok(failed.iter().filter(|one| !one.message.is_empty()).filter_map(sample).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_failures_of_a_week_are_those_of_the_seven_days_that_begin_in_it() {
+        for zone in ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati"] {
+            let schedule = json!({"weekday": "mon", "time": "08:00", "zone": zone, "channel": "ops"});
+            let schedule: ReportSchedule = serde_json::from_value(schedule).unwrap();
+            let (from, to) = schedule.days_before("2026-01-12T12:00:00Z".parse().unwrap());
+            let first = first_day(from);
+            assert!(first >= from && first == Step::Day.floor(first), "{zone}: {from} {first}");
+            assert_eq!(Step::Day.floor(to - Duration::from_millis(1)), first + Step::Day.length() * 6, "{zone}");
+        }
+    }
 }

@@ -9,7 +9,8 @@ use rondel_core::{AlertRuleId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleRecord, WatchedJob};
 
-use super::look::{Findings, LookContext, clear, is_full, unwatched};
+use super::facts::is_full;
+use super::look::{Findings, LookContext, clear, unwatched};
 use super::{facts, states};
 use crate::node::Node;
 
@@ -83,7 +84,7 @@ impl LookContext<'_> {
                 let known = Successes { newest, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
                 let sighting = expect.judge(kind, known, (look_at, self.now), &is_day);
-                findings.looks.push(ExpectCheck { at: expect.next_look(kind, known, self.now, &is_day), ..*look });
+                findings.looks.push(ExpectCheck { at: expect.next_look(kind, known, self.now), ..*look });
                 if !sighting.is_clear() {
                     let one = seen.of(self.record(rule_id(self.namespace, &rule), rule));
                     one.seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
@@ -174,11 +175,6 @@ impl SeenRules {
     }
 }
 
-/// Whether postponing a look to `next` is worth a write: always for a time of day, otherwise only if the wait more than doubles.
-fn is_worth(look: &ExpectCheck, next: Timestamp, now: Timestamp) -> bool {
-    look.at.is_some_and(|at| next > at && (look.kind == ExpectKind::SuccessBy || at.since(now) * 2 < next.since(now)))
-}
-
 /// Postpones the looks of jobs that have succeeded, so that nothing is due while all is well. If a success is lost here, the look itself
 /// finds it.
 pub(super) async fn move_on(
@@ -197,11 +193,8 @@ pub(super) async fn move_on(
         let Some(expect) = &job.expect else { continue };
         let known = Successes { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
         for row in rows.iter().filter(|row| row.job == job.id) {
-            // The calendar is ignored here. If the instant falls on a day that the calendar excludes, the look finds the next instant.
-            let next = expect.next_look(row.kind, known, now, |_| true);
-            if let Some(next) = next.filter(|next| is_worth(row, *next, now)) {
-                looks.push(ExpectCheck { at: Some(next), ..*row });
-            }
+            let next = row.at.and_then(|at| expect.postponed(row.kind, known, (at, now)));
+            looks.extend(next.map(|next| ExpectCheck { at: Some(next), ..*row }));
         }
     }
     if looks.is_empty() {

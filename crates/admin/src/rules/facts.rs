@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use rondel_core::alert::deadline::Deadline;
 use rondel_core::alert::judge::{self, EndedRun};
-use rondel_core::alert::{Condition, Observation, RuleSpec, STREAK_MAX, Scope, Sighting, Subject, SubjectKind};
+use rondel_core::alert::{
+    Condition, ConditionKind, Observation, RuleSpec, STREAK_MAX, Scope, Sighting, Subject, SubjectKind,
+};
 use rondel_core::calendar::Calendar;
 use rondel_core::notice::RunSample;
 use rondel_core::{AppId, JobId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
@@ -29,7 +31,7 @@ const PASSED_MAX: u32 = 1_000;
 pub(super) struct JobFacts<'a> {
     node: &'a Node,
     jobs: BTreeMap<JobId, WatchedJob>,
-    ended: HashMap<JobId, Vec<EndedRun>>,
+    ended: HashMap<JobId, NewestEnds>,
     samples: HashMap<RunId, RunSample>,
 }
 
@@ -93,7 +95,7 @@ impl<'a> JobFacts<'a> {
         for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
             its.entry(JobId::new(record.incident.subject.id)).or_default();
         }
-        let none = Vec::new();
+        let none = NewestEnds::default();
         let mut seen = Vec::new();
         for (id, events) in its {
             let Some(job) = self.jobs.get(&id).filter(|job| is_in_scope(&rule.spec.scope, job)) else {
@@ -108,8 +110,12 @@ impl<'a> JobFacts<'a> {
                 continue;
             };
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-            let newest = with_older(self.ended.get(&id).unwrap_or(&none), &events);
-            let sighting = judge_runs(&rule.spec.condition, &newest, &runs);
+            let ended = self.ended.get(&id).unwrap_or(&none);
+            let newest = with_older(&ended.runs, &events);
+            let sighting = match judge_runs(&rule.spec.condition, &newest, &runs) {
+                Sighting::Clear if !ended.show_end(&rule.spec.condition) => Sighting::Unknown,
+                sighting => sighting,
+            };
             let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
             seen.push(Observation { subject: subject(job), sighting, samples: samples.cloned().collect() });
         }
@@ -183,11 +189,38 @@ fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     [newest, &older].concat()
 }
 
-/// The newest runs of a job with a verdict, the newest first.
-pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<Vec<EndedRun>, StoreError> {
-    let marks = node.store().marks(&[job], Timestamp::EPOCH, now + AHEAD, STREAK_MAX + BEYOND_STREAK).await?;
+/// Whether there may be more rows than were read.
+pub(super) fn is_full(count: usize, limit: u32) -> bool {
+    count >= usize::try_from(limit).unwrap_or(usize::MAX)
+}
+
+/// Those of the newest runs of a job that have a verdict.
+#[derive(Debug, Default)]
+pub(super) struct NewestEnds {
+    /// The runs, the newest first.
+    pub(super) runs: Vec<EndedRun>,
+    /// Whether the job has older runs, which were not read.
+    has_older: bool,
+}
+
+impl NewestEnds {
+    /// Whether these runs suffice to see that a condition does not hold: runs that wait may fill the page in front of those that count.
+    fn show_end(&self, condition: &Condition) -> bool {
+        let is_end = |run: &EndedRun| match condition {
+            Condition::Skipped { .. } => true,
+            _ => run.status == RunStatus::Succeeded,
+        };
+        !self.has_older || self.runs.iter().any(is_end)
+    }
+}
+
+pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<NewestEnds, StoreError> {
+    let limit = STREAK_MAX + BEYOND_STREAK;
+    let marks = node.store().marks(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
+    let has_older = is_full(marks.len(), limit);
     let ended = marks.into_iter().filter(|mark| mark.status.is_terminal());
-    Ok(ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status }).collect())
+    let ended = ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status });
+    Ok(NewestEnds { runs: ended.collect(), has_older })
 }
 
 pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
@@ -242,34 +275,29 @@ pub(super) struct SweepResult {
 /// Evaluates the next page of jobs of a due rule about instants.
 pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Result<SweepResult, StoreError> {
     let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
-    let mut sweep = match &rule.sweep {
-        Some(sweep) => sweep.clone(),
-        None => RuleProgress {
-            at: last_deadline(&rule.spec, rule.check_at.unwrap_or(now), now, &is_day),
-            after: String::new(),
-            next: None,
-        },
+    let from = rule.check_at.unwrap_or(now);
+    let begun = |at| RuleProgress { at, after: String::new(), next: None };
+    let sweep = rule.sweep.clone().or_else(|| last_passed(&rule.spec, from, now, &is_day).map(begun));
+    let Some(mut sweep) = sweep else {
+        let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), sweep: None };
+        return Ok(SweepResult { seen: Vec::new(), check, is_more: false });
     };
     let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (seen, next) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
     sweep.next = earlier(sweep.next, next);
     let check = match last {
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), sweep: Some(RuleProgress { after, ..sweep }) },
-        None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next, &is_day), sweep: None },
+        None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), sweep: None },
     };
     Ok(SweepResult { seen, is_more: check.sweep.is_some(), check })
 }
 
-/// When a rule about instants is next due.
-fn next_check(
-    spec: &RuleSpec,
-    now: Timestamp,
-    next: Option<Timestamp>,
-    is_day: &impl Fn(chrono::NaiveDate) -> bool,
-) -> Option<Timestamp> {
+/// When a rule about instants is next due. It is also due at deadlines on days that are not in its calendar, and asks the calendar then,
+/// whose days may change until then.
+fn next_check(spec: &RuleSpec, now: Timestamp, next: Option<Timestamp>) -> Option<Timestamp> {
     match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {
-            Deadline::parse(time, zone, weekdays).ok()?.next_after(now, is_day)
+            Deadline::parse(time, zone, weekdays).ok()?.next_after(now, |_| true)
         }
         // A job created later cannot be overdue before this instant.
         Condition::NoSuccessFor { length } => Some(next.map_or(now + *length, |next| next.min(now + *length))),
@@ -278,43 +306,33 @@ fn next_check(
 }
 
 /// When a rule that is saved now is first due.
-pub(super) async fn first_check(
-    node: &Node,
-    namespace: NamespaceId,
-    spec: &RuleSpec,
-    now: Timestamp,
-) -> Result<Option<Timestamp>, StoreError> {
-    use rondel_core::alert::ConditionKind;
-    if !spec.enabled {
-        return Ok(None);
-    }
+pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> {
     match (spec.condition.kind(), &spec.condition) {
-        (ConditionKind::Events, _) => Ok(None),
-        (_, Condition::NotSucceededBy { .. }) => {
-            let is_day = day_filter(node, namespace, spec).await?;
-            Ok(next_check(spec, now, None, &is_day))
-        }
-        _ => Ok(Some(now)),
+        _ if !spec.enabled => None,
+        (ConditionKind::Events, _) => None,
+        (_, Condition::NotSucceededBy { .. }) => next_check(spec, now, None),
+        _ => Some(now),
     }
 }
 
-/// The last deadline that has passed.
-fn last_deadline(
+/// The instant that a check due at `from` judges: of the deadlines that have passed since, the last one on a day of the calendar; `None` if
+/// there is none. It is the present if the condition has no deadline.
+fn last_passed(
     spec: &RuleSpec,
     from: Timestamp,
     now: Timestamp,
     is_day: &impl Fn(chrono::NaiveDate) -> bool,
-) -> Timestamp {
-    let Condition::NotSucceededBy { time, zone, weekdays, .. } = &spec.condition else { return now };
-    let Ok(deadline) = Deadline::parse(time, zone, weekdays) else { return now };
-    let mut at = from;
+) -> Option<Timestamp> {
+    let Condition::NotSucceededBy { time, zone, weekdays, .. } = &spec.condition else { return Some(now) };
+    let deadline = Deadline::parse(time, zone, weekdays).ok()?;
+    let (mut last, mut after) = (None, from - Duration::from_millis(1));
     for _ in 0..PASSED_MAX {
-        match deadline.next_after(at, is_day) {
-            Some(next) if next <= now => at = next,
+        match deadline.next_after(after, is_day) {
+            Some(next) if next <= now => (last, after) = (Some(next), next),
             _ => break,
         }
     }
-    at
+    last
 }
 
 pub(super) async fn day_filter(
@@ -377,70 +395,4 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JOB: JobId = JobId::new(7);
-
-    fn at(second: i64) -> Timestamp {
-        Timestamp::from_millis(second * 1_000)
-    }
-
-    fn ended(id: i64, status: RunStatus) -> EndedRun {
-        EndedRun { run: RunId::new(id), job: JOB, fire_at: at(id), status }
-    }
-
-    fn failed_event(id: i64) -> AlertEvent {
-        AlertEvent {
-            run: RunId::new(id),
-            app: AppId::new(1),
-            job: JOB,
-            status: RunStatus::Failed,
-            reason: None,
-            fire_at: at(id),
-        }
-    }
-
-    #[test]
-    fn what_is_skipped_on_purpose_is_for_rules_that_name_it() {
-        let skipped = |reason| AlertEvent { status: RunStatus::Skipped, reason: Some(reason), ..failed_event(1) };
-        let any = Condition::Skipped { reasons: Vec::new() };
-        for (reason, is_for_all) in [
-            (Reason::Misfire, true),
-            (Reason::NoExecutor, true),
-            (Reason::Maintenance, false),
-            (Reason::Shadow, false),
-            (Reason::WindowOver, false),
-        ] {
-            assert_eq!(is_wanted(&any, &skipped(reason)), is_for_all, "{reason}");
-            assert!(is_wanted(&Condition::Skipped { reasons: vec![reason] }, &skipped(reason)), "{reason}");
-        }
-    }
-
-    fn sighting(newest: &[EndedRun], events: &[AlertEvent]) -> Sighting {
-        let events: Vec<&AlertEvent> = events.iter().collect();
-        let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
-        judge_runs(&Condition::Failed {}, &with_older(newest, &events), &runs)
-    }
-
-    #[test]
-    fn each_failure_of_a_flood_counts() {
-        let newest: Vec<EndedRun> = (401..=550).rev().map(|id| ended(id, RunStatus::Failed)).collect();
-        let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-        assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), new_count: 500 });
-        // None of these events is among the newest runs.
-        assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), new_count: 300 });
-    }
-
-    #[test]
-    fn a_flood_that_a_success_has_ended_is_over() {
-        let newest: Vec<EndedRun> = (501..=650).rev().map(|id| ended(id, RunStatus::Succeeded)).collect();
-        let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-        assert_eq!(sighting(&newest, &events), Sighting::HasEnded { since: at(1), new_count: 500 });
-    }
-
-    #[test]
-    fn what_became_a_success_is_no_failure() {
-        assert_eq!(sighting(&[ended(1, RunStatus::Succeeded)], &[failed_event(1)]), Sighting::Clear);
-    }
-}
+mod tests;

@@ -5,16 +5,20 @@ use std::time::Duration;
 
 use rondel_core::alert::{Incident, Observation, Scope, Sighting, Subject, SubjectKind, judge};
 use rondel_core::name::takes_handler;
-use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp, TokenId};
 use rondel_store::StoreError;
-use rondel_store::access::TokenQuery;
+use rondel_store::access::{TokenQuery, TokenRecord};
 use rondel_store::cluster::{self, Session};
-use rondel_store::host::HostReport;
+use rondel_store::host::{DiskReport, HostReport};
 
+use super::facts::is_full;
 use super::states::app_subject;
 use crate::node::Node;
 
+/// Tokens read at once.
 const TOKEN_COUNT: u32 = 500;
+/// The namespace that requests by a token mean if neither names one.
+const DEFAULT_NAMESPACE: &str = "default";
 /// An executor silent for longer than this is not expected back after a restart of the servers.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
@@ -100,13 +104,16 @@ pub(super) async fn loop_failing(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let nodes = node.store().nodes().await?;
-    let mut seen = Vec::new();
-    for one in nodes.iter().filter(|one| one.is_living(now)) {
-        let since = one.report.loops.iter().filter_map(|report| report.failing_since).min();
-        let sighting = judge::overdue(since, length, now);
-        seen.push(Observation { subject: node_subject(one), sighting, samples: Vec::new() });
+    Ok(nodes.iter().map(|one| observe_node(one, judge_loops(one, length, now))).collect())
+}
+
+/// Whether a loop of a server has been failing; unknown if the server is dead, or has not reported yet.
+fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> Sighting {
+    let loops = &node.report.loops;
+    if loops.is_empty() || !node.is_living(now) {
+        return Sighting::Unknown;
     }
-    Ok(seen)
+    judge::overdue(loops.iter().filter_map(|report| report.failing_since).min(), length, now)
 }
 
 /// The servers with a disk whose free space is below the bound.
@@ -117,11 +124,14 @@ pub(super) async fn disk_low(
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let is_open = |id: i64| open.iter().any(|one| (one.subject.kind, one.subject.id) == (SubjectKind::Node, id));
-    let is_low = |one: &cluster::Node, host: &HostReport| {
+    let nodes = node.store().nodes().await?;
+    let seen = nodes.iter().map(|one| {
         let is_open = is_open(one.id.get());
-        host.disks.iter().any(|disk| judge::is_disk_low(bound, (disk.free_bytes, disk.size_bytes), is_open))
-    };
-    observe_hosts(node, is_low, now).await
+        let is_low = |disk: &DiskReport| judge::is_disk_low(bound, (disk.free_bytes, disk.size_bytes), is_open);
+        let has_low = |host: &HostReport| (!host.disks.is_empty()).then(|| host.disks.iter().any(is_low));
+        observe_node(one, judge_host(one, has_low, now))
+    });
+    Ok(seen.collect())
 }
 
 /// The servers whose TLS certificate expires soon, or has expired.
@@ -130,49 +140,86 @@ pub(super) async fn certificate_expiring(
     within: Duration,
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
-    let ends = |_: &cluster::Node, host: &HostReport| host.certificate_ends_at.is_some_and(|end| end <= now + within);
-    observe_hosts(node, ends, now).await
-}
-
-/// The living servers whose report about their host fulfils the condition.
-async fn observe_hosts(
-    node: &Node,
-    has_it: impl Fn(&cluster::Node, &HostReport) -> bool + Send,
-    now: Timestamp,
-) -> Result<Vec<Observation>, StoreError> {
+    let ends = |host: &HostReport| host.certificate_ends_at.map(|end| end <= now + within);
     let nodes = node.store().nodes().await?;
-    let living = nodes.iter().filter(|one| one.is_living(now));
-    let found = living
-        .filter(|one| one.report.loops.iter().filter_map(|report| report.host.as_ref()).any(|host| has_it(one, host)));
-    let seen = found.map(|one| Observation {
-        subject: node_subject(one),
-        sighting: Sighting::Holds { since: now, new_count: 0 },
-        samples: Vec::new(),
-    });
-    Ok(seen.collect())
+    Ok(nodes.iter().map(|one| observe_node(one, judge_host(one, ends, now))).collect())
 }
 
+fn observe_node(node: &cluster::Node, sighting: Sighting) -> Observation {
+    Observation { subject: node_subject(node), sighting, samples: Vec::new() }
+}
+
+/// Whether the report of a server about its host fulfils a condition; `has_it` is `None` if the host has nothing of the kind. It is unknown
+/// while the server is dead, or could not measure everything.
+fn judge_host(node: &cluster::Node, has_it: impl Fn(&HostReport) -> Option<bool>, now: Timestamp) -> Sighting {
+    let mut reports = node.report.loops.iter().filter(|_| node.is_living(now));
+    let measured = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
+    let Some((host, failing_since)) = measured else { return Sighting::Unknown };
+    match (has_it(host), failing_since) {
+        (Some(true), _) => Sighting::Holds { since: now, new_count: 0 },
+        (_, Some(_)) => Sighting::Unknown,
+        (Some(false), None) => Sighting::Clear,
+        (None, None) => Sighting::Unwatched,
+    }
+}
+
+/// The tokens of a namespace that end soon. One that was reported is observed until it is revoked, replaced or deleted, also after its end.
 pub(super) async fn token_expiring(
     node: &Node,
-    within: Duration,
+    (namespace, name): (NamespaceId, &str),
+    (within, open): (Duration, &[Incident]),
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
-    let query = TokenQuery { limit: TOKEN_COUNT, ..TokenQuery::default() };
-    let tokens = node.store().tokens(&query).await?;
-    let ending = tokens.into_iter().filter(|token| token.is_good(now));
-    let ending = ending.filter(|token| token.expires_at.is_some_and(|end| end <= now + within));
+    let mut tokens: Vec<TokenRecord> = Vec::new();
+    loop {
+        let after = tokens.last().map(|token| token.id);
+        let page = node.store().tokens(&TokenQuery { after, limit: TOKEN_COUNT, ..TokenQuery::default() }).await?;
+        let is_last = !is_full(page.len(), TOKEN_COUNT);
+        tokens.extend(page);
+        if is_last {
+            break;
+        }
+    }
+    let is_open = |id: TokenId| {
+        let subject = (SubjectKind::Token, id.get());
+        open.iter().any(|one| (one.subject.kind, one.subject.id) == subject)
+    };
+    let ending = tokens.iter().filter(|token| {
+        let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
+        ends && token.revoked_at.is_none() && is_of(token, (namespace, name)) && !is_replaced(token, &tokens)
+    });
     let seen = ending.map(|token| Observation {
-        subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name, app: None },
+        subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name.clone(), app: None },
         sighting: Sighting::Holds { since: now, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(seen.collect())
+}
+
+/// Whether a token is one of a namespace: it has a role there, or a role everywhere and the namespace is the one that its requests mean.
+fn is_of(token: &TokenRecord, (namespace, name): (NamespaceId, &str)) -> bool {
+    let is_meant = token.namespace.map_or(name == DEFAULT_NAMESPACE, |meant| meant == namespace);
+    token.grants.iter().any(|grant| grant.namespace.map_or(is_meant, |its| its == namespace))
+}
+
+/// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation makes it.
+fn is_replaced(token: &TokenRecord, all: &[TokenRecord]) -> bool {
+    all.iter().any(|newer| {
+        newer.id > token.id
+            && (newer.kind, newer.owner, &newer.name) == (token.kind, token.owner, &token.name)
+            && newer.grants == token.grants
+            && newer.revoked_at.is_none()
+            && newer.expires_at.is_none_or(|end| token.expires_at.is_some_and(|its| its <= end))
+    })
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rondel_core::NodeId;
-    use rondel_store::cluster::LeaseToken;
+    use rondel_core::access::{Grant, Role};
+    use rondel_core::homes::Switch;
+    use rondel_store::access::TokenKind;
+    use rondel_store::cluster::{LeaseToken, LoopReport, NodeReport};
 
     use super::*;
 
@@ -196,5 +243,90 @@ mod tests {
         assert_eq!(apps(&[session(10, 1), ended(session(20, 1))]), [1, 2], "a stream that ended is no lost executor");
         assert_eq!(apps(&[left(session(10, 1)), session(10, 2), session(11, 2)]), [1]);
         assert_eq!(apps(&[left(session(10, 1)), session(10, 2)]), [0; 0], "what one server heard of holds for all");
+    }
+
+    fn server(loops: Vec<LoopReport>, lease_until: Timestamp) -> cluster::Node {
+        cluster::Node {
+            id: NodeId::new(2),
+            name: "node-2".to_owned(),
+            epoch: 1,
+            lease_until,
+            advertise_url: None,
+            server_version: String::new(),
+            started_at: Timestamp::EPOCH,
+            switch: Switch::Active,
+            report: NodeReport { loops, ..NodeReport::default() },
+        }
+    }
+
+    #[test]
+    fn what_a_dead_server_or_a_failed_measurement_hides_is_unknown() {
+        let (now, later) = (Timestamp::from_secs(100), Timestamp::from_secs(200));
+        let measured = |free: &[u64], failing_since: Option<Timestamp>| {
+            let disks = free.iter().map(|free| DiskReport { free_bytes: *free, ..DiskReport::default() }).collect();
+            let host = Some(HostReport { disks, certificate_ends_at: None });
+            vec![LoopReport::default(), LoopReport { host, failing_since, ..LoopReport::default() }]
+        };
+        let has_low = |host: &HostReport| host.disks.first().map(|disk| disk.free_bytes < 10);
+        let disks = |loops: Vec<LoopReport>, lease_until| judge_host(&server(loops, lease_until), has_low, now);
+        let holds = Sighting::Holds { since: now, new_count: 0 };
+        assert_eq!(disks(measured(&[5], None), later), holds);
+        assert_eq!(disks(measured(&[5], Some(now)), later), holds);
+        assert_eq!(disks(measured(&[50], None), later), Sighting::Clear);
+        assert_eq!(disks(measured(&[50], Some(now)), later), Sighting::Unknown);
+        assert_eq!(disks(measured(&[50], None), now), Sighting::Unknown, "its lease has ended");
+        assert_eq!(disks(Vec::new(), later), Sighting::Unknown);
+        assert_eq!(disks(measured(&[], None), later), Sighting::Unwatched, "it has no disk");
+
+        let length = Duration::from_secs(10);
+        let loops = |loops: Vec<LoopReport>, lease_until| judge_loops(&server(loops, lease_until), length, now);
+        let failing = || vec![LoopReport { failing_since: Some(Timestamp::from_secs(50)), ..LoopReport::default() }];
+        assert_eq!(loops(failing(), later), Sighting::Holds { since: Timestamp::from_secs(60), new_count: 0 });
+        assert_eq!(loops(vec![LoopReport::default()], later), Sighting::Clear);
+        assert_eq!(loops(failing(), now), Sighting::Unknown);
+        assert_eq!(loops(Vec::new(), later), Sighting::Unknown);
+    }
+
+    /// A token with a role in a namespace, or everywhere.
+    pub(in crate::rules) fn token(id: i64, namespace: Option<i64>, expires_at: Option<Timestamp>) -> TokenRecord {
+        TokenRecord {
+            id: TokenId::new(id),
+            kind: TokenKind::Api,
+            name: "ci".to_owned(),
+            owner: None,
+            namespace: None,
+            hash: id.to_string(),
+            prefix: String::new(),
+            minted_by: None,
+            line: TokenId::new(id),
+            series: TokenId::new(id),
+            declares: false,
+            created_at: Timestamp::EPOCH,
+            expires_at,
+            last_used_at: None,
+            revoked_at: None,
+            grants: vec![Grant { namespace: namespace.map(NamespaceId::new), ..Grant::everywhere(Role::Viewer) }],
+        }
+    }
+
+    #[test]
+    fn a_token_is_one_of_the_namespace_that_it_has_a_role_in() {
+        let is_of = |token: &TokenRecord, id: i64, name: &str| is_of(token, (NamespaceId::new(id), name));
+        let (own, everywhere) = (token(1, Some(2), None), token(2, None, None));
+        assert!(is_of(&own, 2, "pay") && !is_of(&own, 1, "default"));
+        assert!(is_of(&everywhere, 1, "default") && !is_of(&everywhere, 2, "pay"));
+        let elsewhere = TokenRecord { namespace: Some(NamespaceId::new(2)), ..everywhere };
+        assert!(is_of(&elsewhere, 2, "pay") && !is_of(&elsewhere, 1, "default"));
+    }
+
+    #[test]
+    fn a_newer_token_of_the_same_name_that_ends_no_earlier_replaces_a_token() {
+        let at = |second| Some(Timestamp::from_secs(second));
+        let old = token(2, None, at(100));
+        let is_replaced = |other: TokenRecord| is_replaced(&old, &[old.clone(), other]);
+        assert!(is_replaced(token(3, None, at(100))) && is_replaced(token(3, None, None)));
+        assert!(!is_replaced(token(3, None, at(99))) && !is_replaced(token(1, None, None)));
+        assert!(!is_replaced(TokenRecord { name: "cd".to_owned(), ..token(3, None, None) }));
+        assert!(!is_replaced(TokenRecord { revoked_at: at(1), ..token(3, None, None) }));
     }
 }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rondel_core::alert::{
-    ConditionKind, Incident, Observation, OpenIncidents, RuleSpec, RuleView, Sighting, Silence, SilenceSpec, Standing,
-    SubjectKind, decide,
+    Condition, ConditionKind, Incident, MessageDraft, Observation, OpenIncidents, RuleSpec, RuleView, Sighting,
+    Silence, SilenceSpec, Standing, Subject, SubjectKind, acknowledge, decide, judge,
 };
-use rondel_core::{AlertRuleId, ChannelId, IncidentId, MessageId, NamespaceId, RunId, Timestamp};
+use rondel_core::{AlertRuleId, ChannelId, IncidentId, JobId, MessageId, NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleCheck, RuleRecord};
 use rondel_store::channels::NewMessage;
 
-use super::facts::{self, JobFacts};
+use super::facts::{self, JobFacts, is_full};
 use super::states;
 use crate::node::Node;
 
@@ -92,10 +92,6 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
     Ok(LookResult::Done { count: u64::try_from(findings.incidents.len()).unwrap_or(u64::MAX), is_more })
 }
 
-pub(super) fn is_full(count: usize, limit: u32) -> bool {
-    count >= usize::try_from(limit).unwrap_or(usize::MAX)
-}
-
 impl<'a> LookContext<'a> {
     async fn read(node: &'a Node, namespace: NamespaceId) -> Result<Self, StoreError> {
         let (store, now) = (node.store(), node.now());
@@ -104,16 +100,14 @@ impl<'a> LookContext<'a> {
         for record in store.due_incidents(namespace, now, DUE_COUNT).await? {
             due.entry(record.rule).or_default().push(record);
         }
-        let silences = silences(node, namespace, now).await?;
-        let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
-        let channels = store.channels(namespace).await?;
+        let (name, channels) = names(node, namespace).await?;
         Ok(Self {
             node,
             facts: JobFacts::read(node, (&events, due.values().flatten())).await?,
             namespace,
-            name: name.unwrap_or_default(),
-            channels: channels.into_iter().map(|channel| (channel.name, channel.id)).collect(),
-            silences,
+            name,
+            channels,
+            silences: silences(node, namespace, now).await?,
             events,
             due,
             now,
@@ -123,15 +117,18 @@ impl<'a> LookContext<'a> {
     async fn look_at(&self, rule: &RuleRecord, findings: &mut Findings) -> Result<(), StoreError> {
         let no_due = Vec::new();
         let due = self.due.get(&rule.id).unwrap_or(&no_due);
-        let is_checked = rule.spec.enabled && rule.check_at.is_some_and(|at| at <= self.now);
-        let mut seen: Vec<Observation> = Vec::new();
-        let (mut check, mut all_open) = (None, Vec::new());
+        let (outdated, current): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
+        // The rule is checked once the incidents of its previous definition have ended: it would report their end as a recovery.
+        let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated.is_empty();
+        let mut seen: Vec<Observation> = outdated.iter().map(|record| unwatched(&record.incident)).collect();
+        findings.is_more |= !seen.is_empty();
+        let mut check = None;
         if !rule.spec.enabled {
-            seen.extend(due.iter().map(|record| unwatched(&record.incident)));
+            seen.extend(current.iter().map(|record| unwatched(&record.incident)));
             check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, sweep: None });
         } else {
             match rule.spec.condition.kind() {
-                ConditionKind::Events => seen = self.facts.observe_events(rule, &self.events, due),
+                ConditionKind::Events => seen.extend(self.facts.observe_events(rule, &self.events, &current)),
                 ConditionKind::Instant if is_checked => {
                     let swept = facts::sweep(self.node, rule, self.now).await?;
                     (seen, check) = (swept.seen, Some(swept.check));
@@ -142,7 +139,8 @@ impl<'a> LookContext<'a> {
                     let open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
                     // A state that is not known yet neither opens nor closes an incident.
                     if let Some(observed) = states::observe(self.node, space, (&rule.spec, &open), self.now).await? {
-                        (seen, all_open) = (observed, open);
+                        seen = observed;
+                        self.observe_rest(rule, &open, &mut seen).await?;
                     }
                     let at = Some(
                         self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
@@ -153,20 +151,40 @@ impl<'a> LookContext<'a> {
             }
             if rule.spec.condition.kind() == ConditionKind::Instant {
                 let known: BTreeSet<i64> = seen.iter().map(|one| one.subject.id).collect();
-                let rest = self.facts.recheck_instants(rule, due, self.now).await?;
+                let rest = self.facts.recheck_instants(rule, &current, self.now).await?;
                 seen.extend(rest.into_iter().filter(|one| !known.contains(&one.subject.id)));
             }
         }
-        // An open incident ends when it is no longer observed.
-        let subjects: BTreeSet<(SubjectKind, i64)> =
-            seen.iter().map(|one| (one.subject.kind, one.subject.id)).collect();
-        let gone = all_open.iter().filter(|one| !subjects.contains(&(one.subject.kind, one.subject.id)));
-        seen.extend(gone.map(clear).collect::<Vec<_>>());
         findings.checks.extend(check);
         if seen.is_empty() && due.is_empty() {
             return Ok(());
         }
         self.decide(rule, (seen, due), findings).await
+    }
+
+    /// Adds the observations of open incidents that are no longer observed: they have ended. Their end is no recovery if the rule no longer
+    /// watches the job, or if the server is gone.
+    async fn observe_rest(
+        &self,
+        rule: &RuleRecord,
+        open: &[Incident],
+        seen: &mut Vec<Observation>,
+    ) -> Result<(), StoreError> {
+        let subject = |one: &Subject| (one.kind, one.id);
+        let known: BTreeSet<(SubjectKind, i64)> = seen.iter().map(|one| subject(&one.subject)).collect();
+        let rest: Vec<&Incident> = open.iter().filter(|one| !known.contains(&subject(&one.subject))).collect();
+        let of_jobs = rest.iter().filter(|one| one.subject.kind == SubjectKind::Job);
+        let ids: Vec<JobId> = of_jobs.map(|one| JobId::new(one.subject.id)).collect();
+        let jobs = self.node.store().watched_by_id(&ids).await?;
+        let in_scope = jobs.iter().filter(|job| facts::is_in_scope(&rule.spec.scope, job));
+        let watched: BTreeSet<i64> = in_scope.map(|job| job.id.get()).collect();
+        let is_watched = |one: &Incident| match one.subject.kind {
+            SubjectKind::Job => watched.contains(&one.subject.id),
+            SubjectKind::Node => matches!(rule.spec.condition, Condition::NodeLost {}),
+            SubjectKind::App | SubjectKind::Namespace | SubjectKind::Token | SubjectKind::Group => true,
+        };
+        seen.extend(rest.into_iter().map(|one| if is_watched(one) { clear(one) } else { unwatched(one) }));
+        Ok(())
     }
 
     pub(super) async fn decide(
@@ -190,8 +208,7 @@ impl<'a> LookContext<'a> {
         if !has_open && !holds {
             return Ok(());
         }
-        let named = rule.spec.channel_names().filter(|name| !self.channels.contains_key(*name));
-        let missing: Vec<String> = named.map(str::to_owned).collect();
+        let missing = missing_channels(&rule.spec, &self.channels);
         let view = RuleView { spec: &rule.spec, namespace: &self.name, missing_channels: &missing };
         let mut next_id = || IncidentId::new(self.node.new_id());
         let decision = decide(view, open, &seen, &self.silences, (self.now, &mut next_id));
@@ -202,21 +219,76 @@ impl<'a> LookContext<'a> {
             IncidentRecord { incident, rule: rule.id, spec: RuleSpec { enabled, ..rule.spec.clone() } }
         };
         findings.incidents.extend(changed.map(record));
-        for message in decision.messages {
-            // No message is sent to a channel that was deleted.
-            let Some(channel) = self.channels.get(&message.channel).copied() else { continue };
-            findings.messages.push(NewMessage {
-                id: MessageId::new(self.node.new_id()),
-                namespace: self.namespace,
-                channel,
-                incident: message.incident,
-                number: i32::try_from(message.number).unwrap_or(i32::MAX),
-                notice: message.notice,
-                created_at: self.now,
-            });
-        }
+        let place = (self.namespace, &self.channels);
+        findings.messages.extend(addressed(self.node, place, decision.messages, self.now));
         Ok(())
     }
+}
+
+/// Acknowledges an incident, with the message about that; `false` if another decision was stored first.
+pub(super) async fn acknowledge_once(
+    node: &Node,
+    namespace: NamespaceId,
+    id: IncidentId,
+    by: &str,
+) -> Result<bool, StoreError> {
+    let (store, now) = (node.store(), node.now());
+    let Some(version) = store.alert_version(namespace).await? else { return Ok(true) };
+    let Some(mut record) = store.incident(namespace, id).await? else { return Ok(true) };
+    if record.incident.standing == Standing::Resolved || record.incident.acknowledged_at.is_some() {
+        return Ok(true);
+    }
+    let (name, channels) = names(node, namespace).await?;
+    let silences = silences(node, namespace, now).await?;
+    let missing = missing_channels(&record.spec, &channels);
+    let view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing };
+    let drafts = acknowledge(view, (&mut record.incident, by), &silences, now);
+    let messages = addressed(node, (namespace, &channels), drafts, now);
+    let write = AlertWrite {
+        namespace,
+        version,
+        incidents: &[record],
+        messages: &messages,
+        done: &[],
+        checks: &[],
+        looks: &[],
+        open_look: None,
+    };
+    store.write_alerts(&write).await
+}
+
+/// The name of a namespace, and its channels.
+async fn names(node: &Node, namespace: NamespaceId) -> Result<(String, HashMap<String, ChannelId>), StoreError> {
+    let store = node.store();
+    let name = store.namespaces().await?.into_iter().find(|one| one.id == namespace).map(|one| one.name);
+    let channels = store.channels(namespace).await?.into_iter().map(|channel| (channel.name, channel.id));
+    Ok((name.unwrap_or_default(), channels.collect()))
+}
+
+/// The channels that a rule names and that do not exist.
+fn missing_channels(spec: &RuleSpec, channels: &HashMap<String, ChannelId>) -> Vec<String> {
+    spec.channel_names().filter(|name| !channels.contains_key(*name)).map(str::to_owned).collect()
+}
+
+/// Messages to channels that exist: none is sent to a channel that was deleted.
+fn addressed(
+    node: &Node,
+    (namespace, channels): (NamespaceId, &HashMap<String, ChannelId>),
+    drafts: Vec<MessageDraft>,
+    now: Timestamp,
+) -> Vec<NewMessage> {
+    let message = |draft: MessageDraft| {
+        Some(NewMessage {
+            id: MessageId::new(node.new_id()),
+            namespace,
+            channel: *channels.get(&draft.channel)?,
+            incident: draft.incident,
+            number: i32::try_from(draft.number).unwrap_or(i32::MAX),
+            notice: draft.notice,
+            created_at: now,
+        })
+    };
+    drafts.into_iter().filter_map(message).collect()
 }
 
 /// Everything that suppresses messages: silences, and maintenance windows in progress.
@@ -237,6 +309,11 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
     Ok(all)
 }
 
+/// Whether an incident began under another condition or scope than its rule has now. A group ends with its members.
+fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
+    record.incident.subject.kind != SubjectKind::Group && !judge::watches_same(&record.spec, spec)
+}
+
 /// The observation for an incident whose subject its rule no longer watches.
 pub(super) fn unwatched(incident: &Incident) -> Observation {
     Observation { sighting: Sighting::Unwatched, ..clear(incident) }
@@ -246,3 +323,6 @@ pub(super) fn clear(incident: &Incident) -> Observation {
     debug_assert_eq!(incident.standing, Standing::Firing, "resolved ones are not looked at");
     Observation { subject: incident.subject.clone(), sighting: Sighting::Clear, samples: Vec::new() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,13 +11,15 @@ use rondel_store::StoreError;
 use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX, SilenceRecord};
 
 use super::warnings::{rule_warnings, scope_warning};
-use super::{facts, states};
+use super::{facts, look, states};
 use crate::jobs::no_channel;
 use crate::node::Node;
 
 /// The longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 const REASON_LEN_MAX: usize = 1_000;
+/// How often an acknowledgement is tried together with its message; any other decision of the namespace may come first.
+const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Pages of jobs that a dry run checks.
 const DRY_PAGES: u32 = 4;
 /// Maximum number of troubled jobs whose runs a dry run reads.
@@ -123,7 +125,7 @@ pub async fn save_rule(
         expected_version,
         spec,
         author,
-        check_at: facts::first_check(node, namespace, spec, now).await?,
+        check_at: facts::first_check(spec, now),
         now,
     };
     let warnings = rule_warnings(node, namespace, spec).await?;
@@ -177,12 +179,19 @@ pub async fn delete_rule(node: &Node, namespace: NamespaceId, name: &str) -> Res
     }
 }
 
-/// Acknowledges an incident: its message is not repeated, and it does not escalate. Returns the incident as it is now.
+/// Acknowledges an incident: its message is not repeated, and it does not escalate. The channels that it was reported to get a message,
+/// unless other decisions always come first. Returns the incident as it is now.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.
 pub async fn acknowledge(node: &Node, namespace: NamespaceId, id: IncidentId, by: &str) -> Result<Incident, RuleError> {
-    node.store().acknowledge_incident(namespace, id, by, node.now()).await?;
+    let mut is_stored = false;
+    for _ in 0..ACKNOWLEDGE_TRIES {
+        is_stored = is_stored || look::acknowledge_once(node, namespace, id, by).await?;
+    }
+    if !is_stored {
+        node.store().acknowledge_incident(namespace, id, by, node.now()).await?;
+    }
     let record = node.store().incident(namespace, id).await?;
     record.map(|record| record.incident).ok_or(RuleError::NotFound("incident"))
 }
@@ -316,7 +325,7 @@ async fn observe_troubled(
     let mut seen = Vec::new();
     for job in store.watched_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
         let newest = facts::newest_ends(node, job.id, now).await?;
-        let sighting = facts::judge_runs(&spec.condition, &newest, &[]);
+        let sighting = facts::judge_runs(&spec.condition, &newest.runs, &[]);
         seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
     }
     Ok(seen)

@@ -84,7 +84,9 @@ pub(super) async fn observe(
         }
         Condition::NodeLost {} => fleet::node_lost(node, now).await?,
         Condition::LoopFailing { length } => fleet::loop_failing(node, *length, now).await?,
-        Condition::TokenExpiring { within } => fleet::token_expiring(node, *within, now).await?,
+        Condition::TokenExpiring { within } => {
+            fleet::token_expiring(node, (namespace, name), (*within, open), now).await?
+        }
         Condition::CertificateExpiring { within } => fleet::certificate_expiring(node, *within, now).await?,
         Condition::DiskLow { free_percent, free } => fleet::disk_low(node, (*free_percent, *free), open, now).await?,
         Condition::Failed {}

@@ -14,6 +14,7 @@ use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::catalog::JobRecord;
 use rondel_store::{Cluster as _, Pumps as _, Runs as _};
 use serde_json::json;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::world::{LIMIT, Line, World, begun, create, hello, runs, store};
@@ -40,6 +41,8 @@ struct Group {
 /// An executor that works for groups of a pump.
 pub(super) struct Worker {
     hands: Arc<Mutex<Hands>>,
+    /// What it sends without being asked.
+    unasked: mpsc::UnboundedSender<Up>,
     task: JoinHandle<()>,
 }
 
@@ -57,9 +60,10 @@ impl Worker {
     async fn dial(world: &World, hello: v1::Hello) -> Self {
         let line = world.dial(Some(&world.token), hello).await.unwrap().beat();
         let hands = Arc::new(Mutex::new(Hands::default()));
+        let (unasked, to_send) = mpsc::unbounded_channel();
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-        let task = tokio::spawn(work(line, Arc::clone(&hands)));
-        Self { hands, task }
+        let task = tokio::spawn(work(line, Arc::clone(&hands), to_send));
+        Self { hands, unasked, task }
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Hands) -> T) -> T {
@@ -79,15 +83,44 @@ impl Worker {
         self.with(|hands| hands.groups.len())
     }
 
+    /// A report without items makes the server look at the pump again.
+    pub(super) fn report_nothing(&self) {
+        let group = self.with(|hands| hands.groups.iter().next().map(|(key, group)| (*key, group.job)));
+        let ((run_id, attempt), job_id) = group.unwrap();
+        let report = v1::PumpReport { run_id, attempt, job_id, ..v1::PumpReport::default() };
+        self.unasked.send(Up::PumpReports(v1::PumpReports { reports: vec![report] })).unwrap();
+    }
+
+    /// A group of it fails: it releases its items with so many rows done, and ends. Returns its run and attempt, and the names of the items.
+    pub(super) fn fail_group(&self, done: u64) -> ((i64, i32), Vec<String>) {
+        let (key, group) = self.with(|hands| hands.groups.pop_last()).unwrap();
+        let progress = |item: &v1::PumpItem| v1::PumpProgress {
+            name: item.name.clone(),
+            epoch: item.epoch,
+            sequence: 9,
+            done,
+            released: true,
+            ..v1::PumpProgress::default()
+        };
+        let items = group.order.items.iter().map(progress).collect();
+        let report =
+            v1::PumpReport { run_id: key.0, attempt: key.1, job_id: group.job, items, ..v1::PumpReport::default() };
+        self.unasked.send(Up::PumpReports(v1::PumpReports { reports: vec![report] })).unwrap();
+        self.unasked.send(result(&group, v1::result::Status::Failed, key.0, key.1)).unwrap();
+        (key, group.order.items.into_iter().map(|item| item.name).collect())
+    }
+
     fn die(&self) {
         self.task.abort();
     }
 }
 
-async fn work(mut line: Line, hands: Arc<Mutex<Hands>>) {
+async fn work(mut line: Line, hands: Arc<Mutex<Hands>>, mut to_send: mpsc::UnboundedReceiver<Up>) {
     loop {
-        let body = line.receive_forever().await;
-        let answers = answers(&mut hands.lock().unwrap_or_else(PoisonError::into_inner), body);
+        let answers = tokio::select! {
+            body = line.receive_forever() => answers(&mut hands.lock().unwrap_or_else(PoisonError::into_inner), body),
+            Some(body) = to_send.recv() => vec![body],
+        };
         for answer in answers {
             line.send(answer).await;
         }

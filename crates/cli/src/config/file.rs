@@ -9,7 +9,7 @@ use super::agent::AgentSettings;
 use super::http::HttpSettings;
 use super::layer::Layer as _;
 use super::oidc::OidcSettings;
-use super::server::ServerSettings;
+use super::server::{ServerConfig, ServerSettings};
 use crate::exit::Failure;
 use crate::output;
 
@@ -67,6 +67,18 @@ impl ConfigFileArgs {
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
         Ok(settings.with_file_and_defaults(self.read()?.agent))
     }
+}
+
+/// The effective settings of all sections that a server has, checked as a whole.
+pub(crate) fn checked_server(
+    settings: ServerSettings,
+    oidc: OidcSettings,
+    http: HttpSettings,
+) -> Result<ServerConfig, Failure> {
+    let mut config = ServerConfig::try_from(settings)?;
+    config.oidc = oidc.checked()?;
+    config.http = http.checked()?;
+    Ok(config)
 }
 
 fn read(path: &Path) -> Result<ConfigFile, Failure> {

@@ -17,7 +17,7 @@ mod values;
 mod xxl;
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
-pub(crate) use file::{ConfigFileArgs, print_agent, print_server};
+pub(crate) use file::{ConfigFileArgs, checked_server, print_agent, print_server};
 pub(crate) use http::{HttpConfig, HttpSettings};
 pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::{reference, with_defaults};

@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 
 use super::files::{Entry, of_yaml};
 use super::saved;
-use crate::client::{Ask, Client, Finding, complaints};
+use crate::client::{Ask, Body, Client, Finding, complaints};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::output;
@@ -18,7 +18,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(
     after_help = "The editor is that of VISUAL, else of EDITOR, else vi. Errors of the server are shown in the file, to be corrected;\n\
-    if it is left unchanged, the file is deleted.\n\nExample:\n  EDITOR=nano rondel job edit report.daily"
+    if it is left unchanged, the file is deleted. If it cannot be saved, it is kept, and its path is shown.\n\nExample:\n  EDITOR=nano rondel job edit report.daily"
 )]
 pub(super) struct EditArgs {
     /// The job's name
@@ -49,9 +49,10 @@ impl EditArgs {
             }
             let wrong = match of_yaml(&edited, "the file") {
                 Err(failure) => vec![failure.message().to_owned()],
-                Ok(entries) => match self.put(client, &entries, &tag, format).await? {
-                    None => return Ok(()),
-                    Some(wrong) => wrong,
+                Ok(entries) => match self.put(client, &entries, &tag).await {
+                    Ok(Ok(job)) => return saved(&job, format),
+                    Ok(Err(wrong)) => wrong,
+                    Err(failure) => return Err(with_kept_file(failure, folder, &file)),
                 },
             };
             (remarks, text) = (wrong, edited);
@@ -59,26 +60,26 @@ impl EditArgs {
     }
 
     /// Saves the definition, or returns its errors.
-    async fn put(
-        &self,
-        client: &Client,
-        entries: &[Entry],
-        tag: &str,
-        format: FormatArgs,
-    ) -> Result<Option<Vec<String>>, Failure> {
-        let [entry] = entries else { return Ok(Some(vec!["the file must have one job in it".to_owned()])) };
+    async fn put(&self, client: &Client, entries: &[Entry], tag: &str) -> Result<Result<Body, Vec<String>>, Failure> {
+        let [entry] = entries else { return Ok(Err(vec!["the file must have one job in it".to_owned()])) };
         let body = Some(("application/json", entry.value.to_string()));
         let (path, headers) = (["jobs", &self.name], [("if-match", tag)]);
         let answer = client.ask(Ask { method: Method::PUT, path: &path, query: &[], body, headers: &headers }).await?;
         match answer {
-            Ok(job) => saved(&job, format).map(|()| None),
+            Ok(job) => Ok(Ok(job)),
             Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
                 let line = |finding: Finding| format!("{}: {}", finding.pointer, finding.message);
-                Ok(Some(complaints(&refusal.text).into_iter().map(line).collect()))
+                Ok(Err(complaints(&refusal.text).into_iter().map(line).collect()))
             }
             Err(refusal) => Err(client.failure(&refusal)),
         }
     }
+}
+
+/// Keeps the file that could not be saved, and names it in the failure.
+fn with_kept_file(failure: Failure, folder: tempfile::TempDir, file: &Path) -> Failure {
+    drop(folder.keep());
+    failure.with_hint(&format!("; what was edited is in {}", file.display()))
 }
 
 /// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may hold what

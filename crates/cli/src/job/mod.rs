@@ -306,11 +306,16 @@ impl JobArgs {
 
 impl LabelArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
-        let (action, done, label) = match self.label.strip_suffix('-') {
-            Some(key) => ("unlabel", "changed", key),
-            None => ("label", "labelled", self.label.as_str()),
-        };
+        let (action, done, label) = label_change(&self.label);
         run_bulk(&self.bulk, client, (action, done, serde_json::json!({ "label": label })), format).await
+    }
+}
+
+/// The action for a label, its participle, and the label or the key that it takes. A value may end with `-` too.
+fn label_change(label: &str) -> (&str, &str, &str) {
+    match label.strip_suffix('-').filter(|key| !key.contains('=')) {
+        Some(key) => ("unlabel", "changed", key),
+        None => ("label", "labelled", label),
     }
 }
 
@@ -431,6 +436,14 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn a_label_is_taken_away_by_its_key_alone() {
+        assert_eq!(label_change("team-"), ("unlabel", "changed", "team"));
+        for label in ["team=pay", "note=todo-"] {
+            assert_eq!(label_change(label), ("label", "labelled", label));
+        }
+    }
 
     #[test]
     fn schedules_in_few_words() {

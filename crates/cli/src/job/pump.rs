@@ -9,7 +9,7 @@ use crate::client::text_of;
 pub(super) fn summary(pump: &Value) -> Option<String> {
     let count = match &pump["items"] {
         Value::Array(items) => u64::try_from(items.len()).ok(),
-        counted => counted["count"].as_u64(),
+        count => count.as_u64().or_else(|| count["count"].as_u64()),
     };
     let (items, groups) = (counted(count?, "item"), counted(pump["groups"].as_u64()?, "group"));
     let until = until(pump).unwrap_or_else(|| "until it is paused or cancelled".to_owned());
@@ -47,6 +47,7 @@ mod tests {
         let always = json!({"items": {"count": 16}, "groups": 8});
         assert_eq!(summary(&always).unwrap(), "16 items in 8 groups, until it is paused or cancelled");
         assert_eq!(schedule(&always, String::new()), "always");
+        assert_eq!(summary(&json!({"items": 16, "groups": 8})), summary(&always));
         let nightly = json!({"items": [{"name": "eu"}], "groups": 1, "until": {"cron": "0 0 6 * * ?"}});
         assert_eq!(summary(&nightly).unwrap(), "1 item in 1 group, until 0 0 6 * * ?");
         assert_eq!(schedule(&nightly, "0 0 22 * * ?".to_owned()), "0 0 22 * * ? until 0 0 6 * * ?");

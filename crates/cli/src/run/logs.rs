@@ -8,13 +8,12 @@ use serde_json::value::RawValue;
 use crate::client::{Body, Client, text_of};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
+use crate::list::PAGE_LEN_MAX;
 use crate::output;
 use crate::terminal::harmless;
 
 /// The most lines that the server returns at once.
 const PAGE_LEN: &str = "5000";
-/// How many of a job's newest runs are searched for the last one that began.
-const RECENT: &str = "50";
 
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
@@ -107,12 +106,23 @@ async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The newest run of a job that has begun. Any number of newer ones may wait or have been skipped.
 async fn newest_of(client: &Client, job: &str) -> Result<String, Failure> {
-    let body = client.get(&["runs"], &[("job", job), ("limit", RECENT)]).await?.value()?;
-    let runs = body["items"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let begun = runs.iter().find(|run| !run["started_at"].is_null());
-    let none = || Failure::new(Exit::NotFound, format!("no run of job {job} has begun yet"));
-    begun.map(|run| text_of(&run["id"])).ok_or_else(none)
+    let limit = PAGE_LEN_MAX.to_string();
+    let mut cursor: Option<String> = None;
+    loop {
+        let mut query = vec![("job", job), ("limit", limit.as_str())];
+        query.extend(cursor.as_deref().map(|cursor| ("cursor", cursor)));
+        let page = client.get(&["runs"], &query).await?.value()?;
+        let mut runs = page["items"].as_array().into_iter().flatten();
+        if let Some(begun) = runs.find(|run| !run["started_at"].is_null()) {
+            return Ok(text_of(&begun["id"]));
+        }
+        let Some(next) = page["next_cursor"].as_str() else {
+            return Err(Failure::new(Exit::NotFound, format!("no run of job {job} has begun yet")));
+        };
+        cursor = Some(next.to_owned());
+    }
 }
 
 struct Log<'a> {

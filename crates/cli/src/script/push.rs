@@ -8,7 +8,7 @@ use rondel_core::script::LANGUAGES;
 use serde_json::json;
 
 use super::key::SigningKey;
-use crate::client::{Body, Client, text_of};
+use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::input::read_text;
 use crate::output;
@@ -82,8 +82,7 @@ impl FileArgs {
         })
     }
 
-    fn signature(&self, key: &Path, namespace: Option<&str>, source: &str) -> Result<String, Failure> {
-        let namespace = namespace.unwrap_or("default");
+    fn signature(&self, key: &Path, namespace: &str, source: &str) -> Result<String, Failure> {
         SigningKey::read(key)?.sign(namespace, &self.name, &self.language()?, source)
     }
 }
@@ -93,8 +92,13 @@ impl PushArgs {
     pub(super) async fn run(&self, client: &Client) -> Result<Body, Failure> {
         let source = read_text(&self.script.file)?;
         let mut body = json!({"language": self.script.language()?, "source": source});
+        let mut client = client.clone();
         let signature = match &self.sign_key {
-            Some(key) => Some(self.script.signature(key, client.namespace(), &source)?),
+            Some(key) => {
+                let namespace = namespace_of(&client).await?;
+                client = client.in_namespace(&namespace);
+                Some(self.script.signature(key, &namespace, &source)?)
+            }
             None => self.signature.clone(),
         };
         if let Some(signature) = signature {
@@ -103,18 +107,19 @@ impl PushArgs {
         if let Some(note) = &self.note {
             body["note"] = note.as_str().into();
         }
-        let answer = client.put_if(&["scripts", &self.script.name], self.if_version, &body.to_string()).await?;
-        let saved_in = text_of(&answer.value()?["namespace"]);
-        let signed_for = client.namespace().unwrap_or("default");
-        if self.sign_key.is_some() && saved_in != signed_for {
-            let message = format!(
-                "the script is saved in namespace {saved_in} and signed for {signed_for}, so that no agent runs it; push it again with \
-                 --namespace {saved_in}"
-            );
-            return Err(Failure::refused(message));
-        }
-        Ok(answer)
+        client.put_if(&["scripts", &self.script.name], self.if_version, &body.to_string()).await
     }
+}
+
+/// The namespace of the client's requests: a signature names it, so that it must be known before the script is saved.
+async fn namespace_of(client: &Client) -> Result<String, Failure> {
+    if let Some(namespace) = client.namespace() {
+        return Ok(namespace.to_owned());
+    }
+    let me = client.get(&["me"], &[]).await?.value()?;
+    me["namespace"].as_str().map(str::to_owned).ok_or_else(|| {
+        Failure::refused("--sign-key signs the namespace, and the server does not name the token's: give --namespace")
+    })
 }
 
 impl SignArgs {
@@ -122,7 +127,7 @@ impl SignArgs {
     pub(super) fn run(&self, namespace: Option<&str>) -> Result<(), Failure> {
         name::check(&self.script.name).map_err(Failure::refused)?;
         let source = read_text(&self.script.file)?;
-        output::data(&self.script.signature(&self.key, namespace, &source)?)
+        output::data(&self.script.signature(&self.key, namespace.unwrap_or("default"), &source)?)
     }
 }
 

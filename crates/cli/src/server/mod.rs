@@ -44,9 +44,7 @@ impl ServerArgs {
         let settings = self.file.server(self.settings)?;
         let oidc = self.file.oidc(self.oidc)?;
         let http = self.file.http(self.http)?;
-        let mut config = ServerConfig::try_from(settings.clone())?;
-        config.oidc = oidc.clone().checked()?;
-        config.http = http.clone().checked()?;
+        let config = config::checked_server(settings.clone(), oidc.clone(), http.clone())?;
         if let Some(ServerCommand::CheckConfig) = self.command {
             return config::print_server(settings, oidc, http).map(|()| Exit::Success);
         }

@@ -22,7 +22,7 @@ use crate::{clock, output};
 const PAGE_LEN: u32 = 1_000;
 /// How often the log is read.
 const PERIOD: Duration = Duration::from_secs(30);
-/// How often the jobs are read again.
+/// How often the jobs are read again, beside when a row may be of a new one.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
@@ -86,12 +86,11 @@ impl FollowArgs {
                 database.xxl_log_before(&since).await.map_err(|error| jobs::wrong(&error))?
             }
         };
-        let mut names = jobs::by_number(client).await?;
+        let mut names = Names::read(client).await?;
         let mut unknown = BTreeSet::new();
-        let mut read_at = tokio::time::Instant::now();
         let (mut has_read_all, mut was_warned) = (false, false);
         loop {
-            match self.pass(client, &mut database, &zone, &names, (&mut after, &mut unknown)).await {
+            match self.pass(client, &mut database, &zone, &mut names, (&mut after, &mut unknown)).await {
                 Ok(Pass { stored, is_last, newest }) => {
                     let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
@@ -120,9 +119,8 @@ impl FollowArgs {
                 return Ok(());
             }
             tokio::time::sleep(PERIOD).await;
-            if read_at.elapsed() >= JOBS_PERIOD {
-                read_at = tokio::time::Instant::now();
-                names = jobs::by_number(client).await.unwrap_or(names);
+            if clock::now().since(names.read_at) >= JOBS_PERIOD {
+                names = Names::read(client).await.unwrap_or(names);
             }
         }
     }
@@ -133,7 +131,7 @@ impl FollowArgs {
         client: &Client,
         database: &mut XxlDatabase,
         zone: &Z,
-        names: &BTreeMap<i64, String>,
+        names: &mut Names,
         (after, unknown): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<Pass, Failure> {
         let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::wrong(&error))?;
@@ -157,7 +155,10 @@ impl FollowArgs {
                 ));
             }
         }
-        let fires: Vec<Value> = ready.iter().filter_map(|row| fire(zone, names, row)).collect();
+        if ready.iter().any(|row| names.may_lack(row.job, instant(zone, row))) {
+            *names = Names::read(client).await?;
+        }
+        let fires: Vec<Value> = ready.iter().filter_map(|row| fire(zone, &names.by_number, row)).collect();
         let mut stored = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
@@ -168,6 +169,25 @@ impl FollowArgs {
         }
         let newest = ready.iter().filter_map(|row| instant(zone, row)).max();
         Ok(Pass { stored, is_last: ready.len() < PAGE_LEN as usize, newest })
+    }
+}
+
+/// The names of the jobs by their numbers in XXL-JOB, and when they were read.
+struct Names {
+    by_number: BTreeMap<i64, String>,
+    read_at: Timestamp,
+}
+
+impl Names {
+    async fn read(client: &Client) -> Result<Self, Failure> {
+        let read_at = clock::now();
+        Ok(Self { by_number: jobs::by_number(client).await?, read_at })
+    }
+
+    /// Whether the job of a row may have been imported since the names were read. A job without a name at an instant
+    /// long before was not here when it fired.
+    fn may_lack(&self, number: i64, fired_at: Option<Timestamp>) -> bool {
+        !self.by_number.contains_key(&number) && fired_at.is_some_and(|at| at + AHEAD_MAX > self.read_at)
     }
 }
 
@@ -265,6 +285,19 @@ mod tests {
             let fire = reported(&LogRow { trigger_code, handle_code, ..row() }).expect("a fire");
             assert_eq!(fire["outcome"], outcome, "{trigger_code} {handle_code}");
         }
+    }
+
+    #[test]
+    fn names_are_read_again_for_a_job_that_may_have_been_imported_since() {
+        let names = |number: i64, read_at: &str| Names {
+            by_number: BTreeMap::from([(number, "report".to_owned())]),
+            read_at: read_at.parse().expect("an instant"),
+        };
+        let fired_at = Some("2026-11-23T02:30:00Z".parse().expect("an instant"));
+        assert!(names(18, "2026-11-23T02:29:30Z").may_lack(17, fired_at));
+        assert!(!names(17, "2026-11-23T02:29:30Z").may_lack(17, fired_at));
+        assert!(!names(18, "2026-11-23T03:00:00Z").may_lack(17, fired_at), "of a job that is not here");
+        assert!(!names(18, "2026-11-23T02:29:30Z").may_lack(17, None));
     }
 
     #[test]

@@ -124,6 +124,14 @@ fn a_definition_is_edited() {
     // The second time the file is left as it was.
     edit("sed -i 's/handler: .*/handler: \"\"/'").refused(2, &["nothing was saved", "/handler"]);
     edit("false").refused(1, &["the editor \"false\" ended"]);
+    // Another caller saves the job while the editor is open.
+    let other = format!("{} job apply -f jobs.yaml >/dev/null 2>&1", env!("CARGO_BIN_EXE_rondel"));
+    stage.write("edit.sh", &format!("{other} && sed -i 's/handler: .*/handler: third/' \"$1\"\n"));
+    let conflict = edit("sh edit.sh");
+    conflict.refused(6, &["what was edited is in "]);
+    let kept = Path::new(conflict.stderr.trim_end().rsplit(' ').next().unwrap());
+    assert!(std::fs::read_to_string(kept).unwrap().contains("handler: third"));
+    std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
     stage.stop();
 }
 

@@ -1,6 +1,6 @@
 //! Client commands where no server is needed.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
 use crate::process::{end, rondel, run, run_with_input};
 
@@ -26,6 +26,32 @@ fn a_server_that_speaks_no_tls() {
         stream.read_to_end(&mut Vec::new()).ok();
     });
     run(&["job", "list", "--server", &url]).refused(8, &["does not speak TLS there", "use http://"]);
+    answers.join().unwrap();
+}
+
+#[test]
+fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers = std::thread::spawn(move || {
+        for (request, body) in [
+            ("GET /api/v1/runs?job=a", r#"{"items":[{"id":"9","started_at":null}],"next_cursor":"next"}"#),
+            ("cursor=next", r#"{"items":[{"id":"7","started_at":"2026-03-08T07:00:00Z"}],"next_cursor":null}"#),
+            ("GET /api/v1/runs/7/logs?", r#"{"items":[{"line":"x"}],"next_cursor":null}"#),
+        ] {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+            }
+            assert!(head.contains(request), "{head}");
+            let length = body.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let ended = run(&["run", "logs", "--job", "a", "-o", "jsonl", "--server", &url]);
+    assert_eq!((ended.code, ended.stdout.as_str()), (Some(0), "{\"line\":\"x\"}\n"), "{}", ended.stderr);
     answers.join().unwrap();
 }
 

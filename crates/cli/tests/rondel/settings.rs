@@ -99,6 +99,33 @@ fn the_reference_config_is_a_config() {
 }
 
 #[test]
+fn the_doctor_checks_what_a_start_checks() {
+    let folder = tempfile::tempdir().unwrap();
+    let verdict = |name: &str, text: &str| {
+        write(folder.path(), text);
+        let args = ["doctor", "--config", "rondel.toml", "--server", "http://127.0.0.1:1", "-o", "json"];
+        let ended = run_in(folder.path(), &args);
+        let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let check = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == name).unwrap();
+        let text = |key: &str| check[key].as_str().unwrap().to_owned();
+        (text("verdict"), text("found"))
+    };
+    let place = folder.path().display();
+    let database = format!("[server]\ndatabase = \"sqlite://{place}/data/rondel.db\"\n");
+    assert_eq!(verdict("settings", &database).0, "ok");
+    for (section, key) in
+        [("[oidc]\nclient_id = \"rondel\"", "oidc.client_id"), ("[http]\nrequests = 0", "http.requests")]
+    {
+        let (verdict, found) = verdict("settings", &format!("{database}{section}\n"));
+        assert!(verdict == "failed" && found.contains(key), "{verdict}: {found}");
+    }
+    for (data_dir, expected) in [("elsewhere", "failed"), ("data", "warning")] {
+        let (verdict, found) = verdict("database", &format!("{database}data_dir = \"{place}/{data_dir}\"\n"));
+        assert!(verdict == expected && found.contains("there is no folder"), "{data_dir}: {verdict}: {found}");
+    }
+}
+
+#[test]
 fn the_help_is_there_and_mistakes_are_usage_errors() {
     for args in [&["--help"][..], &["server", "--help"], &["job", "create", "--help"], &["--version"], &["version"]] {
         let ended = run(args);

@@ -135,15 +135,7 @@ pub fn decide(
     silences: &[Silence],
     (now, next_id): (Timestamp, &mut dyn FnMut() -> IncidentId),
 ) -> Decision {
-    let mut builder = DecisionBuilder {
-        rule,
-        silences,
-        now,
-        open,
-        incidents: BTreeMap::new(),
-        messages: Vec::new(),
-        unwatched: BTreeSet::new(),
-    };
+    let mut builder = DecisionBuilder::new(rule, open, silences, now);
     for incident in std::mem::take(&mut builder.open.incidents) {
         builder.incidents.insert(incident.id, incident);
     }
@@ -166,6 +158,24 @@ pub fn decide(
     }
 }
 
+/// Acknowledges an open incident. Returns the message about it, to the channels that it was reported to; none while a silence holds its
+/// messages back.
+#[must_use]
+pub fn acknowledge(
+    rule: RuleView<'_>,
+    (incident, by): (&mut Incident, &str),
+    silences: &[Silence],
+    now: Timestamp,
+) -> Vec<MessageDraft> {
+    (incident.acknowledged_by, incident.acknowledged_at) = (Some(by.to_owned()), Some(now));
+    let mut builder = DecisionBuilder::new(rule, OpenIncidents::default(), silences, now);
+    let is_reported = incident.fired_at.is_some() || incident.escalated_at.is_some();
+    if is_reported && !builder.is_silent(incident) {
+        builder.send(incident, NoticeKind::Acknowledged);
+    }
+    builder.messages
+}
+
 struct DecisionBuilder<'a> {
     rule: RuleView<'a>,
     silences: &'a [Silence],
@@ -176,7 +186,12 @@ struct DecisionBuilder<'a> {
     unwatched: BTreeSet<IncidentId>,
 }
 
-impl DecisionBuilder<'_> {
+impl<'a> DecisionBuilder<'a> {
+    fn new(rule: RuleView<'a>, open: OpenIncidents, silences: &'a [Silence], now: Timestamp) -> Self {
+        let (incidents, messages, unwatched) = (BTreeMap::new(), Vec::new(), BTreeSet::new());
+        Self { rule, silences, now, open, incidents, messages, unwatched }
+    }
+
     fn observe(&mut self, seen: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
         let (since, new_count, is_over) = match seen.sighting {
             Sighting::Holds { since, new_count } => (since, new_count, false),
@@ -190,6 +205,7 @@ impl DecisionBuilder<'_> {
                 }
                 return;
             }
+            Sighting::Unknown => return,
         };
         let known = self.find(&seen.subject);
         let id = match known {
@@ -276,8 +292,14 @@ impl DecisionBuilder<'_> {
 
     /// Resolves the group if it has no open members.
     fn close_group(&mut self) {
-        let Some(group) = self.open.group.as_ref().filter(|_| self.open.member_count == 0) else { return };
-        if let Some(group) = self.incidents.get_mut(&group.id) {
+        let Some(id) = self.open.group.as_ref().filter(|_| self.open.member_count == 0).map(|group| group.id) else {
+            return;
+        };
+        // The end of a group is no recovery if the rule stopped watching one of its last members.
+        if self.incidents.values().any(|one| one.group == Some(id) && self.unwatched.contains(&one.id)) {
+            self.unwatched.insert(id);
+        }
+        if let Some(group) = self.incidents.get_mut(&id) {
             (group.standing, group.resolved_at) = (Standing::Resolved, Some(self.now));
         }
     }
@@ -294,7 +316,7 @@ impl DecisionBuilder<'_> {
 
     fn report(&mut self, incident: &mut Incident) {
         let spec = self.rule.spec;
-        let is_silent = self.silenced_until(&incident.subject).is_some();
+        let is_silent = self.is_silent(incident);
         let has_channel = self.has_channel();
         if incident.fired_at.is_none() && !is_silent && has_channel {
             incident.fired_at = Some(self.now);
@@ -341,7 +363,9 @@ impl DecisionBuilder<'_> {
         let escalation = spec.escalate.iter().map(|to| &to.channel);
         let channels: Vec<&String> = match kind {
             NoticeKind::Escalated => escalation.collect(),
-            NoticeKind::Resolved if incident.escalated_at.is_some() => spec.channels.iter().chain(escalation).collect(),
+            NoticeKind::Resolved | NoticeKind::Acknowledged if incident.escalated_at.is_some() => {
+                spec.channels.iter().chain(escalation).collect()
+            }
             _ => spec.channels.iter().collect(),
         };
         if kind != NoticeKind::Escalated {
@@ -350,7 +374,9 @@ impl DecisionBuilder<'_> {
         // If the rule no longer watches the subject, the message is written as for a rule that is off: it must not report a recovery.
         let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
-        let notice = notice(rule, incident, kind, self.now);
+        // If the incident has ended since the last look, the message about its beginning still describes the beginning.
+        let standing = if kind == NoticeKind::Resolved { Standing::Resolved } else { Standing::Firing };
+        let notice = notice(rule, &Incident { standing, ..incident.clone() }, kind, self.now);
         let mut sent: Vec<&String> = Vec::new();
         for channel in channels {
             if !sent.contains(&channel) && !self.rule.missing_channels.contains(channel) {
@@ -364,6 +390,13 @@ impl DecisionBuilder<'_> {
                 });
             }
         }
+    }
+
+    /// Whether its messages are held back. Those of a group are, until one of its members is not silenced.
+    fn is_silent(&self, incident: &Incident) -> bool {
+        let is_audible = |one: &Incident| one.group == Some(incident.id) && self.silenced_until(&one.subject).is_none();
+        let waits = incident.subject.kind == SubjectKind::Group && incident.fired_at.is_none();
+        self.silenced_until(&incident.subject).is_some() || waits && !self.incidents.values().any(is_audible)
     }
 
     fn silenced_until(&self, subject: &Subject) -> Option<Timestamp> {
@@ -383,13 +416,10 @@ impl DecisionBuilder<'_> {
             ConditionKind::Events | ConditionKind::Instant => (age / LOOK_AGE_DIVISOR).clamp(LOOK_MIN, LOOK_MAX),
         };
         let mut next = self.now + look;
-        if incident.group.is_some() {
-            return next;
-        }
         if let Some(until) = self.silenced_until(&incident.subject) {
             return next.min(until);
         }
-        if incident.acknowledged_at.is_some() {
+        if incident.group.is_some() || incident.acknowledged_at.is_some() || self.is_silent(incident) {
             return next;
         }
         if let Some(at) = self.escalates_at(incident) {

@@ -164,24 +164,19 @@ impl Expectations {
         }
     }
 
-    /// When an expectation is checked next, after a check at `now` or after a run has succeeded.
+    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. The check asks the calendar, whose days
+    /// may change until then.
     #[must_use]
-    pub fn next_look(
-        &self,
-        kind: ExpectKind,
-        known: Successes,
-        now: Timestamp,
-        is_day: impl Fn(NaiveDate) -> bool,
-    ) -> Option<Timestamp> {
+    pub fn next_look(&self, kind: ExpectKind, known: Successes, now: Timestamp) -> Option<Timestamp> {
         match kind {
             ExpectKind::SuccessBy => {
                 let deadline = self.deadline()?;
-                let mut next = deadline.next_after(now, &is_day)?;
+                let mut next = deadline.next_after(now, |_| true)?;
                 for _ in 0..DEADLINE_COUNT_MAX {
                     if known.newest.is_none_or(|at| at < deadline.counts_from(next)) {
                         break;
                     }
-                    next = deadline.next_after(next, &is_day)?;
+                    next = deadline.next_after(next, |_| true)?;
                 }
                 Some(next)
             }
@@ -192,6 +187,23 @@ impl Expectations {
             }
             ExpectKind::LongerThan | ExpectKind::Late => None,
         }
+    }
+
+    /// The instant to which a success postpones a check that is not due yet; `None` if the check stays where it is. A check that is due
+    /// judges what it was due for, so a success leaves it alone.
+    #[must_use]
+    pub fn postponed(
+        &self,
+        kind: ExpectKind,
+        known: Successes,
+        (look_at, now): (Timestamp, Timestamp),
+    ) -> Option<Timestamp> {
+        let from = self.counts_from(kind, look_at, now).filter(|_| look_at > now)?;
+        known.newest.filter(|newest| *newest >= from)?;
+        let next = self.next_look(kind, known, now)?;
+        // A time of day is always worth the write, a length of time only if the wait more than doubles.
+        let is_worth = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next.since(now);
+        (next > look_at && is_worth).then_some(next)
     }
 
     /// The earliest planned instant of a success that counts, for a check that was due at `look_at`.

@@ -27,7 +27,7 @@ fn known(newest: Option<&str>) -> Successes {
 
 #[track_caller]
 fn check_next(expected: &Expectations, kind: ExpectKind, newest: Option<&str>, now: &str, next: &str) {
-    let found = expected.next_look(kind, known(newest), instant(now), |_| true);
+    let found = expected.next_look(kind, known(newest), instant(now));
     assert_eq!(found.map(|at| at.to_string()).as_deref(), Some(next), "{newest:?} at {now}");
 }
 
@@ -103,6 +103,27 @@ fn a_job_is_expected_to_succeed_so_often() {
     let now = instant("2026-01-05T00:00:00Z");
     assert_eq!(often.first_look(kind, now, true), Some(instant("2026-01-06T02:00:00Z")), "it was made now");
     assert_eq!(often.first_look(kind, now, false), Some(now), "it may be overdue already");
+}
+
+#[test]
+fn a_success_postpones_a_check_that_it_counts_for_and_that_is_not_due() {
+    let six = by(&json!({"time": "06:00"}));
+    let (today, tomorrow) = ("2026-01-05T06:00:00Z", Some("2026-01-06T06:00:00Z"));
+    let check = |expected: &Expectations, kind, newest, (look_at, now): (&str, &str), next: Option<&str>| {
+        let found = expected.postponed(kind, known(Some(newest)), (instant(look_at), instant(now)));
+        assert_eq!(found, next.map(instant), "{newest} at {now}");
+    };
+    let deadline = |newest, now, next| check(&six, ExpectKind::SuccessBy, newest, (today, now), next);
+    deadline("2026-01-05T04:00:00Z", "2026-01-05T04:01:00Z", tomorrow);
+    deadline("2025-12-01T04:00:00Z", "2026-01-05T04:01:00Z", None);
+    deadline("2025-12-01T04:00:00Z", "2026-01-05T06:00:01Z", None);
+    deadline("2026-01-05T04:00:00Z", "2026-01-05T06:00:00Z", None);
+    let often = expected(&json!({"no_success_for": "1h"}), &json!(null));
+    let length = |newest, now, next| check(&often, ExpectKind::NoSuccessFor, newest, (today, now), next);
+    length("2026-01-05T05:40:00Z", "2026-01-05T05:40:00Z", Some("2026-01-05T06:40:00Z"));
+    length("2026-01-05T05:29:00Z", "2026-01-05T05:29:00Z", None);
+    length("2025-12-01T05:59:00Z", "2026-01-05T05:59:00Z", None);
+    length("2025-12-01T05:59:00Z", "2026-01-05T06:00:01Z", None);
 }
 
 #[test]

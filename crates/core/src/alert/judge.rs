@@ -47,13 +47,15 @@ pub enum Sighting {
     Clear,
     /// The rule no longer watches the subject: whether the condition holds is not known.
     Unwatched,
+    /// The rule watches the subject, and cannot see now whether the condition holds: an open incident stays open.
+    Unknown,
 }
 
 impl Sighting {
     /// Whether the condition neither holds nor has held since the last look, as far as is known.
     #[must_use]
     pub const fn is_clear(self) -> bool {
-        matches!(self, Self::Clear | Self::Unwatched)
+        matches!(self, Self::Clear | Self::Unwatched | Self::Unknown)
     }
 }
 
@@ -88,6 +90,12 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
     };
     let bound = if is_open { bytes * 11 / 10 } else { bytes };
     u128::from(free) < bound
+}
+
+/// Whether two versions of a rule watch the same: an open incident of the one is then an incident of the other.
+#[must_use]
+pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
+    one.condition == other.condition && one.scope == other.scope
 }
 
 /// Whether a fire is part of an incident of its job. It is if the incident names the fire's run. It also is if the fire has ended, and was

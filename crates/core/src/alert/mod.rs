@@ -14,7 +14,9 @@ pub mod sentence;
 mod silence;
 mod subject;
 
-pub use self::decide::{Decision, Incident, MessageDraft, MessageKind, OpenIncidents, RuleView, Standing, decide};
+pub use self::decide::{
+    Decision, Incident, MessageDraft, MessageKind, OpenIncidents, RuleView, Standing, acknowledge, decide,
+};
 pub use self::judge::{Observation, Sighting};
 pub use self::rule::{
     CHANNEL_COUNT_MAX, Condition, ConditionKind, DIGEST_MIN, Escalation, GROUP_OVER_DEFAULT, RuleSpec, STREAK_MAX,
@@ -23,6 +25,8 @@ pub use self::rule::{
 pub use self::silence::{Silence, SilenceSpec};
 pub use self::subject::Subject;
 
+#[cfg(test)]
+mod decide_tests;
 #[cfg(test)]
 mod expect_tests;
 #[cfg(test)]

@@ -359,7 +359,7 @@ pub(super) fn notice(rule: RuleView<'_>, incident: &Incident, kind: NoticeKind, 
         at,
         count: incident.count,
         samples: incident.samples.clone(),
-        path: format!("/n/{}/alerts/incidents/{}", rule.namespace, incident.id),
+        path: format!("/alerts/incidents/{}", incident.id),
     };
     notice.bounded()
 }

@@ -1,29 +1,27 @@
-//! Conditions by table, deadlines over clock changes, and the decision under any order of observations.
+//! Rules with their sentences, conditions by table, and deadlines over clock changes.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::deadline::Deadline;
 use super::judge::{self, EndedRun};
 use super::*;
 use crate::id::{IncidentId, JobId, RunId};
-use crate::notice::{NoticeKind, RunSample};
+use crate::notice::RunSample;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
-fn at(second: i64) -> Timestamp {
+pub(super) fn at(second: i64) -> Timestamp {
     Timestamp::from_secs(second)
 }
 
-fn instant(text: &str) -> Timestamp {
+pub(super) fn instant(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-fn spec(more: &serde_json::Value) -> RuleSpec {
+pub(super) fn spec(more: &serde_json::Value) -> RuleSpec {
     let mut document = json!({"name": "rule", "condition": {"failed": {}}, "channels": ["slack"]});
     for (key, value) in more.as_object().unwrap() {
         document[key] = value.clone();
@@ -263,238 +261,4 @@ fn a_deadline_that_the_clock_skips_or_shows_twice_comes_once() {
     assert_eq!(fold.to_string(), "2026-10-25T00:30:00Z", "the first of the two");
     assert_eq!(next(fold).to_string(), "2026-10-26T01:30:00Z", "and not the second one");
     assert_eq!(berlin.counts_from(next(fold)), fold);
-}
-
-fn subject(id: i64) -> Subject {
-    Subject { kind: SubjectKind::Job, id, name: format!("job-{id}"), app: Some("app".to_owned()) }
-}
-
-/// The incidents of one rule, as a store would keep them.
-struct World {
-    spec: RuleSpec,
-    incidents: BTreeMap<IncidentId, Incident>,
-    silences: Vec<Silence>,
-    messages: Vec<MessageDraft>,
-    missing: Vec<String>,
-    next: i64,
-}
-
-impl World {
-    fn new(more: &serde_json::Value) -> Self {
-        Self {
-            spec: spec(more),
-            incidents: BTreeMap::new(),
-            silences: Vec::new(),
-            messages: Vec::new(),
-            missing: Vec::new(),
-            next: 0,
-        }
-    }
-
-    fn observe(&mut self, now: i64, seen: &[(i64, Sighting)]) -> Vec<NoticeKind> {
-        let firing = || self.incidents.values().filter(|incident| incident.standing == Standing::Firing);
-        let count = |is_member| firing().filter(|one| one.group.is_some() == is_member && one.subject.id != 0).count();
-        let open = OpenIncidents {
-            incidents: firing().filter(|one| one.subject.id != 0).cloned().collect(),
-            group: firing().find(|one| one.subject.id == 0).cloned(),
-            single_count: u64::try_from(count(false)).unwrap(),
-            member_count: u64::try_from(count(true)).unwrap(),
-        };
-        let sample =
-            |run| RunSample { run: RunId::new(run), job: "job".to_owned(), fire_at: at(run), message: String::new() };
-        let observation = |(id, sighting): &(i64, Sighting)| Observation {
-            subject: subject(*id),
-            sighting: *sighting,
-            samples: vec![sample(*id)],
-        };
-        let observations: Vec<Observation> = seen.iter().map(observation).collect();
-        let view = RuleView { spec: &self.spec, namespace: "default", missing_channels: &self.missing };
-        let mut next_id = || {
-            self.next += 1;
-            IncidentId::new(self.next)
-        };
-        let decision = decide(view, open, &observations, &self.silences, (at(now), &mut next_id));
-        for incident in decision.incidents {
-            self.incidents.insert(incident.id, incident);
-        }
-        let kinds = decision.messages.iter().map(|message| message.notice.kind).collect();
-        self.messages.extend(decision.messages);
-        kinds
-    }
-}
-
-fn holds(since: i64, new_count: u64) -> Sighting {
-    Sighting::Holds { since: at(since), new_count }
-}
-
-#[test]
-fn an_incident_fires_once_collects_and_resolves_once() {
-    let mut world = World::new(&json!({"digest": "1m"}));
-    assert_eq!(world.observe(10, &[(1, holds(9, 1))]), [NoticeKind::Firing]);
-    assert_eq!(world.observe(20, &[(1, holds(9, 99_999))]), []);
-    assert_eq!(world.observe(70, &[(1, holds(9, 0))]), [NoticeKind::Digest]);
-    let digest = &world.messages[1].notice;
-    assert_eq!((digest.count, digest.summary_en.as_str()), (100_000, "job-1 failed (100000 times)."));
-    assert_eq!(world.observe(140, &[(1, holds(9, 0))]), [], "nothing new");
-    assert_eq!(world.observe(150, &[(1, Sighting::Clear)]), [NoticeKind::Resolved]);
-    assert_eq!(world.observe(160, &[(1, Sighting::Clear)]), []);
-    assert_eq!(
-        world.observe(170, &[(1, Sighting::HasEnded { since: at(165), new_count: 1 })]),
-        [NoticeKind::Firing, NoticeKind::Resolved]
-    );
-    let numbers: Vec<u32> = world.messages.iter().map(|message| message.number).collect();
-    assert_eq!(numbers, [1, 2, 3, 1, 2]);
-}
-
-#[test]
-fn an_incident_is_repeated_and_escalated_until_it_is_acknowledged() {
-    let mut world = World::new(&json!({"repeat": "1h", "escalate": {"channel": "pager", "after": "30m"}}));
-    assert_eq!(world.observe(0, &[(1, holds(0, 1))]), [NoticeKind::Firing]);
-    assert_eq!(world.observe(1_800, &[(1, holds(0, 0))]), [NoticeKind::Escalated]);
-    assert_eq!(world.messages[1].channel, "pager");
-    assert_eq!(world.observe(3_600, &[(1, holds(0, 0))]), [NoticeKind::Reminder]);
-    let first = world.incidents.values_mut().next().unwrap();
-    (first.acknowledged_at, first.acknowledged_by) = (Some(at(3_700)), Some("ann".to_owned()));
-    assert_eq!(world.observe(9_000, &[(1, holds(0, 5))]), [], "an engineer is on it");
-    let sent = world.messages.len();
-    assert_eq!(world.observe(9_100, &[(1, Sighting::Clear)]), [NoticeKind::Resolved, NoticeKind::Resolved]);
-    let channels: Vec<&str> = world.messages[sent..].iter().map(|message| message.channel.as_str()).collect();
-    assert_eq!(channels, ["slack", "pager"]);
-}
-
-#[test]
-fn a_silence_keeps_messages_back_until_its_end() {
-    let mut world = World::new(&json!({}));
-    let spec = SilenceSpec { job: Some("job-1".to_owned()), ..SilenceSpec::default() };
-    world.silences.push(Silence { spec, ends_at: at(100), is_maintenance: false });
-    assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1))]), [NoticeKind::Firing], "only of the other job");
-    assert_eq!(world.observe(100, &[(1, holds(9, 0))]), [NoticeKind::Firing], "its end");
-    world.silences[0].ends_at = at(1_000);
-    assert_eq!(world.observe(120, &[(1, Sighting::Clear)]), [NoticeKind::Resolved], "it was reported, so its end is");
-    assert_eq!(world.observe(130, &[(1, holds(125, 1))]), []);
-    assert_eq!(world.observe(140, &[(1, Sighting::Clear)]), [], "never reported");
-}
-
-#[test]
-fn an_incident_without_a_channel_is_not_reported_until_there_is_one() {
-    let mut world = World::new(&json!({"repeat": "1h", "escalate": {"channel": "pager", "after": "30m"}}));
-    world.missing = vec!["slack".to_owned()];
-    assert_eq!(world.observe(10, &[(1, holds(9, 1))]), []);
-    let first = |world: &World| world.incidents.values().next().unwrap().clone();
-    assert_eq!((first(&world).fired_at, first(&world).reported_at), (None, None));
-    assert_eq!(world.observe(1_809, &[(1, holds(9, 0))]), [NoticeKind::Escalated], "the pager is there");
-    assert_eq!(world.observe(9_000, &[(1, holds(9, 5))]), []);
-    world.missing.clear();
-    assert_eq!(world.observe(9_010, &[(1, holds(9, 0))]), [NoticeKind::Firing], "it was set up");
-    assert_eq!(first(&world).fired_at, Some(at(9_010)));
-    world.missing = vec!["slack".to_owned()];
-    assert_eq!(world.observe(9_020, &[(1, Sighting::Clear)]), [NoticeKind::Resolved], "to the pager");
-    world.missing.push("pager".to_owned());
-    assert_eq!(world.observe(9_030, &[(1, holds(9_025, 1))]), []);
-    assert_eq!(world.observe(20_000, &[(1, holds(9_025, 1))]), []);
-    assert_eq!(world.observe(20_010, &[(1, Sighting::Clear)]), [], "no message began it");
-}
-
-#[test]
-fn the_end_of_an_incident_is_what_happened() {
-    let by = json!({"condition": {"not_succeeded_by": {"time": "01:08", "zone": "Europe/Berlin"}}});
-    let ended = |more: &serde_json::Value, sighting| {
-        let mut world = World::new(more);
-        world.observe(10, &[(1, holds(9, 1))]);
-        world.observe(instant("1970-01-01T05:12:40Z").as_millis() / 1_000, &[(1, sighting)]);
-        let message = &world.messages.last().unwrap().notice;
-        assert_eq!(message.kind, NoticeKind::Resolved);
-        (message.summary_en.clone(), message.summary_zh.clone())
-    };
-    let (en, zh) = ended(&by, Sighting::Clear);
-    assert_eq!(en, "Resolved: job-1 succeeded, seen at 06:12 Europe/Berlin.");
-    assert_eq!(zh, "已恢复：job-1 已成功，确认于 06:12（Europe/Berlin）。");
-    let (en, zh) = ended(&by, Sighting::Unwatched);
-    assert_eq!(en, "Closed: job-1 is not watched by the rule any more.");
-    assert_eq!(zh, "已关闭：规则不再监视 job-1。");
-    let conditions = [
-        json!({"failed": {}}),
-        json!({"failures_in_row": {"count": 3}}),
-        json!({"failure_rate": {"percent": 20, "window": "1h"}}),
-        json!({"skipped": {}}),
-        json!({"late": {"by": "5m"}}),
-        json!({"no_success_for": {"length": "1h"}}),
-        json!({"running_longer": {"times_p95": 3}}),
-        json!({"no_executor": {"handler": "h"}}),
-        json!({"node_lost": {}}),
-        json!({"loop_failing": {"length": "1m"}}),
-        json!({"token_expiring": {"within": "14d"}}),
-        json!({"certificate_expiring": {"within": "14d"}}),
-        json!({"disk_low": {"free_percent": 10}}),
-        json!({"ledger_growth": {"runs": 9, "window": "1h"}}),
-    ];
-    for condition in conditions {
-        let (en, zh) = ended(&json!({ "condition": condition }), Sighting::Clear);
-        assert!(en.starts_with("Resolved: ") && en.contains("job-1") && zh.starts_with("已恢复："), "{en} {zh}");
-        assert!([" no ", " not ", "No longer"].iter().all(|word| !en.contains(word)), "{en}");
-    }
-}
-
-#[test]
-fn many_subjects_are_one_group() {
-    let mut world = World::new(&json!({"group_over": 3, "digest": "1m"}));
-    let all: Vec<(i64, Sighting)> = (1..=500).map(|id| (id, holds(9, 1))).collect();
-    assert_eq!(world.observe(10, &all), [NoticeKind::Firing; 4], "three, and one for all others");
-    let summary = &world.messages.iter().find(|one| one.notice.subject.name == "default").unwrap().notice;
-    assert_eq!((summary.count, summary.summary_en.as_str()), (497, "497 more in default: failed."));
-    let more: Vec<(i64, Sighting)> = (501..=600).map(|id| (id, holds(9, 1))).collect();
-    assert_eq!(world.observe(20, &more), []);
-    assert_eq!(world.observe(80, &[(600, holds(9, 0))]), [NoticeKind::Digest]);
-    let members: Vec<(i64, Sighting)> = (1..=600).map(|id| (id, Sighting::Clear)).collect();
-    assert_eq!(world.observe(90, &members[..500]), [NoticeKind::Resolved; 3]);
-    assert_eq!(world.observe(95, &members), [NoticeKind::Resolved], "the last of the group");
-    assert!(world.incidents.values().all(|incident| incident.standing == Standing::Resolved));
-}
-
-proptest! {
-    /// For any observations in any order: between two firing messages of a subject there is a resolved one, and every resolved
-    /// one follows a firing one. The numbers of an incident's messages rise by one.
-    #[test]
-    fn firing_and_resolved_take_turns(
-        steps in prop::collection::vec((1..8_i64, 0..4_u8, 0..400_i64), 1..120),
-        silence in prop::option::of((0..5_000_i64, 1..8_i64)),
-        group_over in 1..6_u32,
-    ) {
-        let mut world = World::new(&json!({"group_over": group_over, "digest": "1m", "repeat": "3m"}));
-        if let Some((ends, job)) = silence {
-            let spec = SilenceSpec { job: Some(format!("job-{job}")), ..SilenceSpec::default() };
-            world.silences.push(Silence { spec, ends_at: at(ends), is_maintenance: false });
-        }
-        let mut now = 0;
-        for (id, what, wait) in steps {
-            now += wait;
-            let sighting = match what {
-                0 => Sighting::Clear,
-                1 => holds(now, 1),
-                2 => holds(now, 0),
-                _ => Sighting::HasEnded { since: at(now), new_count: 1 },
-            };
-            world.observe(now, &[(id, sighting)]);
-        }
-        let mut firing: BTreeMap<(String, bool), bool> = BTreeMap::new();
-        let mut numbers: BTreeMap<IncidentId, u32> = BTreeMap::new();
-        for message in &world.messages {
-            let number = numbers.entry(message.incident).or_default();
-            prop_assert_eq!(message.number, *number + 1);
-            *number = message.number;
-            let is_group = message.notice.subject.name == "default";
-            let fires = firing.entry((message.notice.subject.name.clone(), is_group)).or_default();
-            match message.notice.kind {
-                NoticeKind::Firing => {
-                    prop_assert!(!*fires, "two firing messages");
-                    *fires = true;
-                }
-                NoticeKind::Resolved => {
-                    prop_assert!(*fires, "resolved without firing");
-                    *fires = false;
-                }
-                _ => prop_assert!(*fires),
-            }
-        }
-    }
 }

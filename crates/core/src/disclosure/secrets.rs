@@ -152,15 +152,16 @@ fn is_of_name(one: char) -> bool {
 }
 
 /// Whether a name is that of a secret.
-pub(super) fn is_secret_name(name: &str) -> bool {
+fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-/// Whether a text is a secret whatever its name: a key, one of our tokens, or a URL with a password.
+/// Whether a text is a secret whatever its name: a key, one of our tokens, or a URL with a password anywhere in it.
 fn is_secret_text(text: &str) -> bool {
-    let has_password = text.split_once("://").is_some_and(|(_, rest)| {
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let has_password = text.split("://").skip(1).any(|rest| {
+        let is_end = |one: char| one.is_whitespace() || matches!(one, '/' | '?' | '#');
+        let authority = rest.split(is_end).next().unwrap_or_default();
         authority.rsplit_once('@').is_some_and(|(user, _)| user.contains(':'))
     });
     let has_token = text.match_indices(TOKEN_PREFIX).any(|(place, _)| {
@@ -207,6 +208,8 @@ mod tests {
             ("{\"password\": \"X\"}", "{\"password\": ***"),
             ("curl https://h/?token=X&a=b", "curl https://h/?token=***"),
             ("login with rondel_pat_00ff now", "***"),
+            ("from=https://h/x to=mysql://u:p@h/d", "***"),
+            ("curl http://h:80 to a@b", "curl http://h:80 to a@b"),
             ("open http://rondel_db:80/", "open http://rondel_db:80/"),
             ("a token is a word", "a token is a word"),
             ("échelle --mot-de-passe", "échelle --mot-de-passe"),

@@ -69,6 +69,9 @@ fn numbers_and_lengths_have_bounds() {
     for field in ["timeout", "queue_timeout"] {
         check_bounds(|ms| json!({field: format!("{ms}ms")}), (1, year), &format!("/{field}"));
     }
+    for wait in ["", "0s.."] {
+        check_bounds(|ms| json!({"retry": {"backoff": format!("{wait}{ms}ms")}}), (0, year), "/retry/backoff");
+    }
     let described = |n: u64| json!({"description": "d".repeat(usize::try_from(n).unwrap())});
     check_bounds(described, (0, DESCRIPTION_LEN_MAX as u64), "/description");
     let scheduled = |n: u64| json!({"schedule": vec![json!({"every": "1s"}); usize::try_from(n).unwrap()]});

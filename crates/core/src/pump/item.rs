@@ -274,7 +274,8 @@ fn report(item: &mut Item, progress: &Progress) -> bool {
         item.checkpoint.clone_from(&progress.checkpoint);
     }
     let is_back = progress.released && item.owner.is_some();
-    if is_back {
+    if is_back || item.owner.is_none() {
+        // Without an owner, no row is in work, whatever a late report states.
         item.release();
     }
     is_news || is_back
@@ -346,7 +347,9 @@ mod tests {
     fn the_last_words_of_an_attempt_that_is_over_count_until_the_item_is_dealt_on() {
         let mut one = item();
         assert!(change(&mut one, &ItemChange::Free { owner: owner(1, 1) }));
-        assert!(change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 1, 10))));
+        let busy = Progress { per_minute: 30, oldest_at: Some(NOW), ..progress(owner(1, 1), 1, 1, 10) };
+        assert!(change(&mut one, &ItemChange::Report(busy)));
+        assert_eq!((one.per_minute, one.oldest_at), (0, None), "no row is in work");
         assert!(change(&mut one, &ItemChange::Deal { epoch: 1, to: owner(2, 1) }));
         assert!(!change(&mut one, &ItemChange::Report(progress(owner(1, 1), 1, 2, 20))));
         assert_eq!(one.total().done, 10);

@@ -12,6 +12,9 @@ use crate::time::Timestamp;
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// For this long after the instant of a start, the run is left to the schedule. After that, this module begins it.
 const AFTER_START: Duration = Duration::from_secs(10);
+/// The reasons after which no other run begins in the same window.
+const FOR_GOOD: [Reason; 6] =
+    [Reason::Requested, Reason::Covered, Reason::WindowOver, Reason::Dry, Reason::Shadow, Reason::Maintenance];
 
 /// The newest root run of a pump job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +35,31 @@ pub struct Root {
     pub is_asked_to_end: bool,
 }
 
+impl Root {
+    /// Whether the schedule began it, or this module did.
+    const fn is_by_schedule(self) -> bool {
+        !matches!(self.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill)
+    }
+
+    /// Whether an edit or a pause ended it.
+    const fn was_edited(self) -> bool {
+        matches!(self.reason, Some(Reason::Paused | Reason::Changed))
+    }
+}
+
+/// The state of a pump job beside its definition.
+#[derive(Clone, Copy, Debug)]
+pub struct JobState {
+    /// The version of its newest definition.
+    pub version: i64,
+    /// When that definition was saved.
+    pub saved_at: Timestamp,
+    /// The instant from which the periods of its schedule are counted.
+    pub anchor: Timestamp,
+    /// Whether a maintenance window is under way, in which no root run begins.
+    pub is_in_maintenance: bool,
+}
+
 /// What is to happen to the root run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootStep {
@@ -39,35 +67,36 @@ pub enum RootStep {
     Stay,
     /// A new one begins, planned for this instant.
     Begin(Timestamp),
+    /// A new one, planned for this instant, continues the newest, which an edit, a pause or a failure interrupted.
+    Continue(Timestamp),
     /// The run ends, for this reason.
     End(Reason),
 }
 
-/// Decides what is to happen to the root run of a pump job. `saved_at` is when the current definition was saved; `is_dry` is whether
-/// every item is dry at its current epoch.
+/// Decides what is to happen to the root run of a pump job. `newest` is not planned for the future; `is_dry` is whether every item is dry at
+/// its current epoch.
 #[must_use]
 pub fn next_step(
     (job, pump): (&Job, &Pump),
-    (version, saved_at): (i64, Timestamp),
+    state: JobState,
     newest: Option<Root>,
     is_dry: bool,
     now: Timestamp,
 ) -> RootStep {
     match newest {
-        Some(root) if !root.status.is_terminal() => end_of(job, pump, version, root, is_dry, now),
-        newest if job.enabled => begin(job, pump, saved_at, newest, now),
+        Some(root) if !root.status.is_terminal() => end_of(job, pump, state.version, root, is_dry, now),
+        newest if job.enabled && !state.is_in_maintenance => begin(job, pump, state, newest, now),
         _ => RootStep::Stay,
     }
 }
 
 fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
-    // A run that was triggered by hand keeps running while the schedule is paused.
-    let is_by_schedule = !matches!(root.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill);
     let reason = if root.is_asked_to_end {
         None
-    } else if !job.enabled && is_by_schedule {
+    } else if !job.enabled && root.is_by_schedule() {
         Some(Reason::Paused)
-    } else if root.version != version {
+    } else if job.enabled && root.version != version {
+        // A run that was triggered by hand keeps running while the job is paused, although the pause makes a new version.
         Some(Reason::Changed)
     } else if pump.until.end_of(root.fire_at).is_some_and(|end| end <= now) {
         Some(Reason::WindowOver)
@@ -81,44 +110,50 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
 
 /// The schedule begins root runs itself, at its instants. This function begins the others: of a pump without a schedule, in a window that
 /// was already open when a server started or a definition was saved, and again after an edit or a failure.
-fn begin(job: &Job, pump: &Pump, saved_at: Timestamp, newest: Option<Root>, now: Timestamp) -> RootStep {
-    let start = window_start(job, pump, saved_at, now).or_else(|| interrupted_window_start(job, pump, newest?));
+fn begin(job: &Job, pump: &Pump, state: JobState, newest: Option<Root>, now: Timestamp) -> RootStep {
+    let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest?, now));
     let Some(start) = start else { return RootStep::Stay };
-    let Some(root) = newest.filter(|root| root.fire_at >= start) else { return RootStep::Begin(start) };
-    let was_interrupted = match (root.status, root.reason) {
-        (_, Some(Reason::Requested | Reason::Covered | Reason::WindowOver | Reason::Dry | Reason::Shadow)) => false,
-        (RunStatus::Succeeded, reason) => matches!(reason, Some(Reason::Paused | Reason::Changed)),
-        _ => true,
-    };
-    let rested = matches!(root.reason, Some(Reason::Paused | Reason::Changed))
-        || root.finished_at.is_none_or(|finished_at| now >= finished_at + AFTER_FAILURE);
-    if was_interrupted && rested {
-        RootStep::Begin(now.max(root.fire_at + Duration::from_millis(1)))
+    let Some(root) = newest else { return RootStep::Begin(start) };
+    if root.fire_at < start {
+        // Without a schedule, the edit that interrupted a run opened the window anew.
+        let is_same_window = job.timetable.schedules.is_empty() && root.was_edited();
+        return if is_same_window { RootStep::Continue(start) } else { RootStep::Begin(start) };
+    }
+    let rested = root.was_edited() || root.finished_at.is_none_or(|finished_at| now >= finished_at + AFTER_FAILURE);
+    if was_interrupted(root) && rested {
+        RootStep::Continue(now.max(root.fire_at + Duration::from_millis(1)))
     } else {
         RootStep::Stay
     }
 }
 
-/// Start of the window that an edit or a pause interrupted, for a pump that ends when it is empty: such a window is still open.
-fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root) -> Option<Timestamp> {
+/// Whether a run ended although its window was open and no user wanted it to end.
+fn was_interrupted(root: Root) -> bool {
+    let is_for_good = root.reason.is_some_and(|reason| FOR_GOOD.contains(&reason));
+    !is_for_good && (root.status != RunStatus::Succeeded || root.was_edited())
+}
+
+/// Start of the window that an edit or a pause interrupted and that is open although the schedule opens none now: that of a pump that ends
+/// when it is empty, or of a run that was triggered by hand.
+fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
-    let was_ended = matches!(newest.reason, Some(Reason::Paused | Reason::Changed));
-    (ends_empty && was_ended).then_some(newest.fire_at)
+    let is_by_hand = !newest.is_by_schedule() && pump.until.end_of(newest.fire_at).is_some_and(|end| now < end);
+    (newest.was_edited() && (ends_empty || is_by_hand)).then_some(newest.fire_at)
 }
 
 /// Start of the window that is open now; `None` if none is.
-fn window_start(job: &Job, pump: &Pump, saved_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
+fn window_start(job: &Job, pump: &Pump, state: JobState, now: Timestamp) -> Option<Timestamp> {
     let schedules = &job.timetable.schedules;
     let start = if schedules.is_empty() {
-        saved_at
+        state.saved_at
     } else {
         // Only a window with an end instant can be entered after its start.
         if !matches!(pump.until, Until::At(_)) {
             return None;
         }
         let before = now.saturating_sub(AFTER_START) + Duration::from_millis(1);
-        let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(saved_at, before)).max()?;
-        job.timetable.fire_at(saved_at, newest)?.at
+        let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(state.anchor, before)).max()?;
+        job.timetable.fire_at(state.anchor, newest)?.at
     };
     let is_open = start <= now && pump.until.end_of(start).is_none_or(|end| now < end);
     is_open.then_some(start)
@@ -159,10 +194,19 @@ mod tests {
         Root { status, reason, finished_at: Some(fire_at), ..root(fire_at) }
     }
 
+    fn state(saved_at: Timestamp) -> JobState {
+        JobState { version: 1, saved_at, anchor: saved_at, is_in_maintenance: false }
+    }
+
     #[track_caller]
     fn check(job: &Job, newest: Option<Root>, now: &str, expected: RootStep) {
+        check_in(job, state(at("20T12:00")), newest, now, expected);
+    }
+
+    #[track_caller]
+    fn check_in(job: &Job, state: JobState, newest: Option<Root>, now: &str, expected: RootStep) {
         let pump = job.pump.clone().unwrap();
-        assert_eq!(next_step((job, &pump), (1, at("20T12:00")), newest, false, at(now)), expected, "at {now}");
+        assert_eq!(next_step((job, &pump), state, newest, false, at(now)), expected, "at {now}");
     }
 
     #[test]
@@ -185,14 +229,47 @@ mod tests {
         check(&job, open.map(|root| Root { is_asked_to_end: true, ..root }), "26T06:00", RootStep::Stay);
         check(&nightly(false), open, "25T23:00", RootStep::End(Reason::Paused));
         check(&job, open.map(|root| Root { version: 0, ..root }), "25T23:00", RootStep::End(Reason::Changed));
-        let by_hand = open.map(|root| Root { trigger: Trigger::Api, ..root });
-        check(&nightly(false), by_hand, "25T23:00", RootStep::Stay);
+    }
+
+    /// It goes on until its own end, under the definition of before the pause; the resumed job continues it outside of its schedule too.
+    #[test]
+    fn a_run_by_hand_goes_on_while_its_job_is_paused() {
+        let by_hand = Root { trigger: Trigger::Api, ..root(at("25T12:00")) };
+        let of_before = Root { version: 0, ..by_hand };
+        check(&nightly(false), Some(of_before), "25T13:00", RootStep::Stay);
+        check(&nightly(false), Some(of_before), "26T06:00", RootStep::End(Reason::WindowOver));
+        check(&nightly(true), Some(of_before), "25T13:00", RootStep::End(Reason::Changed));
+        let ended =
+            Root { trigger: Trigger::Api, ..ended(by_hand.fire_at, RunStatus::Succeeded, Some(Reason::Changed)) };
+        check(&nightly(true), Some(ended), "25T13:00", RootStep::Continue(at("25T13:00")));
+        check(&nightly(true), Some(ended), "26T07:00", RootStep::Stay);
+        check(&nightly(true), Some(Root { trigger: Trigger::Cron, ..ended }), "25T13:00", RootStep::Stay);
+    }
+
+    #[test]
+    fn nothing_begins_in_a_maintenance_window_and_what_it_skipped_stays_skipped() {
+        let job = nightly(true);
+        let closed = JobState { is_in_maintenance: true, ..state(at("20T12:00")) };
+        check_in(&job, closed, None, "25T22:01", RootStep::Stay);
+        check_in(&job, closed, Some(root(at("25T22:00"))), "25T23:00", RootStep::Stay);
+        check_in(&job, closed, Some(root(at("25T22:00"))), "26T06:00", RootStep::End(Reason::WindowOver));
+        let changed = ended(at("25T22:00"), RunStatus::Succeeded, Some(Reason::Changed));
+        check_in(&job, closed, Some(changed), "25T23:00", RootStep::Stay);
+        let skipped = ended(at("25T22:00"), RunStatus::Skipped, Some(Reason::Maintenance));
+        check(&job, Some(skipped), "25T23:00", RootStep::Stay);
+    }
+
+    #[test]
+    fn the_periods_of_a_window_are_counted_from_the_anchor_of_the_job() {
+        let job = job(&json!({"every": "7h"}), &json!({"cron": "0 0 6 * * ?", "time_zone": "Asia/Shanghai"}), true);
+        let state = JobState { anchor: at("20T01:00"), ..state(at("20T12:00")) };
+        check_in(&job, state, None, "20T16:00", RootStep::Begin(at("20T15:00")));
     }
 
     #[test]
     fn what_ended_within_its_window_begins_anew_only_where_nobody_wanted_it_to_end() {
         let job = nightly(true);
-        let again = RootStep::Begin(at("25T23:00"));
+        let again = RootStep::Continue(at("25T23:00"));
         for (status, reason, expected) in [
             (RunStatus::Cancelled, Some(Reason::Requested), RootStep::Stay),
             (RunStatus::Succeeded, Some(Reason::Dry), RootStep::Stay),
@@ -218,6 +295,8 @@ mod tests {
         check(&job, Some(stopped), "25T21:59", RootStep::Stay);
         let older = ended(at("19T12:00"), RunStatus::Cancelled, Some(Reason::Requested));
         check(&job, Some(older), "25T21:59", RootStep::Begin(at("20T12:00")));
+        let edited = ended(at("19T12:00"), RunStatus::Succeeded, Some(Reason::Changed));
+        check(&job, Some(edited), "25T21:59", RootStep::Continue(at("20T12:00")));
     }
 
     #[test]
@@ -234,7 +313,7 @@ mod tests {
             ("2026-06-01T22:00:00+02:00", "2026-06-02T02:30:00+02:00"),
         ] {
             assert_eq!(pump.until.end_of(at(start)), Some(at(end)), "{start}");
-            let step = |now| next_step((&job, &pump), (1, at("2026-01-01T00:00:00Z")), None, false, now);
+            let step = |now| next_step((&job, &pump), state(at("2026-01-01T00:00:00Z")), None, false, now);
             let just_before = Timestamp::from_millis(at(end).as_millis() - 1);
             assert_eq!((step(just_before), step(at(end))), (RootStep::Begin(at(start)), RootStep::Stay), "{start}");
         }
@@ -244,15 +323,15 @@ mod tests {
     fn a_pump_until_empty_ends_when_every_item_is_dry() {
         let job = job(&json!({"cron": "0 0 22 * * ?"}), &json!("empty"), true);
         let pump = job.pump.clone().unwrap();
-        let step =
-            |is_dry| next_step((&job, &pump), (1, at("20T12:00")), Some(root(at("25T22:00"))), is_dry, at("25T23:00"));
+        let (state, open) = (state(at("20T12:00")), Some(root(at("25T22:00"))));
+        let step = |is_dry| next_step((&job, &pump), state, open, is_dry, at("25T23:00"));
         assert_eq!((step(false), step(true)), (RootStep::Stay, RootStep::End(Reason::Dry)));
         check(&job, None, "26T08:00", RootStep::Stay);
         // An edit or a pause does not make it empty.
         for (status, reason, expected) in [
-            (RunStatus::Succeeded, Reason::Changed, RootStep::Begin(at("25T23:00"))),
-            (RunStatus::Succeeded, Reason::Paused, RootStep::Begin(at("25T23:00"))),
-            (RunStatus::Skipped, Reason::Paused, RootStep::Begin(at("25T23:00"))),
+            (RunStatus::Succeeded, Reason::Changed, RootStep::Continue(at("25T23:00"))),
+            (RunStatus::Succeeded, Reason::Paused, RootStep::Continue(at("25T23:00"))),
+            (RunStatus::Skipped, Reason::Paused, RootStep::Continue(at("25T23:00"))),
             (RunStatus::Succeeded, Reason::Dry, RootStep::Stay),
             (RunStatus::Failed, Reason::Dry, RootStep::Stay),
             (RunStatus::Cancelled, Reason::Requested, RootStep::Stay),

@@ -39,6 +39,13 @@ impl Totals {
         }
         totals
     }
+
+    /// The same, with what was done with these items.
+    #[must_use]
+    pub fn with_counts_of<'i>(self, items: impl IntoIterator<Item = &'i Item>) -> Self {
+        let counts = items.into_iter().fold(Counts::default(), |sum, item| sum.plus(item.total()));
+        Self { counts, ..self }
+    }
 }
 
 impl Counts {
@@ -95,5 +102,7 @@ mod tests {
         assert_eq!((totals.free, totals.dealt, totals.releasing, totals.dry), (1, 1, 1, 1));
         assert_eq!((totals.counts.done, totals.per_minute), (10, 60));
         assert_eq!(totals.oldest_at, Some(Timestamp::from_secs(50)));
+        let of_others = Totals::of(&items[2..]).with_counts_of(&items);
+        assert_eq!((of_others.free, of_others.dealt, of_others.releasing, of_others.counts.done), (0, 0, 1, 10));
     }
 }

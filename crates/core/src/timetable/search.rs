@@ -102,8 +102,8 @@ impl<'a> Search<'a> {
             if calendar.has(local) == wanted {
                 return SearchResult::Fire(fire(schedule, at));
             }
-            let edge = local::instant(schedule.zone, calendar.next_edge(local));
-            match schedule.next_after(self.anchor, just_before(edge).max(at)) {
+            let last = local::last_before(schedule.zone, at, calendar.next_edge(local));
+            match schedule.next_after(self.anchor, last) {
                 Some(next) => candidates[position].0 = next,
                 None => {
                     candidates.swap_remove(position);
@@ -128,6 +128,8 @@ impl<'a> Search<'a> {
         for schedule in &self.table.schedules {
             // A later schedule of the list wins only with an earlier instant.
             let until = best.map_or(until, |best| just_before(best.at));
+            // A fire of the schedule may move to a day before its start.
+            let after = schedule.start.map_or(after, |start| after.max(just_before(start)));
             let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
             match shift.next(until) {
                 ShiftResult::At(at) => best = Some(fire(schedule, at)),

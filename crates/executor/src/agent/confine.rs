@@ -24,27 +24,46 @@ const INHERITED_PREFIX: &str = "LC_";
 const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
 /// Where programs are searched if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
-/// Prefixes of variables that make the dynamic linker, shells or git run code other than the program's.
-const LOADER_PREFIXES: [&str; 4] = ["LD_", "DYLD_", "BASH_FUNC_", "GIT_"];
-/// Variables that make shells and interpreters run code other than the program's.
-const LOADERS: [&str; 16] = [
+/// Prefixes of variables that make the dynamic linker, interpreters or git run code other than the program's.
+const LOADER_PREFIXES: [&str; 9] = ["BASH_FUNC_", "CORECLR_", "DYLD_", "GIT_", "LD_", "LUA_", "PERL", "PHP", "PYTHON"];
+/// Variables that make shells, interpreters and usual programs run code other than the program's.
+const LOADERS: [&str; 33] = [
+    "BASHOPTS",
     "BASH_ENV",
+    "BROWSER",
+    "CDPATH",
     "CLASSPATH",
+    "DOTNET_STARTUP_HOOKS",
+    "EDITOR",
     "ENV",
+    "GCONV_PATH",
+    "IFS",
     "JAVA_TOOL_OPTIONS",
     "JDK_JAVA_OPTIONS",
+    "LESSCLOSE",
+    "LESSOPEN",
+    "MAKEFILES",
+    "MAKEFLAGS",
     "NODE_OPTIONS",
     "NODE_PATH",
-    "PERL5DB",
-    "PERL5LIB",
-    "PERL5OPT",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "PYTHONSTARTUP",
+    "OPENSSL_CONF",
+    "PAGER",
+    "PATH",
+    "PROMPT_COMMAND",
+    "PS4",
+    "PSModulePath",
+    "RSYNC_RSH",
     "RUBYLIB",
     "RUBYOPT",
+    "SHELLOPTS",
+    "TAR_OPTIONS",
+    "VISUAL",
+    "WGETRC",
+    "ZDOTDIR",
     "_JAVA_OPTIONS",
 ];
+/// Variables with a prefix of [`LOADER_PREFIXES`] that run no code.
+const HARMLESS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
 
 /// The user of this host that runs are started as. The agent must be root.
 ///
@@ -134,6 +153,10 @@ impl Confinement {
         if let Some(name) = env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
             return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
         }
+        // The system takes `PATH=/tmp` with the value `x` as PATH with the value `/tmp=x`.
+        if let Some(name) = env.keys().find(|name| name.contains('=')) {
+            return Err(JobError::terminal(format_args!("params: env: {name:?} is no name of a variable: it has a =")));
+        }
         if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
                 "params: env: {name} would run other code than the programs of --allow-program"
@@ -178,16 +201,18 @@ impl Confinement {
     }
 
     /// The program to start for the name `program`: the name itself if every program may be started, else its absolute
-    /// path.
+    /// path by the agent's own `PATH`.
     fn find(&self, program: &str, cwd: &Path) -> Result<PathBuf, JobError> {
-        let Some(allowed) = &self.allowed else { return Ok(PathBuf::from(program)) };
+        if self.allowed.is_none() && !self.signed_only {
+            return Ok(PathBuf::from(program));
+        }
         let path = std::env::var_os("PATH").unwrap_or_else(|| PATH_DEFAULT.into());
         let Some(found) = resolve(program, &path, cwd) else {
             return Err(JobError::failed(format_args!("cannot start {program:?}: there is no such program")));
         };
-        if allowed.contains(&found) {
+        let Some(allowed) = self.allowed.as_ref().filter(|allowed| !allowed.contains(&found)) else {
             return Ok(found);
-        }
+        };
         let names: Vec<String> = allowed.iter().map(|path| path.display().to_string()).collect();
         Err(JobError::terminal(format_args!(
             "this agent does not start {}: it starts {} (--allow-program)",
@@ -246,7 +271,8 @@ impl RunAs {
 
 /// Whether a variable is known to make an allowed program run other code. The list cannot be complete.
 fn is_loader(name: &str) -> bool {
-    LOADERS.contains(&name) || LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    let has_prefix = LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    LOADERS.contains(&name) || (has_prefix && !HARMLESS.contains(&name))
 }
 
 /// The absolute path of a program, resolved as the system would.
@@ -380,8 +406,28 @@ mod tests {
             assert!(command(&allowing(&[sh]), name).unwrap_err().message().contains(name), "{name}");
             assert!(command(&Confinement::default(), name).is_ok(), "{name}");
         }
-        assert!(command(&allowing(&[sh]), "GREETING").is_ok());
+        for name in ["GREETING", "PYTHONUNBUFFERED", "NODE_ENV"] {
+            assert!(command(&allowing(&[sh]), name).is_ok(), "{name}");
+        }
         assert!(command(&Confinement::default(), "LD_PRELOAD").is_ok());
         assert!(command(&Confinement::default(), "RONDEL_TOKEN").is_err());
+        assert!(command(&Confinement::default(), "PATH=/tmp").unwrap_err().message().contains("it has a ="));
+    }
+
+    #[test]
+    fn a_job_chooses_no_interpreter_for_a_signed_script() {
+        let confinement = Confinement { signed_only: true, ..Confinement::default() };
+        let command = |program: &str, name: &str| {
+            let env = BTreeMap::from([(name.to_owned(), "x".to_owned())]);
+            confinement.command(&[program.to_owned()], &env, BTreeMap::new(), Path::new("/"))
+        };
+        let command_for_sh = command("sh", "GREETING").unwrap();
+        let program = Path::new(command_for_sh.as_std().get_program());
+        assert!(program.is_absolute() && program.ends_with("sh"), "{program:?}");
+        assert!(command("no-such-program", "GREETING").unwrap_err().message().contains("no such program"));
+        for name in ["PATH", "IFS", "SHELLOPTS", "PS4", "PROMPT_COMMAND", "BROWSER", "PYTHONWARNINGS", "PHPRC"] {
+            let refused = command("sh", name).unwrap_err();
+            assert!(!refused.is_retryable() && refused.message().contains(name), "{name}: {refused:?}");
+        }
     }
 }

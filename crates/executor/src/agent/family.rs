@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tokio::process::Child;
@@ -18,6 +19,9 @@ pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 
 /// How often processes are listed again to find those forked in the meantime.
 const PASSES_MAX: usize = 16;
+
+/// How often processes that were asked to end are looked for.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// All processes of one run. If it is dropped while armed, it kills every one of them.
 #[derive(Debug)]
@@ -44,6 +48,22 @@ impl Family {
         self.signal(Signal::TERM, 1);
     }
 
+    /// Resolves once none of the processes is alive.
+    pub(super) async fn ended(&self) {
+        let Some(leader) = self.leader else { return };
+        while !self.members(leader, &living()).is_empty() {
+            tokio::time::sleep(LOOK_PERIOD).await;
+        }
+    }
+
+    /// Those of the living processes that belong to the run.
+    fn members(&self, leader: Pid, living: &[Process]) -> BTreeSet<Identity> {
+        let known = lock(&self.signalled).clone();
+        with_descendants(living, |process| {
+            process.group == leader.as_raw_pid() || known.contains(&process.identity) || process.has(&self.mark)
+        })
+    }
+
     /// Lets the processes that a child left in the background continue, because the child exited on its own.
     pub(super) fn disarm(mut self) {
         self.leader = None;
@@ -54,14 +74,10 @@ impl Family {
     /// cannot be traced.
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
-        let known = lock(&self.signalled).clone();
-        let own = |process: &Process| {
-            process.group == leader.as_raw_pid() || known.contains(&process.identity) || process.has(&self.mark)
-        };
         let mut signalled = BTreeSet::new();
         for _ in 0..passes {
             let living = living();
-            let found = with_descendants(&living, own);
+            let found = self.members(leader, &living);
             let new: Vec<Identity> = found.difference(&signalled).copied().collect();
             if new.is_empty() && !signalled.is_empty() {
                 break;

@@ -97,7 +97,7 @@ impl Folders {
 
 impl Drop for Folders {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+        if let Err(error) = remove_all(&self.path) {
             tracing::warn!(%error, folder = %self.path.display(), "cannot remove the working directories");
         }
         if let Some(mut watcher) = lock(&self.watcher).take() {
@@ -162,10 +162,38 @@ fn end_left_over(folder: &Path) -> io::Result<()> {
     if count > 0 {
         tracing::warn!(count, folder = %folder.display(), "ended processes that a dead agent had left");
     }
-    match std::fs::remove_dir_all(folder) {
+    match remove_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
+}
+
+/// Removes a folder with everything in it. A run may leave directories that their own user cannot write to, such as the
+/// module cache of Go; these are made writable first.
+pub(super) fn remove_all(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_dir_all(folder) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            make_writable(folder)?;
+            std::fs::remove_dir_all(folder)
+        }
+        removed => removed,
+    }
+}
+
+/// Gives the owner of each directory of the tree all rights to it. Symbolic links are not followed.
+fn make_writable(folder: &Path) -> io::Result<()> {
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let mode = folder.symlink_metadata()?.permissions().mode();
+        std::fs::set_permissions(&folder, Permissions::from_mode(mode | OWNER_ONLY))?;
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -191,6 +219,28 @@ mod tests {
         assert!(!path.exists() && folders.path.exists());
         drop(folders);
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_read_only_directory_is_removed_with_the_others() {
+        let base = tempfile::tempdir().unwrap();
+        let (run, outside) = (base.path().join("run"), base.path().join("outside"));
+        let (read_only, closed) = (run.join("mod"), run.join("mod/closed"));
+        for folder in [&closed, &outside] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        File::create(read_only.join("go.mod")).unwrap();
+        std::os::unix::fs::symlink(&outside, run.join("link")).unwrap();
+        let mode = |folder: &Path| folder.metadata().unwrap().mode() & 0o777;
+        for (folder, mode) in [(&closed, 0o000), (&read_only, 0o555), (&outside, 0o555)] {
+            std::fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
+        }
+        // Root may write to each directory, so that the rights themselves are compared.
+        make_writable(&run).unwrap();
+        assert_eq!((mode(&closed), mode(&read_only), mode(&outside)), (0o700, 0o755, 0o555));
+        std::fs::set_permissions(&read_only, Permissions::from_mode(0o555)).unwrap();
+        remove_all(&run).unwrap();
+        assert!(!run.exists() && outside.exists());
     }
 
     #[tokio::test]

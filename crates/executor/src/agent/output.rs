@@ -29,17 +29,17 @@ pub(super) async fn copy_to_log(
     pipe: Option<impl AsyncRead + Unpin>,
     level: &'static str,
     log: &Log,
-    mut seen: impl FnMut(&str),
+    seen: impl FnMut(&str),
 ) {
     let Some(mut pipe) = pipe else { return };
-    let mut output = Output { log, level, lines: Lines::default(), tail: Tail::default(), patient: true };
-    let mut buffer = vec![0; BUFFER_BYTES];
+    let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), Tail::default());
+    let mut output = Output { log, level, buffer, held: 0, lines, tail, patient: true, seen };
     let mut turn = 0;
     loop {
-        match pipe.read(&mut buffer).await {
+        match pipe.read(&mut output.buffer).await {
             Ok(0) => break,
             Ok(length) => {
-                output.take(&buffer[..length], &mut seen).await;
+                output.take(length).await;
                 turn += length;
             }
             Err(error) => {
@@ -52,7 +52,6 @@ pub(super) async fn copy_to_log(
             tokio::task::yield_now().await;
         }
     }
-    output.finish(&mut seen);
 }
 
 /// Reads a pipe to its end and returns the output.
@@ -79,22 +78,37 @@ pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: Capture
     }
 }
 
-struct Output<'a> {
+/// What was read of a pipe. Its last lines are logged when it is dropped, because a reader may be given up: the program
+/// outlives the grace of its run, or a background process holds the pipe open.
+struct Output<'a, S: FnMut(&str)> {
     log: &'a Log,
     level: &'static str,
+    buffer: Vec<u8>,
+    /// How much of the buffer was read and is not in `lines` or `tail` yet.
+    held: usize,
     lines: Lines,
     tail: Tail,
     patient: bool,
+    seen: S,
 }
 
-impl Output<'_> {
-    async fn take(&mut self, bytes: &[u8], seen: &mut impl FnMut(&str)) {
+impl<S: FnMut(&str)> Output<'_, S> {
+    /// Takes the bytes that were read into the buffer.
+    async fn take(&mut self, length: usize) {
+        self.held = length;
+        if !self.log.buffer().is_full() {
+            self.wait_for_room().await;
+        }
+        self.take_held();
+    }
+
+    fn take_held(&mut self) {
+        let bytes = &self.buffer[..std::mem::take(&mut self.held)];
         if self.log.buffer().is_full() {
             // In a full log, new lines would only replace earlier ones, so only the end of the output is made into lines.
             return self.tail.push(bytes);
         }
-        self.wait_for_room().await;
-        let (log, level) = (self.log, self.level);
+        let (log, level, seen) = (self.log, self.level, &mut self.seen);
         self.lines.push(bytes, |line| {
             log.line(level, line);
             seen(line);
@@ -110,9 +124,13 @@ impl Output<'_> {
             self.patient = timeout(PATIENCE, self.log.buffer().wait_for_room()).await.is_ok();
         }
     }
+}
 
-    fn finish(self, seen: &mut impl FnMut(&str)) {
-        let Self { log, level, mut lines, tail, .. } = self;
+impl<S: FnMut(&str)> Drop for Output<'_, S> {
+    fn drop(&mut self) {
+        self.take_held();
+        let (mut lines, tail) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.tail));
+        let (log, level, seen) = (self.log, self.level, &mut self.seen);
         let mut emit = |line: &str| {
             log.line(level, line);
             seen(line);
@@ -180,7 +198,39 @@ fn count_lines(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+    use rondel_proto::v1::Trigger;
+    use tokio::io::AsyncWriteExt as _;
+
     use super::*;
+    use crate::log::LogLimit;
+    use crate::run::RunContext;
+    use crate::setup::{Setup, States, Timing};
+    use crate::table::TableLog as _;
+
+    /// What the log has, and the last line, of a pipe that stays open while its reader is given up.
+    async fn given_up(limit: LogLimit, text: &str) -> (Vec<String>, String) {
+        let setup = Setup { log_limit: limit, ..Setup::new(States::default(), Timing::default()) };
+        let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);
+        let (log, mut last) = (Log::of(&run), String::new());
+        let (mut program, pipe) = tokio::io::duplex(text.len());
+        program.write_all(text.as_bytes()).await.unwrap();
+        let mut copy = Box::pin(copy_to_log(Some(pipe), "stdout", &log, |line| line.clone_into(&mut last)));
+        assert!(copy.as_mut().now_or_never().is_none());
+        drop(copy);
+        run.log().close();
+        (run.log().lines().into_iter().map(|line| line.text).collect(), last)
+    }
+
+    #[tokio::test]
+    async fn the_last_lines_are_logged_although_the_pipe_stays_open() {
+        let (lines, last) = given_up(LogLimit::default(), "first\nlast").await;
+        assert_eq!((lines, last.as_str()), (vec!["first".to_owned(), "last".to_owned()], "last"));
+
+        let text: String = (0..10_000).map(|number| format!("line {number}\n")).collect();
+        let (lines, last) = given_up(LogLimit { lines: 40, ..LogLimit::default() }, &text).await;
+        assert_eq!((lines.last().map(String::as_str), last.as_str()), (Some("line 9999"), "line 9999"));
+    }
 
     #[test]
     fn the_tail_keeps_the_last_lines_and_counts_the_others() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,6 +14,7 @@ use tokio::process::{Child, ChildStdin};
 
 use super::confine::Confinement;
 use super::family::{Family, WORK_DIR};
+use super::folder::remove_all;
 use super::output::{capture, copy_to_log};
 use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
@@ -23,7 +24,8 @@ use crate::run::{RunContext, parents};
 /// The variable that passes on the trace a program runs in.
 const TRACE_PARENT: &str = "TRACEPARENT";
 
-/// How long output is still read after a program has ended: its background processes may hold the pipe open.
+/// How long output is still read after a program has ended, because its background processes may hold the pipe open.
+/// Also how long these may take to end if the run was stopped.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 
 /// Exit code by which the program skips the run; automake and meson use the same one in tests.
@@ -88,6 +90,8 @@ impl Program {
                 verdict(status, &lock(&last_error))
             }
             None => {
+                // What is still alive after that is killed.
+                tokio::time::timeout(LEFTOVER_GRACE, family.ended()).await.ok();
                 drop(family);
                 Err(JobError::failed("stopped"))
             }
@@ -176,13 +180,17 @@ async fn run_child(
     let out = copy_to_log(child.stdout.take(), "stdout", log, |_| {});
     let err = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
     let pipes = futures_util::future::join3(feed, out, err);
-    tokio::pin!(pipes);
-    let ended = tokio::select! {
-        _ = &mut pipes => None,
-        status = child.wait() => Some(status?),
+    // The pipes are dropped before the warning, because their last lines are logged then.
+    let (status, is_read) = {
+        tokio::pin!(pipes);
+        let status = tokio::select! {
+            _ = &mut pipes => return Ok(child.wait().await?),
+            status = child.wait() => status?,
+        };
+        let is_read = tokio::time::timeout(LEFTOVER_GRACE, pipes).await.is_ok();
+        (status, is_read)
     };
-    let Some(status) = ended else { return Ok(child.wait().await?) };
-    if tokio::time::timeout(LEFTOVER_GRACE, pipes).await.is_err() {
+    if !is_read {
         log.warn("processes in the background hold the output open; it is not read any further");
     }
     Ok(status)
@@ -233,14 +241,11 @@ async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
 /// A run may leave many files, so they are removed on a blocking thread.
 async fn remove(folder: TempDir) {
     let path = folder.path().to_owned();
-    let removed = tokio::task::spawn_blocking(move || folder.close()).await;
+    let removed = tokio::task::spawn_blocking(move || remove_all(&folder.keep())).await;
     if let Ok(Err(error)) = removed {
-        warn_left(&path, &error);
+        let folder = path.display();
+        tracing::warn!(%error, %folder, "cannot remove a run's working directory; it goes with the agent");
     }
-}
-
-fn warn_left(path: &Path, error: &std::io::Error) {
-    tracing::warn!(%error, folder = %path.display(), "cannot remove a run's working directory; it goes with the agent");
 }
 
 fn verdict(status: ExitStatus, last_error: &str) -> Result<ProgramResult, JobError> {

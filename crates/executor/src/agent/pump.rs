@@ -12,7 +12,7 @@ use super::confine::Confinement;
 use super::folder::Folders;
 use super::program::{CaptureLimit, Program};
 use crate::job_error::JobError;
-use crate::pump::{Item, Pump, PumpContext};
+use crate::pump::{CHECKPOINT_BYTES_MAX, CheckpointError, Item, Pump, PumpContext};
 
 /// The most that a select program may print.
 const OUTPUT_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -101,8 +101,11 @@ impl Pump for ProgramPump {
         }
         let own_env = vec![("RONDEL_PUMP_EPOCH", cx.epoch(&item).to_string()), ("RONDEL_PUMP_ITEM", item.clone())];
         self.call(cx, |params| std::mem::take(&mut params.execute), (stdin, own_env), None).await?;
-        if let Some(checkpoint) = rows.iter().rev().find_map(|row| row.checkpoint.as_ref()) {
-            cx.checkpoint(&item, checkpoint)?;
+        if let Some(checkpoint) = rows.iter().rev().find_map(|row| row.checkpoint.as_ref())
+            && let Err(error) = cx.checkpoint(&item, checkpoint)
+        {
+            // The rows are done all the same.
+            cx.run().log_line("warn", &error.to_string());
         }
         Ok(())
     }
@@ -125,11 +128,17 @@ fn item_line(item: &Item) -> Result<String, JobError> {
 fn read_rows(printed: &[u8]) -> Result<Vec<Row>, JobError> {
     let lines = printed.split(|byte| *byte == b'\n').enumerate();
     let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
-    let read = |(number, line)| {
-        let wrong = |error| JobError::failed(format_args!("line {} of the select is not a row: {error}", number + 1));
-        serde_json::from_slice(line).map_err(wrong)
-    };
-    lines.map(read).collect()
+    lines.map(|(number, line)| read_row(number + 1, line)).collect()
+}
+
+fn read_row(number: usize, line: &[u8]) -> Result<Row, JobError> {
+    let wrong = |error: String| JobError::failed(format_args!("line {number} of the select is not a row: {error}"));
+    let row: Row = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
+    // Once the row is executed, a checkpoint that is not stored could not be reported as a failure: the row is done.
+    match row.checkpoint.as_ref().map_or(0, String::len) {
+        bytes if bytes > CHECKPOINT_BYTES_MAX => Err(wrong(CheckpointError::TooLong { bytes }.to_string())),
+        _ => Ok(row),
+    }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::{
     self, Draining, ExecutorMessage, LogChunk, Logs, PumpReport, PumpReports, Replies, Reply, Results,
 };
-use rondel_proto::{ITEM_COUNT_MAX, encoded_len};
+use rondel_proto::{ITEM_COUNT_MAX, LINE_COUNT_MAX, encoded_len};
 use tokio::sync::Notify;
 
 use crate::lifecycle::lock;
@@ -71,14 +71,16 @@ impl Link {
     pub(crate) fn take(&self) -> Vec<ExecutorMessage> {
         let mut round = Round::default();
         let mut queue = lock(&self.queue);
-        let mut round_bytes = 0;
+        let (mut round_bytes, mut round_lines) = (0, 0);
         for _ in 0..BATCH_MAX {
-            let Some(item_bytes) = queue.items.front().map(bytes) else { break };
-            if round_bytes > 0 && round_bytes + item_bytes > BATCH_BYTES_MAX {
+            let Some(front) = queue.items.front() else { break };
+            let (item_bytes, item_lines) = (bytes(front), lines(front));
+            let fits = round_bytes + item_bytes <= BATCH_BYTES_MAX && round_lines + item_lines <= LINE_COUNT_MAX;
+            if round_bytes > 0 && !fits {
                 break;
             }
             let Some(item) = queue.items.pop_front() else { break };
-            round_bytes += item_bytes;
+            (round_bytes, round_lines) = (round_bytes + item_bytes, round_lines + item_lines);
             if let Item::Log(_) = item {
                 queue.log_bytes -= item_bytes;
             }
@@ -130,6 +132,14 @@ fn bytes(item: &Item) -> usize {
         }
 }
 
+/// The number of log lines in the item.
+fn lines(item: &Item) -> usize {
+    match item {
+        Item::Log(chunk) => chunk.lines.len(),
+        _ => 0,
+    }
+}
+
 #[derive(Default)]
 struct Round {
     replies: Vec<Reply>,
@@ -169,7 +179,8 @@ fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let mut messages: Vec<Vec<PumpReport>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);
     for report in reports {
-        let (more_items, more_bytes) = (report.items.len(), encoded_len(&report) + ITEM_OVERHEAD);
+        // A server counts the reports together with their items.
+        let (more_items, more_bytes) = (report.items.len() + 1, encoded_len(&report) + ITEM_OVERHEAD);
         let fits = items + more_items <= ITEM_COUNT_MAX && bytes + more_bytes <= REPORTS_BYTES_MAX;
         match messages.last_mut() {
             Some(last) if fits => {
@@ -237,18 +248,33 @@ mod tests {
     }
 
     #[test]
+    fn a_round_of_short_lines_is_cut_by_their_number() {
+        let link = Link::new(1, 1);
+        let chunk = LogChunk { lines: vec![v1::LogLine::default(); 2_000], ..LogChunk::default() };
+        link.extend((0..60).map(|_| Item::Log(chunk.clone())));
+        let mut line_counts = Vec::new();
+        while !link.is_empty() {
+            line_counts.extend(link.take().into_iter().map(|message| match message.body {
+                Some(Body::Logs(logs)) => logs.chunks.iter().map(|chunk| chunk.lines.len()).sum::<usize>(),
+                _ => 0,
+            }));
+        }
+        assert_eq!(line_counts, [LINE_COUNT_MAX, LINE_COUNT_MAX, 20_000]);
+    }
+
+    #[test]
     fn reports_of_groups_are_in_messages_that_a_server_takes() {
         let link = Link::new(1, 1);
         let progress = v1::PumpProgress { checkpoint: "x".repeat(200), ..v1::PumpProgress::default() };
         for run_id in 0..40 {
-            let items = vec![progress.clone(); if run_id < 20 { 300 } else { 900 }];
+            let items = vec![progress.clone(); if run_id < 20 { 250 } else { 900 }];
             link.push(Item::Pump(PumpReport { run_id, items, ..PumpReport::default() }));
         }
         let mut run_ids = Vec::new();
         while !link.is_empty() {
             for message in link.take() {
                 let Some(Body::PumpReports(PumpReports { reports })) = &message.body else { panic!("{message:?}") };
-                let items: usize = reports.iter().map(|report| report.items.len()).sum();
+                let items: usize = reports.iter().map(|report| report.items.len() + 1).sum();
                 assert!(
                     items <= ITEM_COUNT_MAX && encoded_len(&message) <= REPORTS_BYTES_MAX + ITEM_OVERHEAD,
                     "{items}"

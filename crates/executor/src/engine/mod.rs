@@ -270,6 +270,8 @@ impl Engine {
         let link = Arc::new(link.opened_after(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
         table.link_up(&link, now);
+        // This server may not have received the last progress, nor any other while there was no stream.
+        table.runs().for_each(|run| run.list_progress());
         drop(table);
         if let Some(journal) = &self.journal {
             journal.record_welcome();

@@ -262,7 +262,7 @@ impl TableLog for RunLog {
     /// Whether lines or chunks are left that no session has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
-        !state.pending.is_empty() || state.dropped > 0 || state.sent < state.chunks.len()
+        !state.pending.is_empty() || state.sent < state.chunks.len()
     }
 }
 
@@ -282,8 +282,9 @@ pub(super) fn cost(text: &str) -> usize {
 }
 
 impl State {
+    /// Makes a chunk of the pending lines. The count of dropped lines goes with the next line, or with the end of the log.
     fn seal(&mut self, key: RunKey) {
-        if self.pending.is_empty() && self.dropped == 0 {
+        if self.pending.is_empty() && (self.dropped == 0 || !self.closed) {
             return;
         }
         let chunk = LogChunk {
@@ -343,6 +344,22 @@ mod tests {
         assert!(dropped > 0 && kept > 90, "{kept} kept, {dropped} dropped");
         log.acked(i64::MAX);
         assert_eq!(shipping.bytes(), 0);
+    }
+
+    #[test]
+    fn dropped_lines_are_counted_with_the_next_line_or_at_the_end() {
+        let (log, _) = log();
+        lock(&log.state).dropped = 5;
+        assert!(log.collect(1, false).is_empty() && !log.has_unsent(), "there is no chunk without a line");
+        push(&log, "a");
+        let counted = |chunks: Vec<LogChunk>| -> Vec<(usize, u64)> {
+            chunks.iter().map(|chunk| (chunk.lines.len(), chunk.dropped)).collect()
+        };
+        assert_eq!(counted(log.collect(1, false)), [(1, 5)]);
+        lock(&log.state).dropped = 7;
+        assert!(log.collect(1, false).is_empty());
+        log.close();
+        assert_eq!(counted(log.collect(1, false)), [(0, 7)]);
     }
 
     /// All lines that a log of this limit gives out.

@@ -365,7 +365,13 @@ impl RunContext {
         cell.done.store(done, Ordering::Relaxed);
         cell.total.store(total, Ordering::Relaxed);
         cell.reported.store(true, Ordering::Release);
-        if !cell.listed.swap(true, Ordering::AcqRel) {
+        self.list_progress();
+    }
+
+    /// Lists the run among those whose progress is sent next, if it has reported any.
+    pub(crate) fn list_progress(&self) {
+        let cell = &self.inner.progress;
+        if cell.reported.load(Ordering::Acquire) && !cell.listed.swap(true, Ordering::AcqRel) {
             lock(&self.inner.setup.progressed).push(self.key());
         }
     }

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 /// The parameter in which servers list these runs.
-const PARENTS: &str = "parents";
+pub(crate) const PARENTS: &str = "parents";
 
 /// Takes the parents out of the parameters. A job's own parameter of this name stays: it lacks the run id and the status
 /// that servers list for each parent. A run that is repeated by hand has the parents too.

@@ -169,7 +169,10 @@ impl<R: TableRun> Runs<R> {
     pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         let mut stuck = Vec::new();
         for (key, held) in self.held.iter_mut().filter(|(_, held)| held.turn == Turn::Running) {
-            if held.run.should_end(now) && now.duration_since(*held.overdue_since.get_or_insert(now)) >= grace {
+            if !held.run.should_end(now) {
+                // Its timeout counts from its arrival until its handler begins, and then from that instant.
+                held.overdue_since = None;
+            } else if now.duration_since(*held.overdue_since.get_or_insert(now)) >= grace {
                 stuck.push(*key);
             }
         }

@@ -7,9 +7,9 @@ use rondel_proto::v1::LogChunk;
 
 use super::*;
 
-/// A run of job 0 or 1, by its number.
+/// A run of job 0 or 1, by its number: whether its handler has begun, and whether it has time left.
 #[derive(Clone, Debug)]
-struct TestRun(RunKey, Arc<NoLog>, Arc<AtomicBool>);
+struct TestRun(RunKey, Arc<NoLog>, Arc<AtomicBool>, Arc<AtomicBool>);
 
 #[derive(Debug)]
 struct NoLog;
@@ -68,7 +68,7 @@ impl TableRun for TestRun {
     }
 
     fn should_end(&self, _: Instant) -> bool {
-        true
+        !self.3.load(Ordering::Relaxed)
     }
 }
 
@@ -135,7 +135,7 @@ fn start() -> Instant {
 }
 
 fn run(run_id: i64) -> TestRun {
-    TestRun(RunKey::new(run_id, 1), Arc::new(NoLog), Arc::default())
+    TestRun(RunKey::new(run_id, 1), Arc::new(NoLog), Arc::default(), Arc::default())
 }
 
 fn triggers(epoch: i64, runs: &[i64]) -> Triggers {
@@ -319,6 +319,23 @@ fn a_handler_that_does_not_return_keeps_its_slot() {
     assert!(table.take_startable(start()).is_empty());
     assert_eq!(ids(&table.finish(RunKey::new(1, 1), result(1), start())), [2]);
     assert_eq!(link.take(), ["Accepted 1", "Accepted 2", "Result 1"], "its second result is not sent");
+}
+
+#[test]
+fn a_run_that_need_not_end_any_more_has_its_whole_grace_again() {
+    let mut runs = Runs::new(1);
+    let held = run(1);
+    runs.accept(held.clone(), None, None);
+    runs.take_startable(start());
+    let grace = Duration::from_secs(1);
+    let mut stuck_after = |has_time: bool, graces: u32| {
+        held.3.store(has_time, Ordering::Relaxed);
+        ids(&runs.take_stuck(start() + grace * graces, grace))
+    };
+    assert!(stuck_after(false, 0).is_empty(), "its time was up in the queue");
+    assert!(stuck_after(true, 1).is_empty(), "its handler has begun");
+    assert!(stuck_after(false, 2).is_empty());
+    assert_eq!(stuck_after(false, 3), [1]);
 }
 
 /// Marks the handlers of these runs as begun.

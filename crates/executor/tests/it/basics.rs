@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use rondel::{JobError, Params, Progress, RunContext, Shard, shard};
+use rondel::{Cancel, JobError, Params, Progress, RunContext, Shard, shard};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::reply::Kind;
 use rondel_proto::v1::result::Status as End;
@@ -217,6 +217,24 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
         _ => false,
     };
     assert!(!server.seen().iter().any(announced));
+}
+
+#[tokio::test]
+async fn progress_is_sent_again_to_a_server_that_comes_back() {
+    async fn work(progress: Progress, cancel: Cancel) {
+        progress.set(1, 2);
+        cancel.cancelled().await;
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("work", work));
+    server.trigger(trigger(1, "work")).await;
+    server.reply(1, Kind::Progress).await;
+    server.forget_seen();
+    server.disconnect().await;
+    server.hello(1).await;
+    let progress = server.reply(1, Kind::Progress).await;
+    assert_eq!((progress.done, progress.total), (1, 2));
+    running.crash().await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rondel_admin::{Engine, jobs as catalog};
 use rondel_core::pump::{Item, Pump, Until};
-use rondel_core::{Reason, Run};
+use rondel_core::{Reason, Run, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::{Catalog as _, Pumps as _};
 use tokio::time::sleep;
@@ -41,7 +41,7 @@ impl PumpSnapshot {
     async fn read(world: &World, name: &str) -> Option<Self> {
         let record = world.store.job(NAMESPACE, name).await.ok().flatten()?;
         let pump = record.spec.compile().ok()?.pump?;
-        let roots = world.store.pump_roots(record.id, 8).await.ok()?;
+        let roots = world.store.pump_roots(record.id, Timestamp::MAX, 8).await.ok()?;
         let items = world.store.pump_items(record.id).await.ok()?;
         let items = items.into_iter().map(|item| (item.name.clone(), item)).collect();
         Some(Self { record, pump: Pump::clone(&pump), roots, items })

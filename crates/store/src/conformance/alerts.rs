@@ -10,14 +10,14 @@ use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, Run
 use serde_json::json;
 
 use super::broadcasts::expanded;
-use super::edits::delete;
+use super::edits::{change, delete};
 use super::{DEFAULT, FAILED, created, finish, finish_one, job_with, join, name, next_id, pending, spec};
 use crate::Store;
 use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
     RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
-use crate::catalog::{Deleted, Namespace, NewJob};
+use crate::catalog::{Changed, Deleted, Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -155,6 +155,16 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     assert!(store.write_alerts(&checks).await.unwrap());
     let kept = store.alert_rules(namespace).await.unwrap().remove(0);
     assert_eq!((kept.check_at, kept.sweep), (check.at, check.sweep));
+
+    let saved = async |spec: &RuleSpec| match save(store, namespace, spec, None).await {
+        RuleSaved::Changed(record) => record.updated_at,
+        other => unreachable!("not changed: {other:?}"),
+    };
+    let due_at = async || store.incident(namespace, first.incident.id).await.unwrap().unwrap().incident.act_at;
+    saved(&RuleSpec { description: "note".to_owned(), ..rule.spec.clone() }).await;
+    assert_eq!(due_at().await, first.incident.act_at);
+    let saved_at = saved(&rule_spec(&rule.spec.name, &json!({"failed": {}}))).await;
+    assert_eq!(due_at().await, Some(saved_at), "the rule watches something else");
 }
 
 /// Members of a group are counted separately; a resolved incident may open again, and is in the history.
@@ -208,6 +218,23 @@ pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
     assert!(write(store, &rule, version(store, namespace).await, &others).await);
     let two = IncidentQuery { within: Some(&apps), limit: 2, ..query };
     assert_eq!(listed(two).await, [again, single], "behind many that are left out");
+    let members_behind = (0..45).map(|number| {
+        let mut record = incident(&rule, 200 + number, now);
+        record.incident.group = Some(group);
+        record
+    });
+    let members: Vec<IncidentRecord> = members_behind.collect();
+    assert!(write(store, &rule, version(store, namespace).await, &members).await);
+    let ids = |found: Vec<IncidentRecord>| -> Vec<IncidentId> { found.iter().map(|one| one.incident.id).collect() };
+    let open = IncidentQuery { is_open: Some(true), limit: 1, ..two };
+    let ungrouped = store.ungrouped_incidents(open).await.unwrap();
+    assert_eq!(ids(ungrouped), [again], "behind many members of a group");
+    let mut of_group = vec![member];
+    of_group.extend(members.iter().map(|one| one.incident.id));
+    of_group.reverse();
+    assert_eq!(ids(store.incidents_of_group(group, 100).await.unwrap()), of_group);
+    assert_eq!(ids(store.incidents_of_group(group, 2).await.unwrap()), of_group[..2]);
+    assert_eq!(store.incidents_of_group(again, 2).await.unwrap(), []);
 
     assert!(store.delete_alert_rule(namespace, &rule.spec.name, now).await.unwrap());
     assert_eq!(listed(IncidentQuery { is_open: Some(true), ..query }).await, []);
@@ -379,6 +406,24 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     let three = NewJob { id: JobId::new(next_id()), spec: spec(&name("job"), json!({"expect": all})), ..new };
     let job = created(store.create_job(three).await.unwrap());
     assert_eq!(store.expectations_of(&[job.id]).await.unwrap().len(), 3);
+}
+
+/// A save of a job between a deadline and its check leaves the check due, unless the deadline is another one.
+pub async fn a_save_leaves_the_check_of_a_passed_deadline_due(store: &dyn Store) {
+    let daily = |name: &str, time: &str, severity: &str| {
+        spec(name, json!({"expect": {"success_by": {"time": time}, "severity": severity}}))
+    };
+    let job = job_with(store, daily(&name("job"), "06:00", "warning"), None).await;
+    let check = async || store.expectations_of(&[job.id]).await.unwrap()[0].at.unwrap();
+    let passed = check().await;
+    let save = async |time: &str, severity: &str, now: Timestamp| {
+        let spec = daily(&job.spec.name, time, severity);
+        assert!(matches!(change(store, job.id, &spec, None, now).await, Changed::Saved(..)));
+    };
+    save("06:00", "critical", passed + SECOND).await;
+    assert_eq!(check().await, passed);
+    save("07:00", "critical", passed + SECOND * 2).await;
+    assert_eq!(check().await, passed + SECOND * 3_600);
 }
 
 /// A run that fails for good is dead until it is acknowledged; another namespace cannot acknowledge it.

@@ -114,12 +114,17 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
         store.note_running(token, &[in_hand(run, &name)]).await.unwrap();
         *expected.entry(run.app).or_default() += 1;
         assert_eq!(counts().await, expected.clone().into_iter().collect::<Vec<_>>());
+        let held = store.held_runs(DEFAULT, run.app, &name, 10).await.unwrap();
+        assert!(held.iter().any(|held| held.id == run.id) && held.iter().all(|held| held.id != runs[2].id), "{held:?}");
+        assert_eq!(store.held_runs(DEFAULT, run.app, &name, 0).await.unwrap(), []);
+        assert_eq!(store.held_runs(DEFAULT, run.app, "another", 10).await.unwrap(), []);
     }
     assert_eq!(store.count_held(NamespaceId::new(next_id())).await.unwrap(), []);
     for run in &runs[..2] {
         finish_one(store, finish(run, Outcome::Succeeded)).await;
     }
     assert_eq!(counts().await, []);
+    assert_eq!(store.held_runs(DEFAULT, runs[0].app, &name, 10).await.unwrap(), []);
 }
 
 /// Pending becomes running; an ended run stays ended. The tick reads the state of runs.

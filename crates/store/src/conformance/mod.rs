@@ -145,6 +145,7 @@ macro_rules! for_each_conformance_check {
             a_script_is_not_deleted_under_a_job_that_is_saved,
             a_rule_is_read_as_it_was_saved,
             expectations_are_looked_at_by_their_definition,
+            a_save_leaves_the_check_of_a_passed_deadline_due,
             a_failure_is_dead_until_it_is_acknowledged,
             a_window_is_read_as_it_was_planned,
             windows_are_bounded,
@@ -230,6 +231,7 @@ macro_rules! for_each_conformance_check {
             a_result_is_stored_once,
             only_the_owner_ends_a_run_by_itself,
             a_run_that_began_is_never_skipped,
+            an_attempt_without_executor_uses_no_retry,
             results_of_other_attempts_are_kept_beside,
             an_unknown_verdict_becomes_the_true_one,
             a_cancel_without_a_report_becomes_the_true_end,
@@ -295,6 +297,7 @@ macro_rules! for_each_conformance_check {
             items_are_changed_by_their_home_alone,
             many_items_are_dealt_at_once,
             a_group_that_yields_goes_on_as_its_next_attempt,
+            a_users_cancel_replaces_the_planned_end_of_a_pump,
             a_keyed_call_is_made_once,
             keyed_calls_are_forgotten
         }

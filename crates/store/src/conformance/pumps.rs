@@ -71,31 +71,45 @@ pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     let found = known(store, record.id).await.unwrap();
     assert_eq!((found.home, found.term), (token.node, 1));
     let ids = |roots: Vec<Run>| roots.iter().map(|run| run.id).collect::<Vec<_>>();
-    assert_eq!(ids(store.pump_roots(record.id, 9).await.unwrap()), [later.id, root.id]);
-    assert_eq!(ids(store.pump_roots(record.id, 1).await.unwrap()), [later.id, root.id], "open ones are always there");
+    let roots = async |now: Timestamp, limit: u32| ids(store.pump_roots(record.id, now, limit).await.unwrap());
+    assert_eq!(roots(later.fire_at, 9).await, [later.id, root.id]);
+    assert_eq!(roots(later.fire_at, 1).await, [later.id, root.id], "open ones are always there");
+    for limit in [1, 9] {
+        assert_eq!(roots(root.fire_at, limit).await, [root.id], "the other one was requested for a later instant");
+    }
 
     let plain = JobSpec { pump: None, ..record.spec.clone() };
     let (record, _) = saved(change(store, record.id, &plain, None, now).await);
     assert_eq!(known(store, record.id).await.map(|pump| pump.version), Some(2), "its groups are still to end");
     let made = [of("0", ItemChange::Add)];
     assert_eq!(store.change_items(token, record.id, &made, now).await.unwrap().made_count, 1);
-    store.forget_pump(record.id).await.unwrap();
-    assert_eq!((known(store, record.id).await, items(store, record.id).await), (None, vec![]));
+    store.forget_pump(record.id, record.version - 1).await.unwrap();
+    assert!(known(store, record.id).await.is_some(), "it was saved anew since");
+    store.forget_pump(record.id, record.version).await.unwrap();
+    assert_eq!((known(store, record.id).await, items(store, record.id).await.len()), (None, 1), "epochs are kept");
+    delete(store, &record, now).await;
+    assert_eq!(items(store, record.id).await, []);
 
     let pumped = spec(&other.spec.name, json!({"pump": {"items": {"count": 1}, "groups": 1}}));
     let (other, _) = saved(change(store, other.id, &pumped, None, now).await);
     assert!(known(store, other.id).await.is_some());
+    delete(store, &other, now).await;
+    assert!(known(store, other.id).await.is_some_and(|pump| pump.is_deleted));
+    store.forget_pump(other.id, other.version).await.unwrap();
+    assert_eq!(known(store, other.id).await, None);
+}
+
+async fn delete(store: &dyn Store, record: &JobRecord, now: Timestamp) {
     let deletion = JobDeletion {
-        id: other.id,
+        id: record.id,
         expected_version: None,
-        before: Some(&compile(&other.spec)),
+        before: Some(&compile(&record.spec)),
         spare: RunId::new(next_id()),
         now,
         reached: now,
         leaves_followers: false,
     };
     assert!(matches!(store.delete_job(deletion).await.unwrap(), Deleted::Done));
-    assert!(known(store, other.id).await.is_some_and(|pump| pump.is_deleted));
 }
 
 /// Items are read as they were written; a change that finds another state does nothing.
@@ -191,6 +205,38 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     finish_one(store, AttemptEnd { policy, unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
     let run = read(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Failed, Some(Reason::WindowOver)), "it left rows that failed");
+}
+
+/// A user's request to cancel replaces the planned end of a pump, after which the pump would begin again; no other request replaces it.
+pub async fn a_users_cancel_replaces_the_planned_end_of_a_pump(store: &dyn Store) {
+    let now = store.now().await.unwrap();
+    let token = join(store).await;
+    let record = pump(store).await;
+    let first = settle_at(store, token, &record, now).await;
+    let second = settle_at(store, token, &record, now + Duration::from_secs(1)).await;
+    let both = [first.id, second.id];
+    let planned = CancelRequest { by: "the end of the pump", reason: Reason::Changed };
+    store.ask_cancel(first.id, planned, now).await.unwrap();
+    store.ask_cancels(&both[1..], planned, now).await.unwrap();
+    store.ask_cancels(&both, CancelRequest::LATER_RUN, now).await.unwrap();
+    for id in both {
+        assert_eq!(read(store, id).await.cancel_asked(), Some(Reason::Changed));
+    }
+    assert_eq!(store.open_runs(record.id, None, None, 10).await.unwrap().len(), 2, "a user may still cancel them");
+    assert_eq!(store.open_runs(record.id, Some(first.fire_at), None, 10).await.unwrap().len(), 1);
+
+    store.ask_cancel(first.id, CancelRequest::requested("mia"), now).await.unwrap();
+    assert_eq!(store.ask_cancels(&both, CancelRequest::requested("leo"), now).await.unwrap(), 2);
+    store.ask_cancel(first.id, planned, now).await.unwrap();
+    store.ask_cancels(&both, planned, now).await.unwrap();
+    for (id, by) in [(first.id, "mia"), (second.id, "leo")] {
+        let run = read(store, id).await;
+        assert_eq!((run.cancel_by.as_deref(), run.cancel_reason), (Some(by), Some(Reason::Requested)));
+    }
+    let expected = [(first.id, "mia".to_owned()), (second.id, "leo".to_owned())];
+    assert_eq!(store.cancels(token).await.unwrap(), expected);
+    assert_eq!(store.open_runs(record.id, None, None, 10).await.unwrap(), []);
+    assert_eq!(store.open_runs(record.id, Some(first.fire_at), None, 10).await.unwrap(), []);
 }
 
 /// Many items are dealt at once.

@@ -29,12 +29,21 @@ pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
     assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), CallState::New);
     assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), CallState::InFlight);
 
+    // A call that is renewed is in progress, however long ago it began; a renewal needs the same call.
+    let latest = later + Duration::from_secs(120);
+    store.renew_call(call, latest - Duration::from_secs(10)).await.unwrap();
+    store.renew_call(other, latest).await.unwrap();
+    assert_eq!(store.begin_call(call, latest, latest - Duration::from_secs(60)).await.unwrap(), CallState::InFlight);
+    assert_eq!(store.begin_call(call, latest, latest - Duration::from_secs(5)).await.unwrap(), CallState::New);
+
     let answer = KeptAnswer { status: 201, headers: "{}".to_owned(), body: "ä".repeat(100_000) };
     store.end_call(other, Some(&answer)).await.unwrap();
     store.end_call(call, Some(&answer)).await.unwrap();
     store.end_call(call, None).await.unwrap();
     assert_eq!(store.begin_call(call, later, given_up).await.unwrap(), CallState::Answered(answer));
     assert_eq!(store.begin_call(other, later, given_up).await.unwrap(), CallState::Other);
+    store.renew_call(call, latest).await.unwrap();
+    assert!(matches!(store.begin_call(call, latest, latest).await.unwrap(), CallState::Answered(_)));
 }
 
 /// A failed call can be made again, and old calls are removed.

@@ -119,6 +119,35 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     assert_eq!(answers, Finished::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
 }
 
+/// Attempts that no executor received are no tries of the handler: the job's own retries remain.
+pub async fn an_attempt_without_executor_uses_no_retry(store: &dyn Store) {
+    let token = join(store).await;
+    for is_one_batch in [true, false] {
+        let run = pending(store, token).await;
+        let policy = NextStepPolicy { retry_max: 1, ..finish(&run, FAILED).policy };
+        let end = |attempt, outcome| AttemptEnd { attempt, policy, ..finish(&run, outcome) };
+        let unreceived = |attempt| end(attempt, Outcome::Lost(Reason::NotReceived));
+        let ends = [unreceived(1), unreceived(2), end(3, FAILED), unreceived(4), end(5, Outcome::TimedOut)];
+        let answers = if is_one_batch {
+            finish_all(store, &ends).await
+        } else {
+            let mut answers = Vec::new();
+            for end in ends {
+                answers.push(finish_one(store, end).await);
+            }
+            answers
+        };
+        let next = |answer: &Finished| match answer {
+            Finished::Stored(NextStep::Retry { reason, .. }, _) => Some(*reason),
+            _ => None,
+        };
+        let reasons: Vec<Option<Reason>> = answers.iter().map(next).collect();
+        let (unreceived, retry) = (Some(Reason::NotReceived), Some(Reason::Retry));
+        assert_eq!(reasons, [unreceived, unreceived, retry, unreceived, None], "{is_one_batch}");
+        assert_eq!(read(store, run.id).await.status, RunStatus::TimedOut, "{is_one_batch}");
+    }
+}
+
 /// The newest attempt counts; the end of an older attempt corrects the verdict of that attempt.
 pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;

@@ -130,4 +130,24 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
         search.from = Some(RunPlace { value: 0, id });
     }
     assert_eq!(count, 1);
+
+    // Backwards, from before the oldest of these runs on.
+    let oldest = rows.iter().map(|run| run.id.get()).min().unwrap();
+    let mut search = RunSearch {
+        texts: vec![RunText { text: "on 36 ".to_owned(), ..RunText::default() }],
+        from: Some(RunPlace { value: 0, id: RunId::new(oldest - 1) }),
+        is_backward: true,
+        ..search
+    };
+    let (mut count, mut rounds) = (0, 0);
+    loop {
+        let page = store.search_runs(first.namespace, &search).await.unwrap();
+        count += page.runs.len();
+        rounds += 1;
+        assert!(rounds < 1000, "it goes on and on");
+        let Some(id) = page.stopped_at else { break };
+        assert!(page.runs.iter().all(|run| run.id <= id));
+        search.from = Some(RunPlace { value: 0, id });
+    }
+    assert_eq!(count, 1);
 }

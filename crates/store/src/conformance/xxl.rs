@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
-use super::{join, next_id};
+use super::{join, next_id, pending};
 use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState};
 use crate::{LeaseToken, Store};
 
@@ -54,6 +54,9 @@ pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     assert_eq!(store.xxl_executors(at(125), 10).await.unwrap()[0].left_at, Some(at(140)));
     store.register_xxl(&known(6, one, "b", 150)).await.unwrap();
     assert_eq!(store.xxl_executors(at(150), 10).await.unwrap()[0].left_at, None, "it is back");
+    assert_eq!(store.forget_xxl(at(120), 10).await.unwrap(), 1, "http://h was seen before");
+    assert_eq!(store.xxl_executors(at(0), 10).await.unwrap().len(), 2);
+    assert_eq!(store.register_xxl(&known(7, "http://h", "d", 160)).await.unwrap(), id(7), "it is a new one");
 }
 
 /// A registration by hand stays until it is removed, and is the same executor if it registers itself, too.
@@ -122,6 +125,8 @@ pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
 pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
+    // What earlier checks left would be counted.
+    while store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap() > 0 {}
     let base = next_id() * 100;
     let runs = [new(base, 71, 1), new(base, 71, 1)];
     let sent = store.send_xxl(token, &runs, now).await.unwrap().unwrap();
@@ -174,7 +179,40 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
         store.unsettled_xxl(ExecutorId::new(base + 1), 10).await.unwrap().iter().map(|run| run.log_id).collect();
     assert_eq!(left, [second]);
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
-    assert_eq!(store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap(), 3, "what is settled alone");
+    let forgotten = store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap();
+    assert_eq!(forgotten, 4, "three that are settled, and one whose run is not there any more");
     let gone = store.report_xxl(app, &[report(first, 200, None)], now).await.unwrap();
     assert_eq!((gone.runs.len(), gone.outcomes), (0, vec![XxlReportOutcome::Unknown]));
+    what_vanished_is_forgotten(store, token).await;
+}
+
+/// Of executors that vanished, the attempts whose runs have ended are removed, and the executors that have no other attempts.
+async fn what_vanished_is_forgotten(store: &dyn Store, token: LeaseToken) {
+    let now = store.now().await.unwrap();
+    let later = now + Duration::from_secs(1);
+    let base = next_id() * 100;
+    let (app, id) = (AppId::new(base), |id: i64| ExecutorId::new(base + id));
+    let known = |id: i64, address: &str| executor(app, base + id, (address, "a"), now);
+    store.register_xxl(&known(1, "http://10.0.0.5:9999")).await.unwrap();
+    store.register_xxl(&known(2, "http://10.0.0.6:9999")).await.unwrap();
+    store.register_xxl_by_hand(&known(3, "http://10.0.0.7:9999"), now).await.unwrap();
+    let open = pending(store, token).await;
+    let of_open = NewXxlRun { run: open.id, ..new(base, 71, 1) };
+    let sent = store.send_xxl(token, &[of_open, new(base, 71, 2)], now).await.unwrap().unwrap();
+    let ids = |found: Vec<XxlExecutor>| found.iter().map(|one| one.id).collect::<Vec<_>>();
+    assert!(store.xxl_reported_executors(later, 10).await.unwrap().is_empty());
+    let end = XxlReport { log_id: sent[1].log_id, code: 200, message: None };
+    store.report_xxl(app, &[end], now).await.unwrap();
+    assert_eq!(ids(store.xxl_reported_executors(later, 10).await.unwrap()), [id(2)]);
+    assert!(store.xxl_reported_executors(now, 10).await.unwrap().is_empty(), "it is registered");
+    assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
+    assert_eq!(store.forget_xxl(later, 10).await.unwrap(), 2, "an attempt and its executor");
+    assert_eq!(store.unsettled_xxl(id(1), 10).await.unwrap(), sent[..1]);
+    assert_eq!(ids(store.xxl_executors(now, 10).await.unwrap()), [id(1)]);
+    assert_eq!(ids(store.xxl_registered_by_hand(Some(app), 10).await.unwrap()), [id(3)]);
+    // One that a user has removed stays for as long as one that signed off.
+    assert!(store.unregister_xxl_by_hand(app, "http://10.0.0.7:9999").await.unwrap());
+    assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
+    assert_eq!(store.forget_xxl(now + Duration::from_secs(3_600), 10).await.unwrap(), 1);
+    assert_eq!(ids(store.xxl_executors(now, 10).await.unwrap()), [id(1)], "its run is open");
 }

@@ -34,11 +34,11 @@ pub struct CancelElsewhere {
 /// Records requests to cancel, and finds them.
 #[async_trait]
 pub trait Cancel {
-    /// Records a request to cancel an open run.
+    /// Records a request to cancel an open run. It replaces an earlier one only as [`CancelRequest::replaces`] decides.
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
 
     /// Records a request to cancel several runs at once, at most a few hundred; ended runs are skipped. Returns how many of them are open
-    /// and have a request now; a run that had one already keeps its first caller.
+    /// and have a request now; a run that had one already keeps its first caller, unless [`CancelRequest::replaces`] decides otherwise.
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
     /// Records that these runs are to end, unless an executor has them, for the reason of `request`: their job was paused or deleted. A
@@ -56,8 +56,8 @@ pub trait Cancel {
     /// to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// Open runs of a job without a request to cancel, in the order of their ids, at most `limit`: those of one planned instant, or all
-    /// that the nodes of the cluster own.
+    /// Open runs of a job to which a user's request to cancel applies, because they have no request, or only the planned end of a pump; in
+    /// the order of their ids, at most `limit`: those of one planned instant, or all that the nodes of the cluster own.
     /// With an app, only runs of that app: a job that moved to another app leaves runs behind.
     async fn open_runs(
         &self,

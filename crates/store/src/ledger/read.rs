@@ -95,6 +95,9 @@ pub trait Runs {
     /// last second or two is not counted.
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>>;
 
+    /// The runs of an app that the executor with this name has, as far as the store knows, at most `limit`.
+    async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>>;
+
     /// The job's next fire after this one: the run with the next planned instant, or the next request for the same instant. A broadcast is
     /// represented by the row for all its shards.
     async fn next_of_job(&self, run: &Run) -> Result<Option<Run>>;

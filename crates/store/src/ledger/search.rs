@@ -37,7 +37,7 @@ pub struct RunText {
     pub text: String,
     /// Whether it must not occur.
     pub is_not: bool,
-    /// Jobs whose names contain it.
+    /// Jobs whose names contain it, in the order of their ids.
     pub jobs: Vec<JobId>,
 }
 
@@ -52,9 +52,9 @@ pub struct RunSearch {
     pub triggers: Vec<Trigger>,
     /// Only runs of these apps.
     pub apps: Option<Vec<AppId>>,
-    /// Only runs of these jobs.
+    /// Only runs of these jobs, which are in the order of their ids.
     pub jobs: Option<Vec<JobId>>,
-    /// No runs of these jobs.
+    /// No runs of these jobs, which are in the order of their ids.
     pub other_than: Vec<JobId>,
     /// The executors that have or had the run.
     pub executors: Choice<Pattern>,
@@ -87,7 +87,7 @@ pub struct RunSearch {
 pub struct FoundRuns {
     /// The runs, in the order of the search.
     pub runs: Vec<Run>,
-    /// The run at which the search stopped although there are further rows.
+    /// The run at which the search stopped although there are further rows: older ones, or newer ones if it goes backwards.
     pub stopped_at: Option<RunId>,
 }
 
@@ -153,8 +153,8 @@ impl RunSearch {
         (self.statuses.is_empty() || self.statuses.contains(&run.status))
             && (self.triggers.is_empty() || self.triggers.contains(&run.trigger))
             && self.apps.as_ref().is_none_or(|apps| apps.contains(&run.app))
-            && self.jobs.as_ref().is_none_or(|jobs| jobs.contains(&run.job))
-            && !self.other_than.contains(&run.job)
+            && self.jobs.as_ref().is_none_or(|jobs| jobs.binary_search(&run.job).is_ok())
+            && self.other_than.binary_search(&run.job).is_err()
             && self.executors.admits(|wanted| run.executor.as_deref().is_some_and(|name| wanted.matches(name)))
             && self.since.is_none_or(late_enough)
             && self.until.is_none_or(|until| run.fire_at <= until && run.id.get() < end)
@@ -167,7 +167,7 @@ impl RunSearch {
 impl RunText {
     fn is_in(&self, run: &Run) -> bool {
         let has = |message: &String| message.to_lowercase().contains(&self.text);
-        self.jobs.contains(&run.job) || run.message.as_ref().is_some_and(has)
+        self.jobs.binary_search(&run.job).is_ok() || run.message.as_ref().is_some_and(has)
     }
 }
 
@@ -189,7 +189,7 @@ fn late_ms(run: &Run) -> i64 {
 /// Searches runs.
 #[async_trait]
 pub trait SearchRuns {
-    /// A page of the runs of a namespace that match. If no index answers the search, it reads only the newest rows of the time range, and
-    /// returns where it stopped.
+    /// A page of the runs of a namespace that match. If no index answers the search, it reads only the newest rows of the time range or,
+    /// backwards, the rows that come next, and returns where it stopped.
     async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns>;
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use rondel_core::alert::expect::ExpectKind;
-use rondel_core::alert::{Incident, Standing};
+use rondel_core::alert::{Incident, Standing, SubjectKind};
 use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, RunId, SilenceId, Timestamp};
 
+use super::size;
 use crate::alerts::{
-    AlertEvent, ExpectCheck, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
+    AlertEvent, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
 };
 
 /// The rows of the alerts' tables.
@@ -40,18 +41,35 @@ impl AlertRows {
         its.map(|(_, record)| &record.incident).filter(|incident| incident.standing == Standing::Firing)
     }
 
-    /// Replaces the expectations of a job that is created or saved now.
+    pub(super) fn list_incidents(
+        &self,
+        query: &IncidentQuery<'_>,
+        is_wanted: fn(&IncidentRecord) -> bool,
+    ) -> Vec<IncidentRecord> {
+        let is_asked = |record: &&IncidentRecord| {
+            let subject = &record.incident.subject;
+            let is_of_job = |job: JobId| subject.kind == SubjectKind::Job && subject.id == job.get();
+            query.before.is_none_or(|before| record.incident.id < before)
+                && query.job.is_none_or(is_of_job)
+                && query.admits(record)
+                && is_wanted(record)
+        };
+        let its = self.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
+        its.map(|(_, record)| record).filter(is_asked).take(size(query.limit)).cloned().collect()
+    }
+
+    /// Replaces the expectations of a job that is saved or deleted now; `before` is its definition until now, `None` for a new job.
     pub(super) fn write_expects(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
-        spec: Option<&JobSpec>,
-        (now, is_new): (Timestamp, bool),
+        (before, spec): (Option<&JobSpec>, Option<&JobSpec>),
+        now: Timestamp,
     ) {
-        let count = self.looks.len();
+        let old: Vec<ExpectCheck> = self.looks.values().map(|(_, look)| *look).filter(|look| look.job == job).collect();
         self.looks.retain(|(of, _), _| *of != job);
-        let looks = spec.and_then(JobSpec::expectations).map(|expected| first_looks(&expected, job, (now, is_new)));
-        let looks = looks.unwrap_or_default();
-        if !looks.is_empty() || self.looks.len() < count {
+        let before = before.map(|before| (before, old.as_slice()));
+        let looks = spec.map(|spec| first_looks(job, (before, spec), now)).unwrap_or_default();
+        if !looks.is_empty() || !old.is_empty() {
             self.raise(namespace);
         }
         for look in looks {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::alert::expect::ExpectKind;
-use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind};
+use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind, judge};
 use rondel_core::{
     AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp,
 };
@@ -53,6 +53,12 @@ impl Alerts for MemStore {
         };
         rows.raise(change.namespace);
         rows.rules.insert(record.id, record.clone());
+        if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+            let its = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
+            for (_, one) in its.filter(|(_, one)| one.incident.standing == Standing::Firing) {
+                one.incident.act_at = Some(change.now);
+            }
+        }
         let record = Box::new(record);
         Ok(if version == 0 { RuleSaved::Created(record) } else { RuleSaved::Changed(record) })
     }
@@ -188,16 +194,17 @@ impl Alerts for MemStore {
     }
 
     async fn incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+        Ok(self.state().alert_rows.list_incidents(&query, |_| true))
+    }
+
+    async fn ungrouped_incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+        Ok(self.state().alert_rows.list_incidents(&query, IncidentRecord::is_ungrouped))
+    }
+
+    async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
         let state = self.state();
-        let is_asked = |record: &&IncidentRecord| {
-            let subject = &record.incident.subject;
-            let is_of_job = |job: JobId| subject.kind == SubjectKind::Job && subject.id == job.get();
-            query.before.is_none_or(|before| record.incident.id < before)
-                && query.job.is_none_or(is_of_job)
-                && query.admits(record)
-        };
-        let its = state.alert_rows.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
-        Ok(its.map(|(_, record)| record).filter(is_asked).take(size(query.limit)).cloned().collect())
+        let all = state.alert_rows.incidents.values().rev().map(|(_, record)| record);
+        Ok(all.filter(|record| record.incident.group == Some(group)).take(size(limit)).cloned().collect())
     }
 
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {

@@ -8,7 +8,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use super::{MemStore, StoredNode, size};
 use crate::cluster::LeaseToken;
-use crate::pumps::{ChangedItems, PumpJob, apply_change};
+use crate::pumps::{ChangedItems, PumpJob, apply_change, has_come};
 use crate::{Pumps, Result};
 
 #[async_trait]
@@ -30,9 +30,9 @@ impl Pumps for MemStore {
         Ok(state.pumps.iter().filter_map(job).collect())
     }
 
-    async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>> {
+    async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>> {
         let state = self.state();
-        let is_root = |run: &&Run| run.job == job && run.shard_index == ROOT_SHARD;
+        let is_root = |run: &&Run| run.job == job && run.shard_index == ROOT_SHARD && has_come(run, now);
         let mut roots: Vec<Run> = state.runs.values().filter(is_root).cloned().collect();
         roots.sort_by_key(|run| std::cmp::Reverse((run.fire_at, run.cause)));
         let mut newest = size(limit);
@@ -68,10 +68,12 @@ impl Pumps for MemStore {
         Ok(ChangedItems { made_count: made as u64, is_refused: false })
     }
 
-    async fn forget_pump(&self, job: JobId) -> Result<()> {
+    async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {
         let mut state = self.state();
-        state.pumps.remove(&job);
-        state.pump_items.remove(&job);
+        let stored = state.jobs.get(&job);
+        if stored.is_none_or(|stored| stored.is_deleted || stored.record.version == version) {
+            state.pumps.remove(&job);
+        }
         Ok(())
     }
 }

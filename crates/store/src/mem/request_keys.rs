@@ -37,6 +37,15 @@ impl RequestKeys for MemStore {
         Ok(CallState::New)
     }
 
+    async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()> {
+        let mut state = self.state();
+        let is_open = |known: &&mut StoredCall| known.fingerprint == call.fingerprint && known.answer.is_none();
+        if let Some(known) = state.calls.get_mut(&key(call)).filter(is_open) {
+            known.began_at = now;
+        }
+        Ok(())
+    }
+
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
         let mut state = self.state();
         let is_open = |known: &&mut StoredCall| known.fingerprint == call.fingerprint && known.answer.is_none();

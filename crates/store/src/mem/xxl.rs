@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use async_trait::async_trait;
-use rondel_core::{AppId, ExecutorId, Timestamp};
+use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 
 use super::xxl_rows::NUMBERS_BEFORE;
 use super::{MemStore, size};
@@ -36,9 +36,14 @@ impl XxlExecutors for MemStore {
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
+        let now = self.now();
         let mut state = self.state();
-        let kept = state.xxl.executors.get_mut(&(app, address.to_owned()));
-        Ok(kept.is_some_and(|kept| kept.by_hand_at.take().is_some()))
+        let Some(kept) = state.xxl.executors.get_mut(&(app, address.to_owned())) else { return Ok(false) };
+        let was_by_hand = kept.by_hand_at.take().is_some();
+        if was_by_hand && kept.last_seen_at == Timestamp::EPOCH {
+            kept.left_at = Some(now);
+        }
+        Ok(was_by_hand)
     }
 
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
@@ -56,6 +61,17 @@ impl XxlExecutors for MemStore {
         let state = self.state();
         let mut found: Vec<XxlExecutor> =
             state.xxl.executors.values().filter(|kept| kept.last_seen_at >= since).cloned().collect();
+        found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
+        found.truncate(size(limit));
+        Ok(found)
+    }
+
+    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+        let state = self.state();
+        let reported = state.xxl.runs.values().filter(|run| run.state == XxlRunState::Reported);
+        let reported: BTreeSet<ExecutorId> = reported.map(|run| run.executor).collect();
+        let is_wanted = |kept: &&XxlExecutor| kept.last_seen_at < before && reported.contains(&kept.id);
+        let mut found: Vec<XxlExecutor> = state.xxl.executors.values().filter(is_wanted).cloned().collect();
         found.sort_by_key(|kept| std::cmp::Reverse(kept.last_seen_at));
         found.truncate(size(limit));
         Ok(found)
@@ -130,11 +146,27 @@ impl XxlExecutors for MemStore {
 
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
+        let runs = &state.xxl.runs;
         let is_old = |run: &&XxlRun| run.state == XxlRunState::Settled && run.reported_at.is_some_and(|at| at < before);
-        let old: Vec<i64> = state.xxl.runs.values().filter(is_old).take(size(limit)).map(|run| run.log_id).collect();
+        let is_over = |id: RunId| state.runs.get(&id).is_none_or(|run| run.status.is_terminal());
+        let is_left = |run: &&XxlRun| run.state != XxlRunState::Settled && run.sent_at < before && is_over(run.run);
+        let left = runs.values().filter(is_left).take(size(limit));
+        let old = runs.values().filter(is_old).take(size(limit)).chain(left);
+        let old: Vec<i64> = old.map(|run| run.log_id).collect();
         for log_id in &old {
             state.xxl.runs.remove(log_id);
         }
-        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
+        let unsettled = state.xxl.runs.values().filter(|run| run.state != XxlRunState::Settled);
+        let unsettled: BTreeSet<ExecutorId> = unsettled.map(|run| run.executor).collect();
+        let is_gone = |kept: &XxlExecutor| {
+            let last_at = kept.left_at.map_or(kept.last_seen_at, |left_at| left_at.max(kept.last_seen_at));
+            last_at < before && kept.by_hand_at.is_none() && !unsettled.contains(&kept.id)
+        };
+        let gone = state.xxl.executors.iter().filter(|(_, kept)| is_gone(kept)).take(size(limit));
+        let gone: Vec<(AppId, String)> = gone.map(|(key, _)| key.clone()).collect();
+        for key in &gone {
+            state.xxl.executors.remove(key);
+        }
+        Ok(u64::try_from(old.len() + gone.len()).unwrap_or(u64::MAX))
     }
 }

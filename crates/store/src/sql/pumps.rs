@@ -11,7 +11,7 @@ use super::query::{Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
 use crate::cluster::LeaseToken;
-use crate::pumps::{CHECKPOINT_LEN_MAX, ChangedItems, PumpJob, apply_change, by_names};
+use crate::pumps::{CHECKPOINT_LEN_MAX, ChangedItems, PumpJob, apply_change, by_names, has_come};
 use crate::settle::clean;
 use crate::{Pumps, Result};
 
@@ -35,7 +35,8 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE job_id = ? AND shard_index = -1 ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
+        " FROM run WHERE job_id = ? AND shard_index = -1 AND (cause = 0 OR fire_at_ms <= ? OR shard_total IS NOT NULL) \
+         ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
 /// Reads the open rows: some may be older than many rows that wait or were skipped. Open runs have no index by job: the index begins with
@@ -104,13 +105,14 @@ impl Pumps for SqlStore {
         self.rows(Query::new(&READ_PUMP_JOBS)).await?.iter().map(job).collect()
     }
 
-    async fn pump_roots(&self, job: JobId, limit: u32) -> Result<Vec<Run>> {
-        let of_job = |statement, limit: u32| Query::new(statement).int(job.get()).int(limit.into());
-        let mut roots = rows::runs(&self.rows(of_job(&READ_PUMP_ROOTS, limit)).await?)?;
+    async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>> {
+        let newest = Query::new(&READ_PUMP_ROOTS).int(job.get()).at(now).int(limit.into());
+        let mut roots = rows::runs(&self.rows(newest).await?)?;
         if roots.len() >= usize::try_from(limit).unwrap_or(usize::MAX) {
-            let open = rows::runs(&self.rows(of_job(&READ_OPEN_PUMP_ROOTS, OPEN_ROOTS_MAX)).await?)?;
+            let open = Query::new(&READ_OPEN_PUMP_ROOTS).int(job.get()).int(OPEN_ROOTS_MAX.into());
+            let open = rows::runs(&self.rows(open).await?)?;
             let known: BTreeSet<RunId> = roots.iter().map(|root| root.id).collect();
-            roots.extend(open.into_iter().filter(|root| !known.contains(&root.id)));
+            roots.extend(open.into_iter().filter(|root| !known.contains(&root.id) && has_come(root, now)));
             roots.sort_by_key(|root| std::cmp::Reverse((root.fire_at, root.cause)));
         }
         Ok(roots)
@@ -138,9 +140,13 @@ impl Pumps for SqlStore {
         Ok(changed)
     }
 
-    async fn forget_pump(&self, job: JobId) -> Result<()> {
+    async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {
         transact!(self, "forget_pump", |tx| {
-            tx.execute(Query::new(&DELETE_ITEMS).int(job.get())).await?;
+            // An edit holds this row too, so that the version stays the newest until the pump is forgotten.
+            let is_living = tx.row(Query::new(&rows::LOCK_HOME).int(job.get())).await?.is_some();
+            if is_living && tx.job_by_id(job).await?.is_some_and(|record| record.version != version) {
+                return Ok(());
+            }
             tx.execute(Query::new(&DELETE_PUMP_JOB).int(job.get())).await?;
             Ok(())
         })
@@ -153,6 +159,12 @@ impl Tx<'_> {
         for chunk in jobs.chunks(NAMES_MAX) {
             self.execute(Query::new(&INSERT_PUMP_JOBS).rows(chunk, |query, job| query.int(job.get()))).await?;
         }
+        Ok(())
+    }
+
+    /// Deletes the items of a job that is deleted.
+    pub(in crate::sql) async fn delete_items(&mut self, job: JobId) -> Result<()> {
+        self.execute(Query::new(&DELETE_ITEMS).int(job.get())).await?;
         Ok(())
     }
 

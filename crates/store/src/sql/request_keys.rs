@@ -23,6 +23,11 @@ const TAKE_UP_CALL: Statement = Statement {
     text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND status IS NULL \
            AND began_at_ms = ?",
 };
+const RENEW_CALL: Statement = Statement {
+    name: "renew_call",
+    text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND fingerprint = ? \
+           AND status IS NULL",
+};
 const ANSWER_CALL: Statement = Statement {
     name: "answer_call",
     text: "UPDATE request_key SET status = ?, headers = ?, body = ? WHERE scope = ? AND request_key = ? \
@@ -73,6 +78,11 @@ impl RequestKeys for SqlStore {
         }
         let take_up = Query::new(&TAKE_UP_CALL).at(now).text(call.scope).text(call.key).at(began_at);
         Ok(if self.execute(take_up).await? == 1 { CallState::New } else { CallState::InFlight })
+    }
+
+    async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()> {
+        let query = Query::new(&RENEW_CALL).at(now).text(call.scope).text(call.key).text(call.fingerprint);
+        self.execute(query).await.map(drop)
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {

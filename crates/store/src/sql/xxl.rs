@@ -43,7 +43,9 @@ const FIX_EXECUTOR: Statement = Statement {
 };
 const UNFIX_EXECUTOR: Statement = Statement {
     name: "unregister_xxl_by_hand",
-    text: "UPDATE xxl_executor SET by_hand_at_ms = NULL WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
+    text: "UPDATE xxl_executor SET by_hand_at_ms = NULL, \
+           left_at_ms = CASE WHEN last_seen_at_ms = 0 THEN {now} ELSE left_at_ms END \
+           WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
 };
 pub(super) const LIST_FIXED: Statement = Statement {
     name: "list_fixed_xxl",
@@ -66,6 +68,14 @@ const LEAVE_EXECUTOR: Statement = Statement {
 pub(super) const LIST_EXECUTORS: Statement = Statement {
     name: "list_xxl_executors",
     text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
+};
+/// `state < 2` is the condition of the index.
+pub(super) const LIST_REPORTED: Statement = Statement {
+    name: "list_reported_xxl",
+    text: select_executor!(
+        "WHERE last_seen_at_ms < ? AND EXISTS (SELECT 1 FROM xxl_run WHERE xxl_run.executor_id = xxl_executor.id \
+         AND xxl_run.state < 2 AND xxl_run.state = 1) ORDER BY last_seen_at_ms DESC LIMIT ?"
+    ),
 };
 /// Locks the row until the transaction ends, so that no other node fences the lease meanwhile.
 const LOCK_LEASE: Statement = Statement {
@@ -109,8 +119,26 @@ pub(super) const FIND_OLD_RUNS: Statement = Statement {
     name: "find_old_xxl_runs",
     text: "SELECT log_id FROM xxl_run WHERE state = 2 AND reported_at_ms < ? ORDER BY reported_at_ms LIMIT ?",
 };
+/// Attempts of executors that vanished are never settled. A run that is not in the table any more has ended.
+pub(super) const FIND_LEFT_RUNS: Statement = Statement {
+    name: "find_left_xxl_runs",
+    text: "SELECT log_id FROM xxl_run WHERE state < 2 AND sent_at_ms < ? AND NOT EXISTS (SELECT 1 FROM run \
+           WHERE run.id = xxl_run.run_id AND run.status IN ('pending', 'waiting', 'running')) LIMIT ?",
+};
 const DELETE_RUNS: Statement =
     Statement { name: "delete_xxl_runs", text: "DELETE FROM xxl_run WHERE log_id {in_list}" };
+/// The comparison with a value, not with NULL, keeps the planner from the index of those that are registered by hand.
+pub(super) const FIND_OLD_EXECUTORS: Statement = Statement {
+    name: "find_old_xxl_executors",
+    text: "SELECT id FROM xxl_executor WHERE last_seen_at_ms < ? AND COALESCE(left_at_ms, 0) < ? \
+           AND COALESCE(by_hand_at_ms, -1) < 0 AND NOT EXISTS (SELECT 1 FROM xxl_run \
+           WHERE xxl_run.executor_id = xxl_executor.id AND xxl_run.state < 2) ORDER BY last_seen_at_ms LIMIT ?",
+};
+/// An executor may have registered again meanwhile.
+const DELETE_EXECUTORS: Statement = Statement {
+    name: "delete_xxl_executors",
+    text: "DELETE FROM xxl_executor WHERE id {in_list} AND last_seen_at_ms < ? AND by_hand_at_ms IS NULL",
+};
 
 /// The place of an executor's token: a text that was sealed for another place is not valid there.
 fn place(app: AppId, address: &str) -> String {
@@ -156,6 +184,10 @@ impl XxlExecutors for SqlStore {
 
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
         Ok(self.readable_xxl(&self.rows(Query::new(&LIST_EXECUTORS).at(since).int(limit.into())).await?))
+    }
+
+    async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>> {
+        Ok(self.readable_xxl(&self.rows(Query::new(&LIST_REPORTED).at(before).int(limit.into())).await?))
     }
 
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>> {
@@ -209,12 +241,20 @@ impl XxlExecutors for SqlStore {
 
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = i64::from(limit).min(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
-        let rows = self.rows(Query::new(&FIND_OLD_RUNS).at(before).int(limit)).await?;
-        let ids = read_ids(&rows, "xxl_run", "log_id")?;
-        if ids.is_empty() {
-            return Ok(0);
+        let mut count = 0;
+        for find in [&FIND_OLD_RUNS, &FIND_LEFT_RUNS] {
+            let rows = self.rows(Query::new(find).at(before).int(limit)).await?;
+            let ids = read_ids(&rows, "xxl_run", "log_id")?;
+            if !ids.is_empty() {
+                count += self.execute(Query::new(&DELETE_RUNS).list(ids.into_iter())).await?;
+            }
         }
-        self.execute(Query::new(&DELETE_RUNS).list(ids.into_iter())).await
+        let rows = self.rows(Query::new(&FIND_OLD_EXECUTORS).at(before).at(before).int(limit)).await?;
+        let ids = read_ids(&rows, "xxl_executor", "id")?;
+        if !ids.is_empty() {
+            count += self.execute(Query::new(&DELETE_EXECUTORS).list(ids.into_iter()).at(before)).await?;
+        }
+        Ok(count)
     }
 }
 

@@ -136,7 +136,7 @@ async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> 
 /// Removes an executor that is registered by hand, with a line in the audit log.
 pub(crate) async fn remove_address<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
     let app = app(call, name).await?;
-    if address.trim().is_empty() {
+    if address.trim().is_empty() || address.contains('\0') {
         let detail = format!("address: {} is no address; write it as http://10.0.0.5:9999/", quoted(address));
         return Err(Problem::new(Code::InvalidQuery, detail));
     }

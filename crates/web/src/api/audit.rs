@@ -182,7 +182,7 @@ struct Export {
 
 impl Export {
     async fn next(&mut self) -> Option<Bytes> {
-        let query = self.query.take().filter(|_| !self.web.config.shutdown.is_cancelled())?;
+        let query = self.query.take()?;
         match self.read(&query).await {
             Ok(found) => {
                 let line =
@@ -201,6 +201,9 @@ impl Export {
     }
 
     async fn read(&mut self, query: &AuditQuery) -> Result<Vec<AuditEntry>, Problem> {
+        if self.web.config.shutdown.is_cancelled() {
+            return Err(Problem::new(Code::Unavailable, "the server stops, so the export ends here"));
+        }
         let may = |rights: &Rights| rights.allow_somewhere(Cluster);
         if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
             return Err(lapse.problem("so the export ends here"));

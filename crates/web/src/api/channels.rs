@@ -194,7 +194,7 @@ async fn put(
 
 /// Saves a channel, and records it before and after the change in the audit log.
 async fn save(call: &Call, new: NewChannel) -> Result<(StatusCode, ChannelJson), Problem> {
-    if let Some(before) = call.engine().store().channel(call.namespace.id, &new.name).await? {
+    if let Some(before) = channels::find(call.engine(), call.namespace.id, &new.name).await? {
         call.note.before(&show(call, &before));
     }
     let saved = channels::save(call.engine(), &call.namespace, new).await?;
@@ -279,7 +279,7 @@ pub(crate) async fn subjects<Q>(
 
 /// The channel with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, name: &str) -> Result<Channel, Problem> {
-    let found = call.engine().store().channel(call.namespace.id, name).await?;
+    let found = channels::find(call.engine(), call.namespace.id, name).await?;
     let found = found.ok_or_else(|| missing(call, name))?;
     call.check(None, || missing(call, name))?;
     Ok(found)

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::alert_rules::SubjectJson;
+use super::jobs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
 use crate::answer::json;
 use crate::body::JsonBody;
@@ -219,13 +220,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let before = cursor.as_deref().map(|cursor| listing.position::<IncidentId>(cursor)).transpose()?;
     let store = call.engine().store();
     let job = match job {
-        Some(wanted) => match store.job(call.namespace.id, wanted).await?.filter(|job| call.sees(job.app)) {
-            Some(record) => Some(record.id),
-            None => {
-                let detail = format!("there is no job {} in namespace {}", quoted(wanted), call.namespace.name);
-                return Err(Problem::new(Code::JobNotFound, detail));
-            }
-        },
+        Some(wanted) => Some(jobs::find(&call, wanted).await?.id),
         None => None,
     };
     let within = seen_app_names(&call).await?;

@@ -100,13 +100,15 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) -> Result<Response, Problem> {
     let run = runs::find(&call, &path).await?;
     let listing = Listing::new("logs", run.id);
-    let mut position = position(&call.query, &run, &listing, &headers)?;
+    let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
+    let mut position = position(&call.query, &run, &listing, last_event)?;
     let form = form(&headers);
     let streams = call.query.follow || form == Form::Text;
     check_start(call.query.seek, call.query.after.is_some(), streams)?;
     let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut line_count = None;
-    if let Some(seek) = call.query.seek {
+    // A browser that connects again repeats the address, with the place that it began at, and names the event that it saw last.
+    if let Some(seek) = call.query.seek.filter(|_| last_event.is_none()) {
         let extent = Extent::read(call.engine().store(), &run, position.attempt, call.engine().now()).await?;
         let window = extent.window(seek, limit);
         (position, limit, line_count) = (window.from, window.limit, Some(extent.line_count));
@@ -159,12 +161,11 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
     }
 }
 
-/// The position to begin at: that of the cursor or of `Last-Event-ID`; without either, the start of the attempt that the caller names, or
+/// The position to begin at: that of `Last-Event-ID` or of the cursor; without either, the start of the attempt that the caller names, or
 /// else of the newest attempt.
-fn position(query: &ReadLog, run: &Run, listing: &Listing, headers: &HeaderMap) -> Result<Position, Problem> {
+fn position(query: &ReadLog, run: &Run, listing: &Listing, last_event: Option<&str>) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
-    let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok());
-    let Some(cursor) = query.after.as_deref().or(last_event) else {
+    let Some(cursor) = last_event.or(query.after.as_deref()) else {
         return Ok(Position::start(attempt));
     };
     let position = listing.position::<Position>(cursor)?;

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::page::Page;
 use crate::answer::json;
-use crate::call::{GlobalCall, quoted};
+use crate::call::{GlobalCall, quoted, shown_namespace};
 use crate::grants::{GrantJson, GrantNames};
 use crate::openapi::Doc;
 use crate::path::{self, Named};
@@ -28,6 +28,8 @@ pub(super) struct MeJson<'a> {
     /// Null for a token that belongs to the server.
     account: Option<String>,
     grants: Vec<GrantJson>,
+    /// The namespace of requests that name none.
+    namespace: Option<String>,
 }
 
 pub(super) fn routes() -> Routes {
@@ -61,7 +63,8 @@ async fn get(call: GlobalCall) -> Result<Response, Problem> {
     };
     let places = GrantNames::of(call.engine(), caller.rights.grants().iter()).await?;
     let grants = places.show(caller.rights.grants());
-    json(StatusCode::OK, &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants })
+    let namespace = shown_namespace(call.engine(), caller, None).await;
+    json(StatusCode::OK, &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants, namespace })
 }
 
 /// A sign-in as its owner sees it.

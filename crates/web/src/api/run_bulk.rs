@@ -32,6 +32,9 @@ pub(super) struct BulkRuns {
     #[serde(default)]
     #[schemars(with = "Option<String>")]
     q: Option<String>,
+    /// With `q`: only runs that come after this one, the newest first; an earlier answer names it.
+    #[serde(default)]
+    after: Option<RunId>,
     /// Whether the runs are counted only.
     #[serde(default)]
     dry_run: bool,
@@ -52,8 +55,10 @@ struct BulkRunsJson {
     matched: usize,
     /// How many of the chosen runs the action does not apply to.
     left_out: usize,
-    /// Whether more runs match than one request takes: ask again.
+    /// Whether more runs match than one request takes: ask again with `after`.
     has_more: bool,
+    /// The `after` of a request for the rest. Null with `has_more` means that the search cannot go on: add `until:` to the filter.
+    after: Option<RunId>,
     /// For how many it was done; 0 for a dry run.
     done: usize,
     /// The runs that it made.
@@ -70,8 +75,8 @@ pub(super) fn routes() -> Routes {
         Doc::new(
             "Cancel, retry or acknowledge many runs",
             "Those named by `ids`, or those that pass the filter `q`: the newest 500. With `dry_run` they are counted alone; \
-             `expected_count` then guards against others that came in between. A run for which it cannot be done is named in `problems` and \
-             does not stop the others.",
+             `expected_count` then guards against others that came in between. `after` goes on with the rest. A run for which it cannot be \
+             done is named in `problems` and does not stop the others.",
         )
         .json::<BulkRunsJson>(200, "What was done.")
         .example(json!({"action": "retry", "q": "status:failed app:orders since:8h", "dry_run": true})),
@@ -85,8 +90,11 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         (Some(ids), None) if ids.len() > BULK_RUN_COUNT_MAX => {
             return Err(refuse_value("/ids", format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len())));
         }
+        (Some(_), None) if body.after.is_some() => {
+            return Err(refuse_value("/after", "goes with q; leave it out with ids"));
+        }
         (Some(ids), None) => RunSelection::Ids(ids.clone()),
-        (None, Some(q)) => RunSelection::Matching(Box::new(search_of(&call, q).await?)),
+        (None, Some(q)) => RunSelection::Matching(Box::new(search_of(&call, q).await?), body.after),
         _ => return Err(refuse_value("/q", "give either ids or q")),
     };
     let selected = select(&call, body.action, chosen).await?;
@@ -103,6 +111,7 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         matched,
         left_out: selected.left_out,
         has_more: selected.has_more,
+        after: selected.after,
         done: done.done,
         made: done.made,
         problems: done.problems,

@@ -175,7 +175,7 @@ pub(super) struct ForecastJson {
     items: Vec<ComingJson>,
     /// How many there are in each quarter of an hour; quarters without any are left out.
     density: Vec<DensityJson>,
-    /// The instant with the most fires.
+    /// The instant with the most fires; null if there are no fires, or too many to compare.
     peak: Option<DensityJson>,
     /// Whether there are more than were counted.
     is_cut: bool,

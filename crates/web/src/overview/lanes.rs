@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use rondel_admin::coming::{LanePlan, lane_plans};
 use rondel_core::sketch::Step;
-use rondel_core::{AppId, IdGen, JobId, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
+use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::{NewestOutcomes, PointKind, RunMark, StatPoint, Verdicts};
 
 use super::series::{Span, fitting_step, summed_verdicts};
@@ -25,6 +26,8 @@ pub(crate) const LANE_COUNT_MAX: u32 = 100;
 const WORST_COUNT_FILTERED: u32 = 200;
 /// Maximum number of running runs that are read to find the jobs that run now.
 const OPEN_COUNT: u32 = 400;
+/// Maximum number of running runs of a namespace that began before a timeline and are drawn.
+const EARLIER_COUNT_MAX: u32 = 1_000;
 
 /// What each lane of a timeline is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -188,6 +191,13 @@ async fn read_lane_data<Q: Sync>(
         let cut = *cut;
         marks.retain(|mark| call.sees(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
+    let before = drawn.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
+    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && is_whole(run)) {
+        let its = drawn.entry(run.job).or_default();
+        if run.fire_at < its.cut.unwrap_or(request.from) {
+            its.marks.push(RunMark::from(run));
+        }
+    }
     let is_joined = |job: &&JobRecord| call.sees(job.app) && drawn.get(&job.id).is_some_and(|its| its.cut.is_some());
     let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step =
@@ -207,6 +217,23 @@ async fn read_lane_data<Q: Sync>(
         its.stretches = stretches.iter().filter(is_seen).cloned().collect();
     }
     Ok(drawn)
+}
+
+/// The runs under way that were made before an instant: they overlap what follows it, although they were planned earlier. The newest first.
+async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>, Problem> {
+    let query = RunQuery {
+        within: call.seen_apps(),
+        statuses: vec![RunStatus::Running],
+        after: Some(RunId::new(IdGen::first_at(before))),
+        limit: EARLIER_COUNT_MAX,
+        ..RunQuery::default()
+    };
+    Ok(call.engine().store().list_runs(call.namespace.id, &query).await?)
+}
+
+/// Whether a run is no shard of a broadcast.
+fn is_whole(run: &Run) -> bool {
+    run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }
 
 /// First the jobs whose newest runs failed, then the jobs with a failed run in the last day, then the jobs that are running.
@@ -371,6 +398,7 @@ async fn by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Tim
     let mut marks = call.engine().store().marks_of_namespace(call.namespace.id, ids, limit).await?;
     let is_cut = marks.len() > MARK_COUNT_MAX;
     marks.truncate(MARK_COUNT_MAX);
+    marks.extend(running_before(call, request.from).await?.iter().map(RunMark::from));
     marks.retain(|mark| call.sees(mark.app) && request.app.is_none_or(|app| app == mark.app));
     marks.retain(|mark| mark.started_at.is_some());
     let mut by_name: BTreeMap<(AppId, String), Vec<RunMark>> = BTreeMap::new();

@@ -51,8 +51,22 @@ struct AccountPage {
     new_token: Option<(String, Option<Moment>)>,
     error: Option<String>,
     picker: GrantPicker,
-    /// The name of a token as it was typed.
-    typed_name: String,
+    form: TokenForm,
+}
+
+/// The fields of a new token as they were typed, beside its grants.
+#[derive(Default)]
+struct TokenForm {
+    name: String,
+    kind: String,
+    expires_in: String,
+}
+
+impl TokenForm {
+    fn from_fields(fields: &Fields) -> Self {
+        let text = |field| fields.get(field).to_owned();
+        Self { name: text("name"), kind: text("kind"), expires_in: text("expires_in") }
+    }
 }
 
 struct SessionRow {
@@ -125,7 +139,7 @@ struct PageState {
     new_token: Option<TokenJson>,
     error: Option<String>,
     typed: Vec<GrantRow>,
-    typed_name: String,
+    form: TokenForm,
 }
 
 async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: PageState) -> Result<Response, Problem> {
@@ -175,7 +189,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         new_token,
         error: state.error,
         picker: Choices::read(call, t).await?.picker(state.typed),
-        typed_name: state.typed_name,
+        form: state.form,
         shell,
     };
     html(status, &template)
@@ -264,7 +278,7 @@ pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> 
         Some(rows) => rows,
         None => parse_grant_lines(fields.get("grants")).map(|grants| rows_of(&grants)).unwrap_or_default(),
     };
-    render_new_token(&call, prefs, created, (typed, fields.get("name").to_owned())).await
+    render_new_token(&call, prefs, created, (typed, TokenForm::from_fields(&fields))).await
 }
 
 /// Replaces a token by a new one with the same lifetime.
@@ -274,14 +288,14 @@ pub(super) async fn rotate_token(
     Named(id, ..): Named<path::Token>,
 ) -> Result<Response, Problem> {
     let created = tokens::rotate_one(&call, &id).await;
-    render_new_token(&call, prefs, created, (Vec::new(), String::new())).await
+    render_new_token(&call, prefs, created, (Vec::new(), TokenForm::default())).await
 }
 
 async fn render_new_token(
     call: &PageCall,
     prefs: Prefs,
     created: Result<TokenJson, Problem>,
-    (mut typed, typed_name): (Vec<GrantRow>, String),
+    (mut typed, form): (Vec<GrantRow>, TokenForm),
 ) -> Result<Response, Problem> {
     match created {
         Ok(token) => {
@@ -300,7 +314,7 @@ async fn render_new_token(
                 format!("{} {}", t.token_error_other, localized(prefs.lang.texts().lang(), complaint))
             };
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
-            render_page(call, prefs, status, PageState { error: Some(error), typed, typed_name, new_token: None }).await
+            render_page(call, prefs, status, PageState { error: Some(error), typed, form, new_token: None }).await
         }
     }
 }

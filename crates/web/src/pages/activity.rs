@@ -4,7 +4,6 @@ use askama::Template;
 use axum::response::Response;
 use http::header::CONTENT_DISPOSITION;
 use http::{HeaderValue, StatusCode};
-use rondel_core::cron::Tz;
 use rondel_core::{AuditId, Timestamp, words};
 use rondel_store::access::{AuditQuery, Verdict};
 
@@ -13,6 +12,7 @@ use super::as_code::{AsCode, quoted};
 use super::prefs::Prefs;
 use super::shell::{LIMIT, Nav, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
+use super::zones;
 use crate::api::audit::{ReadAudit, export as export_of};
 use crate::api::jobs::find;
 use crate::call::GlobalCall;
@@ -99,8 +99,9 @@ impl Filters {
         let instant = |field: &'static str, text: &str| match text {
             "" => Ok(None),
             text => {
-                let found = words::asked_instants(Tz::UTC, text, now).and_then(|found| found.first().copied());
-                found.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
+                let found = words::asked_instants(zones::clock_and_zone().1, text, now);
+                let first = found.and_then(|found| found.first().copied());
+                first.map(Some).ok_or_else(|| (field, t.asked_bad_time.to_owned()))
             }
         };
         let verdict = match self.verdict.as_str() {
@@ -185,7 +186,8 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         Ok(query) => (query, None),
         Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
     };
-    let listing = Listing::new("activity", &query);
+    // The filters as they were typed: an instant such as `8h ago` differs on the next page.
+    let listing = Listing::new("activity", filters.pairs());
     let after = filters.cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
         return Err(invalid("does not hold an id"));

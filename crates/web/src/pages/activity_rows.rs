@@ -2,7 +2,7 @@
 
 use rondel_core::Timestamp;
 use rondel_core::diff::{self, Change};
-use rondel_core::disclosure::change_for_viewer;
+use rondel_core::disclosure::changes_for_viewer;
 use rondel_store::access::{AuditEntry, AuthMethod, UNANSWERED, Verdict};
 use serde_json::Value;
 
@@ -113,9 +113,8 @@ impl ActivityFormatter {
             // `after` is then a result of the action, such as a run, and `before` its object, such as a job.
             before = Value::Object(serde_json::Map::new());
         }
-        let changes = diff::changes(&before, &after).into_iter();
-        let changes = changes.map(|change| if self.may_see_secrets { change } else { change_for_viewer(change) });
-        changes.map(|change| change_row(&change)).collect()
+        let differ = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
+        differ(&before, &after).iter().map(change_row).collect()
     }
 }
 

@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::rules::SilenceRequest;
 use rondel_core::Timestamp;
-use rondel_core::alert::{Incident, RuleSpec, Scope, SilenceSpec, Standing, SubjectKind, sentence};
+use rondel_core::alert::{RuleSpec, Scope, SilenceSpec, Standing, Subject, SubjectKind, sentence};
 use rondel_core::notice::Severity;
 use rondel_core::words::{Lang, asked_instants};
 use rondel_store::alerts::{IncidentQuery, IncidentRecord, RuleRecord, SilenceRecord};
@@ -27,7 +27,7 @@ use crate::body::refuse_value;
 use crate::call::Call;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{own_path, to};
+use crate::redirect::{own_path, pair, to};
 
 /// Open incidents on the page.
 const OPEN_COUNT: u32 = 100;
@@ -168,8 +168,7 @@ pub(super) async fn render_page(
     let within = incidents::seen_app_names(&page.call).await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
-    let mut open = store.incidents(query).await?;
-    open.retain(stands_alone);
+    let mut open = store.ungrouped_incidents(query).await?;
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
     let channels = incidents::channel_names(&page.call).await?;
@@ -202,16 +201,11 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
 }
 
-/// Whether an incident has a line of its own. An incident that its group reports is shown on the page of the group instead.
-fn stands_alone(record: &IncidentRecord) -> bool {
-    record.incident.group.is_none()
-}
-
-/// How many incidents are open; at most as many as their page shows.
+/// How many incidents are open; at most as many as their page shows. An incident that its group reports is shown on the page of the group
+/// instead.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     let within = incidents::seen_app_names(call).await?;
-    let open = call.engine().store().incidents(open_query(call, within.as_deref())).await?;
-    Ok(open.iter().filter(|record| stands_alone(record)).count())
+    Ok(call.engine().store().ungrouped_incidents(open_query(call, within.as_deref())).await?.len())
 }
 
 pub(super) fn incident_row(
@@ -238,7 +232,7 @@ pub(super) fn incident_row(
         is_critical: spec.severity == Severity::Critical,
         is_open: incident.standing == Standing::Firing,
         summary: if t.lang() == Lang::En { en } else { zh },
-        href: href(&incident),
+        href: href(&incident.subject),
         rule: spec.name.clone(),
         since: Moment::new(incident.started_at, now, t),
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
@@ -269,11 +263,11 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
 }
 
 /// The page of the subject of an incident.
-fn href(incident: &Incident) -> Option<String> {
-    let name = &incident.subject.name;
-    match incident.subject.kind {
+fn href(subject: &Subject) -> Option<String> {
+    let name = &subject.name;
+    match subject.kind {
         SubjectKind::Job => Some(format!("/jobs/{name}")),
-        SubjectKind::App => Some(format!("/jobs?app={name}")),
+        SubjectKind::App => Some(format!("/jobs?{}", pair("q", &format!("app:{name}")))),
         SubjectKind::Node => Some("/executors".to_owned()),
         SubjectKind::Token => Some("/settings/tokens".to_owned()),
         SubjectKind::Namespace | SubjectKind::Group => None,
@@ -326,20 +320,10 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
-    let mut members = Vec::new();
-    if record.incident.subject.kind == SubjectKind::Group {
-        let query = IncidentQuery {
-            namespace: page.call.namespace.id,
-            is_open: None,
-            job: None,
-            before: None,
-            within: None,
-            limit: OPEN_COUNT,
-        };
-        let found = page.engine().store().incidents(query).await?;
-        let its = found.into_iter().filter(|one| one.incident.group == Some(record.incident.id));
-        members = its.map(|one| incident_row(one, (&silences, &channels), now, t)).collect();
-    }
+    let members = match record.incident.subject.kind {
+        SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_COUNT).await?,
+        _ => Vec::new(),
+    };
     let template = IncidentPage {
         shell: page.shell(Nav::Alerts),
         t,
@@ -350,7 +334,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         messages: incident_parts::messages(&page, &record).await?,
         planned: incident_parts::covered_runs(&page, &record).await?,
         row: incident_row(record, (&silences, &channels), now, t),
-        members,
+        members: members.into_iter().map(|one| incident_row(one, (&silences, &channels), now, t)).collect(),
     };
     html(StatusCode::OK, &template)
 }
@@ -415,4 +399,17 @@ pub(super) async fn end_silence(
 
 fn back(fields: &Fields) -> Response {
     to(own_path(fields.get("back")).unwrap_or("/alerts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_subject_of_an_incident_is_a_link_to_its_page() {
+        let of = |kind| href(&Subject { kind, id: 1, name: "orders".to_owned(), app: None });
+        assert_eq!(of(SubjectKind::Job).as_deref(), Some("/jobs/orders"));
+        assert_eq!(of(SubjectKind::App).as_deref(), Some("/jobs?q=app%3Aorders"));
+        assert_eq!(of(SubjectKind::Group), None);
+    }
 }

@@ -208,7 +208,7 @@ pub(super) async fn create(page: Page, sent: Fields) -> Result<Response, Problem
     let form = ChannelForm::from_fields(kind, &sent, page.t);
     let name = form.name.clone();
     page.call.note.object(&name);
-    if page.engine().store().channel(page.call.namespace.id, &name).await?.is_some() {
+    if channels::find(page.engine(), page.call.namespace.id, &name).await?.is_some() {
         let form = form.with_error("name", page.t.channels_exists);
         return render_page(&page, StatusCode::UNPROCESSABLE_ENTITY, None, form, PageState::default()).await;
     }

@@ -233,7 +233,7 @@ impl LaneRenderer {
             LaneKind::Executor => format!("/runs?{}", pair("q", &format!("executor:{}", lane.name))),
         };
         let is_point = |mark: &&Mark| mark.status == RunStatus::Skipped && mark.run.is_some();
-        let drawn = |mark: &&Mark| self.scale.has(mark.to.unwrap_or(self.now)) || self.scale.has(mark.from);
+        let drawn = |mark: &&Mark| mark.from <= self.scale.to && mark.to.unwrap_or(self.now) >= self.scale.from;
         LaneRow {
             name: lane.name.clone(),
             sub: lane.app.clone().filter(|_| self.by != LaneKind::App),
@@ -368,6 +368,22 @@ mod tests {
         let apart = links(|_| RunStatus::Failed);
         assert_eq!(apart.len(), 80, "bars that do not touch stay apart");
         assert!(apart[68..].iter().all(|is_link| *is_link) && !apart[..68].contains(&true), "the newest are links");
+    }
+
+    #[test]
+    fn a_run_that_lasts_longer_than_the_range_fills_it() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let hours = |count: u64| at + Duration::from_secs(count * 3_600);
+        let bars = |scale, from| {
+            let status = RunStatus::Running;
+            let marks = vec![Mark { from, to: None, status, run: Some(rondel_core::RunId::new(1)), count: 1 }];
+            let lanes = [Lane { name: "a".to_owned(), marks, ..Lane::default() }];
+            let drawing = Drawing::new(scale, LaneKind::Job, &lanes, (hours(9), super::super::texts::Lang::En.texts()));
+            drawing.rows[0].bars.iter().map(|bar| (bar.x, bar.width)).collect::<Vec<_>>()
+        };
+        let scale = Scale { from: hours(5), to: hours(6) };
+        assert_eq!(bars(scale, at), [(0, WIDTH)]);
+        assert_eq!(bars(scale, hours(7)), []);
     }
 
     #[test]

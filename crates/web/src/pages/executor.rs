@@ -54,8 +54,7 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
     name::check(&name).map_err(|_| missing())?;
     let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
     let (now, t) = (page.engine().now(), page.t);
-    let mut held = held_runs(&page).await?;
-    held.retain(|run| run.executor == found.name && run.app == app);
+    let mut held = held_runs(&page, app, &found.name).await?;
     let hidden_count = held.len().saturating_sub(RUN_COUNT);
     held.truncate(RUN_COUNT);
     let (next, verb) = if found.state == "active" { ("draining", "drain") } else { ("active", "activate") };

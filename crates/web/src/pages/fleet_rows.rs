@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rondel_core::{RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::cluster::{LoopReport, Node};
-use rondel_store::ledger::RunQuery;
 
 use super::moment::{Moment, length};
 use super::shell::Page;
@@ -14,8 +13,8 @@ use super::texts::Texts;
 use crate::api::executors::ExecutorJson;
 use crate::problem::Problem;
 
-/// How many open runs are read to count those of an executor.
-const OPEN_COUNT: u32 = 1_000;
+/// How many runs of an executor are read.
+const HELD_COUNT: u32 = 1_000;
 /// The delay after which every server obeys a switch and counts all runs that were sent before: a beat, the time until a run is stored, and
 /// a heartbeat.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
@@ -102,8 +101,6 @@ pub(super) struct HeldRun {
     pub(super) job: String,
     pub(super) status: RunStatus,
     pub(super) word: &'static str,
-    pub(super) executor: String,
-    pub(super) app: rondel_core::AppId,
     pub(super) took: Option<String>,
     pub(super) since: Option<Moment>,
     pub(super) attempt: i32,
@@ -206,36 +203,24 @@ fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, 
     (Some(words), one.status != "offline" && (one.run_count > 0 || !is_settled))
 }
 
-/// The open runs of the namespace that executors have, only of apps that the caller sees.
-pub(super) async fn held_runs<Q>(page: &Page<Q>) -> Result<Vec<HeldRun>, Problem> {
+/// The runs of an app that the executor with this name has, the earliest first.
+pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> Result<Vec<HeldRun>, Problem> {
     let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
-    let query = RunQuery {
-        within: page.call.seen_apps(),
-        statuses: vec![RunStatus::Running, RunStatus::Waiting],
-        limit: OPEN_COUNT,
-        ..RunQuery::default()
-    };
-    let mut runs = store.list_runs(page.call.namespace.id, &query).await?;
-    runs.retain(|run| run.present_executor().is_some());
+    let mut runs = store.held_runs(page.call.namespace.id, app, executor, HELD_COUNT).await?;
+    runs.sort_by_key(|run| run.id);
     let mut ids: Vec<_> = runs.iter().map(|run| run.job).collect();
     ids.sort_unstable();
     ids.dedup();
     let names: HashMap<_, _> =
         store.job_names(&ids).await.map_err(|error: StoreError| Problem::from(error))?.into_iter().collect();
-    let held = runs.iter().filter_map(|run| {
-        Some(HeldRun {
-            id: run.id,
-            job: names.get(&run.job).cloned().unwrap_or_default(),
-            status: run.status,
-            word: t.status(run.status),
-            executor: run.present_executor()?.to_owned(),
-            app: run.app,
-            took: run.started_at.map(|at| length(now.since(at), t)),
-            since: run.started_at.map(|at| Moment::new(at, now, t)),
-            attempt: run.attempt,
-        })
+    let held = runs.iter().map(|run| HeldRun {
+        id: run.id,
+        job: names.get(&run.job).cloned().unwrap_or_default(),
+        status: run.status,
+        word: t.status(run.status),
+        took: run.started_at.map(|at| length(now.since(at), t)),
+        since: run.started_at.map(|at| Moment::new(at, now, t)),
+        attempt: run.attempt,
     });
-    let mut held: Vec<HeldRun> = held.collect();
-    held.sort_by_key(|run| run.id);
-    Ok(held)
+    Ok(held.collect())
 }

@@ -36,6 +36,9 @@ struct BulkPage {
     shown: Vec<String>,
     hidden_count: usize,
     has_more: bool,
+    /// The job after which these are, by name, and the one after which the rest is.
+    after: String,
+    next: Option<String>,
     max: usize,
     back: String,
     is_done: bool,
@@ -59,14 +62,15 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     if !is_all && names.is_empty() {
         return Ok(to(&back));
     }
+    let after = fields.get("after").to_owned();
     let chosen = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::refused(&error))?;
-            select_matching(&page.call, &filter).await?
+            select_matching(&page.call, &filter, (&bulk, Some(after.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: chosen, has_more } = chosen;
+    let SelectedJobs { names: chosen, has_more, after: next } = chosen;
     let count = chosen.len();
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, they are counted again first.
@@ -91,6 +95,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         hidden_count: shown.len().saturating_sub(SHOWN_COUNT_MAX),
         shown: shown.into_iter().take(SHOWN_COUNT_MAX).collect(),
         has_more,
+        after,
+        next,
         max: BULK_JOB_COUNT_MAX,
         back,
         is_done: is_confirmed,

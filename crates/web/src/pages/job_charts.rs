@@ -5,6 +5,7 @@ use std::time::Duration;
 use askama::Template;
 use rondel_admin::coming::next_fires;
 use rondel_core::Timestamp;
+use rondel_core::cron::Tz;
 use rondel_core::sketch::Step;
 use rondel_store::catalog::JobRecord;
 use rondel_store::rollups::{PointKind, Verdicts};
@@ -12,6 +13,7 @@ use rondel_store::rollups::{PointKind, Verdicts};
 use super::drawing::{WIDTH, runs_between};
 use super::moment::{Moment, length};
 use super::texts::Texts;
+use super::zones;
 use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::overview::series::{self, Bucket, Span};
@@ -96,7 +98,8 @@ fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) ->
     let cell = |(number, bucket): (usize, &Bucket)| {
         let place = number + first;
         let verdicts = bucket.verdicts;
-        let at = Moment::new(bucket.at, now, t);
+        // The days are those of UTC, on every clock.
+        let (day, ..) = zones::parts(bucket.at, Tz::UTC);
         let trouble = verdicts.trouble();
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         DayCell {
@@ -104,7 +107,7 @@ fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) ->
             y: place % 7 * CELL,
             class: day_class(verdicts),
             href: (verdicts.total() > 0).then(|| runs_between(bucket.at, bucket.at + DAY, Some(("job", job)))),
-            title: format!("{} · {}{failed}", at.day, t.lane_runs(verdicts.total())),
+            title: format!("{day} · {}{failed}", t.lane_runs(verdicts.total())),
         }
     };
     buckets.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect()
@@ -157,9 +160,12 @@ fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
 
 #[cfg(test)]
 mod tests {
+    use http::header::COOKIE;
+    use http::{HeaderMap, HeaderValue};
     use rondel_core::sketch::Sketch;
 
     use super::super::texts::Lang;
+    use super::super::zones::Zones;
     use super::*;
 
     fn bucket(day: i64, verdicts: Verdicts, took: &[u64]) -> Bucket {
@@ -185,6 +191,16 @@ mod tests {
         let cells = days(&buckets, "job", (Timestamp::from_secs(20 * 86_400), t));
         let places: Vec<(usize, usize)> = cells.iter().map(|cell| (cell.x / CELL, cell.y / CELL)).collect();
         assert_eq!((places[0], places[6], places[7]), ((0, 0), (0, 6), (1, 0)));
+    }
+
+    #[tokio::test]
+    async fn a_day_of_utc_has_its_own_date_on_every_clock() {
+        let cookie = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static("rondel_zone=America/New_York"))]);
+        let buckets = [bucket(4, Verdicts::default(), &[])];
+        let cells = Zones::new(&cookie)
+            .scope(async { days(&buckets, "job", (Timestamp::from_secs(20 * 86_400), Lang::En.texts())) })
+            .await;
+        assert!(cells[0].title.starts_with("1970-01-05 · "), "{}", cells[0].title);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::shell::Page;
 use crate::api::jobs::as_yaml;
 use crate::body::refuse_value;
 use crate::holdings::HeavyWork;
-use crate::job_bulk::{BULK_JOB_COUNT_MAX, select_matching};
+use crate::job_bulk::{BULK_JOB_COUNT_MAX, matching};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -103,9 +103,9 @@ async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {
         let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::refused(&error))?;
-        let found = select_matching(&page.call, &filter).await?;
-        return match found.has_more {
-            false => Ok(found.names),
+        let found = matching(&page.call, &filter).await?;
+        return match found.len() > BULK_JOB_COUNT_MAX {
+            false => Ok(found.iter().map(|entry| entry.name.clone()).collect()),
             true => Err(refuse_value(
                 "/q",
                 format!("more than {BULK_JOB_COUNT_MAX} jobs match; narrow the filter, or use rondel job export"),

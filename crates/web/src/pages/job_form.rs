@@ -51,8 +51,6 @@ pub(super) struct JobForm {
     pub(super) delivery: String,
     pub(super) on_silence: String,
     pub(super) timeout: String,
-    pub(super) queue_timeout: String,
-    pub(super) priority: String,
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
@@ -118,8 +116,6 @@ impl Default for JobForm {
             delivery: text("at_least_once"),
             on_silence: String::new(),
             timeout: String::new(),
-            queue_timeout: String::new(),
-            priority: String::new(),
             retry_max: text("0"),
             retry_backoff: text("10s"),
             enabled: true,
@@ -157,8 +153,6 @@ impl From<&Fields> for JobForm {
             delivery: text("delivery"),
             on_silence: text("on_silence"),
             timeout: text("timeout"),
-            queue_timeout: text("queue_timeout"),
-            priority: text("priority"),
             retry_max: text("retry_max"),
             retry_backoff: text("retry_backoff"),
             enabled: !fields.get("enabled").is_empty(),
@@ -194,8 +188,6 @@ impl JobForm {
             delivery: spec.delivery.as_str().to_owned(),
             on_silence: spec.on_silence.map_or_else(String::new, |what| what.as_str().to_owned()),
             timeout: duration(spec.timeout),
-            queue_timeout: format_duration(spec.queue_timeout),
-            priority: spec.priority.to_string(),
             retry_max: spec.retry.max.to_string(),
             retry_backoff: spec.retry.backoff.clone(),
             enabled: spec.enabled,
@@ -251,13 +243,8 @@ impl JobForm {
     }
 
     fn document(&self, mut document: Value, errors: &mut Errors, t: &Texts) -> Value {
-        let mut number = |field: &'static str, text: &str| {
-            text.parse::<u32>().map_err(|_| errors.add(field, t.error_number)).unwrap_or_default()
-        };
-        document["retry"] = json!({"max": number("retry_max", &self.retry_max), "backoff": self.retry_backoff});
-        if !self.priority.is_empty() {
-            document["priority"] = Value::from(number("priority", &self.priority));
-        }
+        let retry_max = self.retry_max.parse::<u32>().map_err(|_| errors.add("retry_max", t.error_number));
+        document["retry"] = json!({"max": retry_max.unwrap_or_default(), "backoff": self.retry_backoff});
         for field in self.more.put(&mut document) {
             errors.add(field, t.error_number);
         }
@@ -296,12 +283,7 @@ impl JobForm {
         if self.on_silence.is_empty() {
             drop(document.as_object_mut().map(|map| map.remove("on_silence")));
         }
-        let chosen = [
-            ("route", &self.route),
-            ("delivery", &self.delivery),
-            ("on_silence", &self.on_silence),
-            ("queue_timeout", &self.queue_timeout),
-        ];
+        let chosen = [("route", &self.route), ("delivery", &self.delivery), ("on_silence", &self.on_silence)];
         for (key, value) in chosen.into_iter().filter(|(_, value)| !value.is_empty()) {
             document[key] = Value::from(value.as_str());
         }
@@ -442,8 +424,6 @@ fn field_at(pointer: &str) -> &'static str {
         "/delivery" => "delivery",
         "/on_silence" => "on_silence",
         "/timeout" => "timeout",
-        "/queue_timeout" => "queue_timeout",
-        "/priority" => "priority",
         "/retry/max" => "retry_max",
         "/retry/backoff" => "retry_backoff",
         _ => "form",

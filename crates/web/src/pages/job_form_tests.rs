@@ -99,3 +99,28 @@ fn each_complaint_has_its_field() {
     ]);
     assert!(spec(&fields).unwrap_err().of("timeout").is_some());
 }
+
+#[test]
+fn an_emptied_field_gets_its_default_and_a_missing_one_stays() {
+    let saved = json!({"name": "a", "app": "b", "handler": "c", "queue_timeout": "5m", "priority": 8});
+    let saved: JobSpec = serde_json::from_value(saved).unwrap();
+    let own = [("name", "a"), ("app", "b"), ("handler", "c"), ("retry_max", "0"), ("retry_backoff", "1s")];
+    let made = |queue_timeout: Option<&str>, priority: Option<&str>| {
+        let mut form = JobForm::from(&Fields::from(own));
+        form.more = Leaves::read(|field| match field {
+            "queue_timeout" => queue_timeout.map(str::to_owned),
+            "priority" => priority.map(str::to_owned),
+            _ => None,
+        });
+        form.spec(serde_json::to_value(&saved).unwrap(), Lang::En.texts())
+    };
+    let of = |spec: JobSpec| (spec.queue_timeout, spec.priority);
+    assert_eq!(of(made(None, None).unwrap()), (Duration::from_secs(300), 8));
+    assert_eq!(of(made(Some(""), Some("")).unwrap()), (Duration::from_secs(60), 5));
+    assert_eq!(of(made(Some("2s"), Some("9")).unwrap()), (Duration::from_secs(2), 9));
+    let errors = made(Some("soon"), Some("ten")).unwrap_err();
+    assert!(errors.of("priority").is_some(), "{errors:?}");
+    assert!(made(Some("soon"), None).unwrap_err().of("queue_timeout").is_some());
+    let shown = JobForm::of(&saved).more;
+    assert_eq!((shown.get("queue_timeout"), shown.get("priority")), ("5m", "8"));
+}

@@ -32,7 +32,7 @@ const fn leaf(field: &'static str, pointer: &'static str, kind: Kind) -> Leaf {
     Leaf { field, pointer, kind }
 }
 
-const LEAVES: [Leaf; 26] = [
+const LEAVES: [Leaf; 28] = [
     leaf("misfire_max", "/misfire/max", Kind::Number),
     leaf("misfire_keep", "/misfire/keep", Kind::Text),
     leaf("misfire_tolerance", "/misfire/tolerance", Kind::Text),
@@ -40,6 +40,8 @@ const LEAVES: [Leaf; 26] = [
     leaf("overlap_max", "/overlap/max", Kind::Number),
     leaf("select_labels", "/select/labels", Kind::List),
     leaf("select_executors", "/select/executors", Kind::List),
+    leaf("queue_timeout", "/queue_timeout", Kind::Text),
+    leaf("priority", "/priority", Kind::Number),
     leaf("shards", "/shards", Kind::Shards),
     leaf("concurrency_key", "/concurrency/key", Kind::Text),
     leaf("concurrency_max", "/concurrency/max", Kind::Number),
@@ -297,8 +299,6 @@ mod tests {
             "delivery",
             "on_silence",
             "timeout",
-            "queue_timeout",
-            "priority",
             "retry",
             "enabled",
             "labels",

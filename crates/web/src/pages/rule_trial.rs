@@ -43,9 +43,45 @@ fn evaluated(run: &DryRun, t: &Texts) -> String {
         return t.alerts_evaluated(at(zone, run.at), zone);
     };
     let zone = meant.zone.as_str();
-    let counts = t.alerts_evaluated_from(at(zone, run.at), zone, at(zone, meant.counts_from));
+    let counts = t.alerts_evaluated_from(at(zone, run.at), at(zone, meant.counts_from), zone);
     match meant.next {
         Some(next) => format!("{counts} {}", t.alerts_evaluated_next(at(zone, next))),
         None => counts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_admin::rules::MeantDeadline;
+    use rondel_core::Timestamp;
+
+    use super::super::texts::Lang;
+    use super::*;
+
+    #[test]
+    fn the_trial_of_a_deadline_names_its_zone_and_the_first_run_that_counts() {
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let deadline = MeantDeadline {
+            zone: "Europe/Berlin".to_owned(),
+            counts_from: at("2026-11-21T05:00:00Z"),
+            next: Some(at("2026-11-23T05:00:00Z")),
+        };
+        let run = DryRun {
+            subjects: Vec::new(),
+            count: 0,
+            looked_at: None,
+            at: at("2026-11-22T01:00:00Z"),
+            deadline: Some(deadline),
+            warnings: Vec::new(),
+        };
+        assert_eq!(
+            evaluated(&run, Lang::En.texts()),
+            "Evaluated at 2026-11-22 02:00 Europe/Berlin as if that were the deadline: a success of a run planned from \
+             2026-11-21 06:00 on counts. The next deadline is 2026-11-23 06:00."
+        );
+        assert_eq!(
+            evaluated(&run, Lang::Zh.texts()),
+            "评估时刻：2026-11-22 02:00（Europe/Berlin），视为截止时刻；2026-11-21 06:00 起计划的运行成功才算数。 下一个截止时刻：2026-11-23 06:00。"
+        );
     }
 }

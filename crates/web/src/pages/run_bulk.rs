@@ -46,6 +46,9 @@ struct BulkPage {
     hidden_count: usize,
     left_out: usize,
     has_more: bool,
+    /// The run after which these are, newest first, and the one after which the rest is.
+    after: Option<RunId>,
+    next: Option<RunId>,
     max: usize,
     /// The runs that were chosen one by one, or the filter.
     ids: Vec<RunId>,
@@ -74,16 +77,17 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     if !is_all && ids.is_empty() {
         return Ok(to(&back));
     }
+    let after = fields.get("after").parse::<RunId>().ok();
     let chosen = match is_all {
         true => {
             let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
-            RunSelection::Matching(Box::new(
-                run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?,
-            ))
+            let zone = zones::clock_and_zone().1;
+            let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zone).await?;
+            RunSelection::Matching(Box::new(search), after)
         }
         false => RunSelection::Ids(ids.clone()),
     };
-    let SelectedRuns { runs, left_out, has_more } = select(&page.call, action, chosen).await?;
+    let SelectedRuns { runs, left_out, has_more, after: next } = select(&page.call, action, chosen).await?;
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more runs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
@@ -124,6 +128,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         count,
         left_out,
         has_more,
+        after,
+        next,
         max: BULK_RUN_COUNT_MAX,
         ids: if is_all { Vec::new() } else { ids },
         filter,

@@ -2,22 +2,26 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use rondel_core::Run;
 use rondel_core::filter::{Filter, Scope};
-use rondel_store::ledger::RunOrder;
+use rondel_core::{Run, RunId};
+use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch};
+use serde_json::json;
 
 use super::shell::Page;
+use super::texts::Texts;
 use super::zones;
 use crate::api::run_json;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::run_filter;
+use crate::run_filter::{self, can_go_on};
 use crate::shown_runs::named;
 
 /// Maximum number of runs in a file.
 const EXPORT_COUNT_MAX: usize = 10_000;
 /// How many are read at once.
 const READ_COUNT: u32 = 500;
+/// How often a search goes on after the rows that one search reads at most.
+const CONTINUED_COUNT_MAX: u32 = 100;
 
 /// The filter of the exported runs.
 #[derive(Debug)]
@@ -39,6 +43,7 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
             text.push_str(&line(&job, &run));
         }
     }
+    text.extend(search.missing(page.t).map(|words| format!("{}\r\n", cell(&words))));
     Ok(file(text, "text/csv; charset=utf-8", "runs.csv"))
 }
 
@@ -55,32 +60,88 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
             text.push('\n');
         }
     }
+    text.extend(search.missing(page.t).map(|words| format!("{}\n", json!({ "ended": { "message": words } }))));
     Ok(file(text, "application/x-ndjson", "runs.jsonl"))
 }
 
-/// A search under way, and how many more runs it may find.
+/// A search under way, and what the file may still take.
 struct Export {
-    search: rondel_store::ledger::RunSearch,
+    search: RunSearch,
     left: usize,
+    continued_left: u32,
+    end: Option<ExportEnd>,
+}
+
+/// Where an export ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ExportEnd {
+    /// The file has all runs that match.
+    Whole,
+    /// The file is full, and more runs match.
+    Full,
+    /// The search stopped at this run: older ones were not searched.
+    StoppedAt(RunId),
+}
+
+impl Export {
+    const fn new(search: RunSearch) -> Self {
+        Self { search, left: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
+    }
+
+    /// The number of runs to search for: one more than the file takes shows whether more match.
+    fn limit(&self) -> u32 {
+        u32::try_from(self.left + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
+    }
+
+    /// The runs for the file among those that a search found; sets where the search goes on, or why it ends.
+    fn take(&mut self, found: FoundRuns) -> Vec<Run> {
+        let FoundRuns { mut runs, stopped_at } = found;
+        let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
+        if runs.len() > self.left {
+            runs.truncate(self.left);
+            self.end = Some(ExportEnd::Full);
+        } else if is_full {
+            self.search.from = runs.last().map(|run| self.search.place(run));
+        } else {
+            match stopped_at {
+                Some(id) if self.continued_left > 0 && can_go_on(&self.search) => {
+                    self.continued_left -= 1;
+                    self.search.from = Some(RunPlace { value: 0, id });
+                }
+                stopped_at => self.end = Some(stopped_at.map_or(ExportEnd::Whole, ExportEnd::StoppedAt)),
+            }
+        }
+        self.left -= runs.len();
+        runs
+    }
+
+    /// The runs that the file lacks, in words; `None` if it has all.
+    fn missing(&self, t: &Texts) -> Option<String> {
+        match self.end? {
+            ExportEnd::Whole => None,
+            ExportEnd::Full => Some(t.export_full(EXPORT_COUNT_MAX)),
+            ExportEnd::StoppedAt(id) => Some(t.export_stopped(id.made_at())),
+        }
+    }
 }
 
 async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
     let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
-    Ok(Export { search, left: EXPORT_COUNT_MAX })
+    Ok(Export::new(search))
 }
 
 /// The next runs; `None` at the end.
 async fn next(page: &Page<ExportQuery>, export: &mut Export) -> Result<Option<Vec<Run>>, Problem> {
-    if export.left == 0 {
-        return Ok(None);
+    while export.end.is_none() {
+        export.search.limit = export.limit();
+        let found = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?;
+        let runs = export.take(found);
+        if !runs.is_empty() {
+            return Ok(Some(runs));
+        }
     }
-    export.search.limit = READ_COUNT.min(u32::try_from(export.left).unwrap_or(READ_COUNT));
-    let found = page.engine().store().search_runs(page.call.namespace.id, &export.search).await?.runs;
-    let is_last = found.len() < usize::try_from(export.search.limit).unwrap_or(usize::MAX);
-    export.left = if is_last { 0 } else { export.left - found.len() };
-    export.search.from = found.last().map(|run| export.search.place(run)).or(export.search.from);
-    Ok((!found.is_empty()).then_some(found))
+    Ok(None)
 }
 
 fn file(text: String, kind: &'static str, name: &str) -> Response {
@@ -122,7 +183,37 @@ fn cell(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::{JobId, Timestamp};
+
+    use super::super::texts::Lang;
     use super::*;
+
+    /// The export of a search that found nothing before it stopped.
+    fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> Export {
+        let search = RunSearch { jobs, ..RunSearch::new(Timestamp::from_secs(1_900_000_000), 0) };
+        let mut export = Export::new(search);
+        assert_eq!(export.take(FoundRuns { runs: Vec::new(), stopped_at: at }), []);
+        export
+    }
+
+    #[test]
+    fn a_search_goes_on_where_it_stopped_or_the_file_names_what_it_lacks() {
+        let (t, id) = (Lang::En.texts(), RunId::new(7));
+        let mut goes_on = stopped(None, Some(id));
+        assert_eq!((goes_on.end, goes_on.search.from), (None, Some(RunPlace { value: 0, id })));
+        assert_eq!(goes_on.take(FoundRuns::default()), []);
+        assert_eq!((goes_on.end, goes_on.missing(t)), (Some(ExportEnd::Whole), None));
+        let one_job = stopped(Some(vec![JobId::new(1)]), Some(id));
+        assert_eq!(one_job.end, Some(ExportEnd::StoppedAt(id)));
+        let words = one_job.missing(t).unwrap();
+        assert!(words.contains(&id.made_at().to_string()), "{words}");
+        let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
+        assert_eq!(many.end, None);
+        assert_eq!(stopped(None, None).end, Some(ExportEnd::Whole));
+        let mut endless = Export { continued_left: 0, ..Export::new(RunSearch::new(Timestamp::EPOCH, 0)) };
+        assert_eq!(endless.take(FoundRuns { runs: Vec::new(), stopped_at: Some(id) }), []);
+        assert_eq!(endless.end, Some(ExportEnd::StoppedAt(id)));
+    }
 
     #[test]
     fn cells_are_text_and_no_formulas() {

@@ -110,6 +110,7 @@ fn complaints_about_jobs_are_in_chinese() {
         wrong("rate", json!({"key": "a", "max": 0, "per": "1ms"})),
         wrong("retry", json!({"max": 100_000, "backoff": "x"})),
         wrong("retry", json!({"max": 1, "backoff": "10s..1s"})),
+        wrong("retry", json!({"max": 1, "backoff": "1s..400d"})),
         wrong("misfire", json!({"policy": "all", "max": 0})),
         wrong("timeout", json!("400d")),
         wrong("timeout", json!("0s")),

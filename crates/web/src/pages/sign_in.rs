@@ -242,7 +242,7 @@ pub(super) async fn set_up_account(
         }
         return Err(link_spent());
     }
-    let is_taken = store.account_by_name(name).await?.is_some();
+    let is_taken = name::check_account(name).is_ok() && store.account_by_name(name).await?.is_some();
     let taken =
         || (!is_taken).then_some(()).ok_or_else(|| format!("an account has the name {name:?}; choose another one"));
     let complaint =

@@ -7,6 +7,7 @@ use axum::response::Response;
 use futures_util::future::try_join;
 use http::StatusCode;
 use rondel_admin::coming::{Forecast, ForecastRange, forecast};
+use rondel_core::cron::Tz;
 use rondel_core::sketch::Step;
 use rondel_core::{Timestamp, name};
 
@@ -259,7 +260,7 @@ const fn stands_out(trouble: u64, usual: u64) -> bool {
     trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
 }
 
-/// Days with their hours, the newest day first.
+/// The days of UTC with their hours, the newest day first.
 fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let mut counts: Vec<u64> =
         buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
@@ -269,20 +270,20 @@ fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let cell = |(hour, bucket): (usize, &Bucket)| {
         let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.trouble());
         let class = heat_class(count, usual);
-        let at = Moment::new(bucket.at, now, t);
+        let (day, time, _) = zones::parts(bucket.at, Tz::UTC);
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
             failed: stands_out(trouble, usual_trouble),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
-            title: format!("{} {} · {}{failed}", at.day, at.time.get(..5).unwrap_or_default(), t.lane_runs(count)),
+            title: format!("{day} {} · {}{failed}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
         }
     };
     let day = |hours: &[Bucket]| HeatRow {
         day: hours
             .first()
-            .map(|first| Moment::new(first.at, now, t).day.get(5..).unwrap_or_default().to_owned())
+            .map(|first| zones::parts(first.at, Tz::UTC).0.get(5..).unwrap_or_default().to_owned())
             .unwrap_or_default(),
         cells: hours.iter().enumerate().filter(|(_, bucket)| bucket.at <= now).map(cell).collect(),
     };
@@ -373,7 +374,22 @@ impl AheadPage {
 
 #[cfg(test)]
 mod tests {
+    use http::header::COOKIE;
+    use http::{HeaderMap, HeaderValue};
+
+    use super::super::texts::Lang;
+    use super::super::zones::Zones;
     use super::*;
+
+    #[tokio::test]
+    async fn an_hour_of_utc_has_its_own_time_on_every_clock() {
+        let cookie = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static("rondel_zone=America/New_York"))]);
+        let buckets: Vec<Bucket> = (96..120).map(|hour| Bucket::empty(Timestamp::from_secs(hour * 3_600))).collect();
+        let now = Timestamp::from_secs(120 * 3_600);
+        let rows = Zones::new(&cookie).scope(async { heat(&buckets, now, Lang::En.texts()) }).await;
+        assert_eq!(rows[0].day, "01-05");
+        assert!(rows[0].cells[3].title.starts_with("1970-01-05 03:00 · "), "{}", rows[0].cells[3].title);
+    }
 
     #[test]
     fn an_hour_stands_out_by_more_failures_than_usual() {

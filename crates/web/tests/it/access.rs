@@ -107,7 +107,7 @@ async fn two_authorization_headers_are_refused() {
         assert_eq!(refused["code"], "invalid_header");
         assert!(refused["detail"].as_str().unwrap().contains("Authorization was sent 2 times"), "{refused}");
     }
-    assert_eq!(server.get("/api/v1/me").await.status, 200);
+    assert_eq!(server.get("/api/v1/me").await.expect(200)["namespace"], "default");
 }
 
 #[tokio::test]

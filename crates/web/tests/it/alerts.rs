@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use rondel_core::NamespaceId;
+use rondel_admin::rules;
+use rondel_core::alert::{Incident, RuleSpec, Standing, Subject, SubjectKind};
 use rondel_core::channel::ChannelKind;
 use rondel_core::outcome::Outcome;
 use rondel_core::words::Lang;
+use rondel_core::{IncidentId, NamespaceId};
+use rondel_store::alerts::{AlertWrite, IncidentRecord};
 use rondel_store::channels::{Channel, ChannelSaved};
 use serde_json::{Value, json};
 
@@ -258,4 +261,60 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
     assert!(reported["fired_at"].is_string() && reported["messages"][0]["state"] == "given_up", "{reported}");
     let page = visitor.get(&format!("/alerts/incidents/{}", found["id"].as_str().unwrap())).await.text();
     assert!(page.contains("Given up") && page.contains("href=\"/alerts/channels/default\""), "{page}");
+}
+
+/// In a big outage, the members of a group fill the newest incidents.
+#[tokio::test]
+async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
+    let server = Server::start().await;
+    let (engine, now, namespace) = (&server.engine, server.engine.now(), NamespaceId::new(1));
+    let spec: RuleSpec = serde_json::from_value(json!({"name": "run-failed", "condition": {"failed": {}}})).unwrap();
+    let rule = rules::save_rule(engine, namespace, (&spec, None), "test").await.unwrap().record.id;
+    let record = |kind: SubjectKind, number: i64, group: Option<IncidentId>| {
+        let app = (kind == SubjectKind::Job).then(|| "app".to_owned());
+        let incident = Incident {
+            id: IncidentId::new(engine.new_id()),
+            subject: Subject { kind, id: number, name: format!("subject-{number}"), app },
+            group,
+            standing: Standing::Firing,
+            started_at: now,
+            seen_at: now,
+            resolved_at: None,
+            count: 1,
+            reported_count: 0,
+            fired_at: None,
+            reported_at: None,
+            escalated_at: None,
+            acknowledged_by: None,
+            acknowledged_at: None,
+            message_count: 0,
+            act_at: None,
+            samples: Vec::new(),
+        };
+        IncidentRecord { incident, rule, spec: spec.clone() }
+    };
+    let group = record(SubjectKind::Group, 0, None);
+    let of_group = Some(group.incident.id);
+    let oldest = record(SubjectKind::Job, 500, of_group);
+    let mut incidents = vec![group, oldest, record(SubjectKind::Job, 600, None)];
+    incidents.extend((1..=90).map(|number| record(SubjectKind::Job, number, of_group)));
+    incidents.extend((601..=615).map(|number| record(SubjectKind::Job, number, None)));
+    let write = AlertWrite {
+        namespace,
+        version: engine.store().alert_version(namespace).await.unwrap().unwrap(),
+        incidents: &incidents,
+        messages: &[],
+        done: &[],
+        checks: &[],
+        looks: &[],
+        open_look: None,
+    };
+    assert!(engine.store().write_alerts(&write).await.unwrap());
+    let visitor = Visitor::signed_in(&server).await;
+    let all = visitor.get("/alerts").await.text();
+    assert!(all.contains("subject-600") && !all.contains("subject-500"), "{all}");
+    let now = visitor.get("/").await.text();
+    assert!(now.contains("href=\"/alerts\">alerts <b>17</b>"), "{now}");
+    let own = visitor.get(&format!("/alerts/incidents/{}", of_group.unwrap())).await.text();
+    assert!(own.contains("subject-500") && !own.contains("subject-600"), "{own}");
 }

@@ -249,6 +249,24 @@ fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {
     assert!(seen.len() > 10, "{seen:?}");
 }
 
+/// An export that is cut must not look whole.
+#[tokio::test]
+async fn an_export_that_the_servers_stop_cuts_ends_with_the_reason() {
+    let config = WebConfig::default();
+    let shutdown = config.shutdown.clone();
+    let server = Server::start_with(config).await;
+    server.job("a").await;
+    let export = async || {
+        let request = server.request("GET", "/api/v1/audit").header("accept", "application/x-ndjson");
+        let lines = server.send(request.body(Body::empty()).unwrap()).await.text();
+        serde_json::from_str::<Value>(lines.lines().last().unwrap()).unwrap()
+    };
+    assert_eq!(export().await["complete"], Value::Null);
+    shutdown.cancel();
+    let last = export().await;
+    assert_eq!((&last["complete"], &last["code"]), (&json!(false), &json!("unavailable")), "{last}");
+}
+
 /// A monitor reads what fails while the database is away, and with its secret nothing else.
 #[tokio::test]
 async fn metrics_are_read_while_no_token_can_be_looked_up() {

@@ -157,3 +157,25 @@ async fn a_file_becomes_a_calendar() {
     let large = "x".repeat(1024 * 1024 + 1);
     send("/api/v1/calendars/cn/import?format=csv", &large).await.expect(413);
 }
+
+#[tokio::test]
+async fn the_calendar_of_a_deadline_exists_and_has_whole_days() {
+    let server = Server::start().await;
+    let job = |calendar: &str| {
+        let expect = json!({"success_by": {"time": "06:00", "calendar": calendar}});
+        json!({"name": "close", "app": "a", "handler": "h", "expect": expect})
+    };
+    let times = json!({"rule": {"times": ["09:00-17:00"]}});
+    server.with_body("PUT", "/api/v1/calendars/office-hours", times).await.expect(201);
+    for (calendar, part) in [("cn-holidays", "there is no calendar"), ("office-hours", "has times of day")] {
+        let refused = server.with_body("POST", "/api/v1/jobs", job(calendar)).await.expect(422);
+        assert_eq!(refused["errors"][0]["pointer"], "/expect/success_by/calendar", "{refused}");
+        assert!(refused["errors"][0]["message"].as_str().unwrap().contains(part), "{refused}");
+        let refused = server.with_body("POST", "/api/v1/jobs/apply", json!([job(calendar)])).await.expect(422);
+        assert_eq!(refused["errors"][0]["pointer"], "/0/expect/success_by/calendar", "{refused}");
+    }
+    holidays(&server).await;
+    server.with_body("POST", "/api/v1/jobs", job("cn-holidays")).await.expect(201);
+    let applied = server.with_body("POST", "/api/v1/jobs/apply", json!([job("cn-holidays")])).await.expect(200);
+    assert_eq!(applied["summary"]["unchanged"], 1, "{applied}");
+}

@@ -167,7 +167,7 @@ impl Server {
             executor: None,
             started_at: Some(self.engine.now()),
             finished_at: self.engine.now(),
-            message: Some(message.to_owned()),
+            message: (!message.is_empty()).then(|| message.to_owned()),
             result: Some("{\"n\": 1.50}".to_owned()),
             trace: Some(r#"{"route":"round","of":["<b>a"],"refused":{"z":"full"},"waited":{"turn":1200}}"#.to_owned()),
             detail: None,

@@ -1,10 +1,15 @@
 //! Calls with a key, and tokens that ask too often.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::body::Body;
+use rondel_store::Store;
 use rondel_web::{Rate, WebConfig, route_table};
 use serde_json::json;
 
 use crate::harness::{Answer, Server};
+use crate::holding::Holding;
 use crate::matrix::{OBJECTS, World};
 
 async fn post(server: &Server, path: &str, key: &str, body: &str) -> Answer {
@@ -91,6 +96,27 @@ async fn two_at_once_make_one() {
     let calls = (0..8).map(|_| post(&server, path, "k", "{}"));
     let answers = futures_util::future::join_all(calls).await;
     assert!(answers.iter().all(|answer| [201, 409].contains(&answer.status.as_u16())));
+    let runs = server.get("/api/v1/runs?job=a").await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
+}
+
+#[tokio::test]
+async fn a_call_goes_on_after_its_client_hung_up() {
+    let store = Holding::new();
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
+    server.job("a").await;
+    let path = "/api/v1/jobs/a/runs";
+    store.hold("end_call");
+    let has_hung_up = tokio::select! {
+        _ = post(&server, path, "k", "{}") => false,
+        () = store.reached.notified() => true,
+    };
+    assert!(has_hung_up);
+    store.released.notify_one();
+    tokio::time::timeout(Duration::from_secs(10), store.ended.notified()).await.unwrap();
+    let again = post(&server, path, "k", "{}").await;
+    assert_eq!(again.headers["idempotency-replayed"], "true");
+    again.expect(201);
     let runs = server.get("/api/v1/runs?job=a").await.expect(200);
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
 }

@@ -259,6 +259,22 @@ async fn a_page_begins_at_a_line_without_what_is_before_it() {
     }
 }
 
+/// A browser that connects again sends the address that it began with.
+#[tokio::test]
+async fn a_stream_goes_on_behind_the_last_event_wherever_it_began() {
+    let (server, run, path) = started().await;
+    write(&server, run, 0, &["one", "two", "three"]).await;
+    let first = server.get(&format!("{path}?limit=1")).await.expect(200)["next_cursor"].as_str().unwrap().to_owned();
+    write(&server, run, 1, &["four"]).await;
+    let page = server.get(&format!("{path}?after={first}&limit=2")).await.expect(200);
+    let last = page["next_cursor"].as_str().unwrap();
+    for query in ["tail=3".to_owned(), "from_line=1".to_owned(), format!("after={first}")] {
+        let request = server.request("GET", &format!("{path}?{query}")).header("last-event-id", last);
+        let page = server.send(request.body(Body::empty()).unwrap()).await.expect(200);
+        assert_eq!(texts(&page), [(4, "four".to_owned())], "{query}");
+    }
+}
+
 #[tokio::test]
 async fn lines_behind_a_missing_chunk_have_no_number_yet() {
     let (server, run, path) = started().await;

@@ -49,7 +49,7 @@ async fn activity_has_pages() {
         server.bare("POST", "/api/v1/jobs/there/resume").await.expect(200);
     }
     let visitor = Visitor::signed_in(&server).await;
-    let first = visitor.get("/activity?object=there").await.text();
+    let first = visitor.get("/activity?object=there&from=8h+ago").await.text();
     let next =
         first.split("href=\"/activity?").filter_map(|rest| rest.split('"').next()).find(|one| one.contains("cursor="));
     let next = next.expect("there is a next page").replace("&#38;", "&").replace("&amp;", "&");
@@ -59,6 +59,19 @@ async fn activity_has_pages() {
         "{second}"
     );
     assert_eq!(visitor.get("/activity?cursor=x").await.status, 422);
+}
+
+#[tokio::test]
+async fn activity_is_filtered_by_times_on_the_reader_s_clock() {
+    let server = Server::start().await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    let instants = "href=\"/activity.ndjson?from=2027-01-15T";
+    let path = "/activity?from=2027-01-15+09:00";
+    let text = visitor.get(path).await.text();
+    assert!(text.contains(&format!("{instants}09%3A00%3A00Z")), "{text}");
+    visitor.cookie.push_str("; rondel_zone=Europe/Berlin");
+    let text = visitor.get(path).await.text();
+    assert!(text.contains(&format!("{instants}08%3A00%3A00Z")), "{text}");
 }
 
 #[tokio::test]

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
+use rondel_core::{ExecutorId, RunId};
+use rondel_store::ledger::RunAtExecutor;
 use rondel_web::{Access, route_table};
 use serde_json::{Value, json};
 
@@ -84,6 +85,23 @@ async fn the_timeline_has_lanes_of_jobs_apps_and_executors() {
     }
     let ahead = visitor.get("/timeline/ahead").await.text();
     assert!(ahead.contains("48 fires") && ahead.contains(">beta</a>"), "{ahead}");
+}
+
+#[tokio::test]
+async fn a_run_that_began_before_the_timeline_is_drawn_while_it_is_under_way() {
+    let server = Server::start().await;
+    server.job("stuck").await;
+    let run = server.trigger("stuck").await;
+    let at = server.engine.now();
+    let in_hand = RunAtExecutor { run, attempt: 1, executor_id: ExecutorId::new(77), executor: "one".to_owned(), at };
+    server.engine.store().note_running(server.engine.token(), &[in_hand]).await.unwrap();
+    let from = at + Duration::from_secs(1);
+    let range = format!("from={from}&to={}", from + Duration::from_secs(3_600));
+    for (by, name) in [("job", "stuck"), ("executor", "one")] {
+        let timeline = server.get(&format!("/api/v1/timeline?by={by}&{range}")).await.expect(200);
+        let lane = &timeline["lanes"][0];
+        assert_eq!((&lane["name"], &lane["marks"][0]["run"]), (&json!(name), &json!(run)), "{timeline}");
+    }
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ pub(crate) async fn working(server: &Server, items: &Value) -> (JobId, Vec<RunId
     let store = server.engine.store();
     let namespace = store.namespace("default").await.unwrap().unwrap();
     let job = store.job(namespace.id, "orders").await.unwrap().unwrap().id;
-    let root = until(async || store.pump_roots(job, 1).await.unwrap().pop()).await;
+    let root = until(async || store.pump_roots(job, server.engine.now(), 1).await.unwrap().pop()).await;
     let group = |index: i32| Run {
         id: RunId::new(root.id.get() + 1 + i64::from(index)),
         shard_index: index,
@@ -318,4 +318,16 @@ async fn a_run_that_is_over_has_the_rows_of_all_groups_and_attempts() {
     assert_eq!(rows().await, Value::Null, "it is not over");
     server.end_group((groups[1], 1), Outcome::Succeeded, "fetched 100, done 97, failed 3").await;
     assert_eq!(rows().await, json!({"fetched": 114, "done": 109, "failed": 5}));
+}
+
+#[tokio::test]
+async fn a_run_has_the_rows_of_the_attempts_before_one_that_was_lost() {
+    let server = Server::start().await;
+    let (_, groups) = working(&server, &json!({"count": 3})).await;
+    let root = server.engine.store().runs(&groups[..1]).await.unwrap()[0].parent.unwrap();
+    server.end_group((groups[0], 1), Outcome::Yielded, "fetched 10, done 8, failed 2").await;
+    server.end_group((groups[0], 2), Outcome::Cancelled, "").await;
+    server.end_group((groups[1], 1), Outcome::Cancelled, "").await;
+    let rows = server.get(&format!("/api/v1/runs/{root}")).await.expect(200)["rows"].clone();
+    assert_eq!(rows, json!({"fetched": 10, "done": 8, "failed": 2}));
 }

@@ -170,3 +170,19 @@ async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
     assert_eq!(location(&visitor.post("/reports/schedule", "do=delete").await), "/reports#weekly");
     server.get("/api/v1/reports/schedule").await.expect(404);
 }
+
+#[tokio::test]
+async fn the_file_of_a_report_has_the_jobs_of_all_pages() {
+    let server = Server::start().await;
+    let job = |number| json!({"name": format!("j{number:03}"), "app": "app", "handler": "handler"});
+    let jobs: Value = (0..510).map(job).collect();
+    server.with_body("POST", "/api/v1/jobs/apply", jobs).await.expect(200);
+    let visitor = Visitor::signed_in(&server).await;
+    let first = visitor.get("/reports?by=job").await.text();
+    assert!(first.contains(">j099</a>") && !first.contains(">j100</a>"), "the page has a hundred");
+    for path in ["/export/report.csv?by=job", "/export/report.csv?by=job&cursor=x"] {
+        let csv = visitor.get(path).await.text();
+        let names: Vec<&str> = csv.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
+        assert_eq!((names.len(), names[0], names[509], names[510]), (511, "j000", "j509", "(total)"));
+    }
+}

@@ -105,7 +105,10 @@ async fn the_failed_shards_alone_run_again() {
     }
     retry(shards[1].to_string(), only_failed.clone()).await.expect(409);
     retry(whole.to_string(), json!({"only": "some"})).await.expect(422);
+    let dead = async || server.get("/api/v1/runs?q=is:dead").await.expect(200)["items"].as_array().unwrap().len();
+    assert_eq!(dead().await, 1);
     let again = retry(whole.to_string(), only_failed.clone()).await.expect(201);
+    assert_eq!(dead().await, 0, "what runs again needs no attention");
     assert_eq!((&again["parent"], &again["status"]), (&json!(whole.to_string()), &json!("running")));
     assert_eq!(again["shards"].as_array().map(Vec::len), Some(1), "{again}");
     assert_eq!((&again["shards"][0]["shard_index"], &again["shards"][0]["shard_total"]), (&json!(1), &json!(3)));

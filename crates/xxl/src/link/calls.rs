@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use super::{Event, Pulled};
 use crate::bridge::Shared;
-use crate::client::{CallError, Peer};
+use crate::client::Peer;
+use crate::log::{self, ReadEnd};
 use crate::wire::{self, LogPage};
 
 /// Maximum number of concurrent calls to one executor.
@@ -55,9 +56,9 @@ impl Calls {
         });
     }
 
-    pub(super) fn run(&self, log_id: i64, body: Vec<u8>) {
+    pub(super) fn run(&self, log_id: i64, body: Vec<u8>, begin_until: Option<Instant>) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
-        self.spawn(async move { Event::Sent(log_id, client.run(&peer, body).await) });
+        self.spawn(async move { Event::Sent(log_id, client.run(&peer, body, begin_until).await) });
     }
 
     pub(super) fn kill(&self, log_id: i64, number: i32) {
@@ -99,39 +100,31 @@ impl Calls {
     }
 
     /// Reads the new lines of a log.
-    pub(super) fn pull(&self, row: &XxlRun, is_over: bool) {
+    pub(super) fn pull(&self, row: &XxlRun, was_over: bool) {
         let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
         let (log_id, sent_at_ms, mut from) = (row.log_id, row.sent_at.as_millis(), row.log_line);
         let pulls = Arc::clone(&self.pulls);
-        let page_count = if is_over { PAGE_COUNT_MAX } else { 1 };
+        let page_count = if was_over { PAGE_COUNT_MAX } else { 1 };
         self.shared.spawn(async move {
             let Ok(_permit) = pulls.acquire().await else { return };
-            let mut is_cut = false;
+            let mut end = ReadEnd::Paused;
             for _ in 0..page_count {
-                let page = match client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await {
-                    Ok(answer) => wire::log_page(&answer, from),
-                    Err(CallError::TooLong(words)) => {
-                        is_cut = true;
-                        let words =
-                            format!("The rest of this log is too long to be read. It is on the executor. {words}");
-                        LogPage { lines: vec![words], next_line: from + 1 }
+                let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await;
+                let (page, page_end) = log::page(answer, from);
+                if page.next_line > from {
+                    let pulled = Pulled { log_id, from, page, was_over, end: None };
+                    from = pulled.page.next_line;
+                    if events.send(Event::Pulled(pulled)).await.is_err() {
+                        return;
                     }
-                    Err(_) => break,
-                };
-                if page.next_line <= from {
-                    break;
                 }
-                let pulled = Pulled { log_id, from, page, is_last: false, is_cut };
-                from = pulled.page.next_line;
-                if events.send(Event::Pulled(pulled)).await.is_err() {
-                    return;
-                }
-                if is_cut {
+                if let Some(page_end) = page_end {
+                    end = page_end;
                     break;
                 }
             }
             let page = LogPage { lines: Vec::new(), next_line: from };
-            drop(events.send(Event::Pulled(Pulled { log_id, from, page, is_last: true, is_cut })).await);
+            drop(events.send(Event::Pulled(Pulled { log_id, from, page, was_over, end: Some(end) })).await);
         });
     }
 }

@@ -1,5 +1,7 @@
 //! Triggers: whether they are accepted, their numbers, and the requests made of them.
 
+use std::time::Duration;
+
 use rondel_core::{JobId, NodeId, RunId};
 use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
@@ -17,7 +19,7 @@ impl Link {
     /// Decides which triggers are accepted, has the store assign a number to each, and sends their requests. If the store refuses, no
     /// request is sent.
     pub(super) async fn offer(&mut self, session: &Session, triggers: v1::Triggers) -> bool {
-        let origin = (triggers.node_id, triggers.node_epoch);
+        let (origin, received_at) = ((triggers.node_id, triggers.node_epoch), Instant::now());
         let (mut replies, mut taken) = (Vec::new(), Vec::new());
         for trigger in triggers.triggers {
             let (run, attempt) = (RunId::new(trigger.run_id), trigger.attempt);
@@ -49,21 +51,28 @@ impl Link {
             for (row, trigger) in rows.into_iter().zip(&taken) {
                 replies.push(reply(v1::reply::Kind::Accepted, row.run, row.attempt));
                 let made = request::request(trigger, &row);
-                requests.push((row.log_id, made));
+                requests.push((row.log_id, made, begin_until(trigger, received_at)));
                 self.table.insert(row, trigger.fence_n, Instant::now());
             }
         }
         if !send_replies(session, replies).await {
             return false;
         }
-        for (log_id, made) in requests {
+        for (log_id, made, begin_until) in requests {
             match made {
-                Ok(request) => self.calls.run(log_id, request.body()),
+                Ok(request) => self.send_request(log_id, request.body(), begin_until),
                 Err(sentence) if !self.end(session, log_id, CODE_FAILED, &sentence).await => return false,
                 Err(_) => {}
             }
         }
         true
+    }
+
+    fn send_request(&mut self, log_id: i64, body: Vec<u8>, begin_until: Option<Instant>) {
+        if let Some(entry) = self.table.get_mut(log_id) {
+            entry.is_sending = true;
+        }
+        self.calls.run(log_id, body, begin_until);
     }
 
     /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.
@@ -81,11 +90,20 @@ impl Link {
 
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
         let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
-        if !matches!(entry.kill, Some(Kill::Requested(_))) {
-            entry.kill = Some(Kill::Requested(by.to_owned()));
+        if matches!(entry.kill, Some(Kill::Requested(_))) {
+            return;
+        }
+        entry.kill = Some(Kill::Wanted(by.to_owned()));
+        if entry.begin_kill() {
             self.calls.kill(entry.row.log_id, entry.row.number);
         }
     }
+}
+
+/// When it is too late for the run to begin.
+fn begin_until(trigger: &v1::Trigger, received_at: Instant) -> Option<Instant> {
+    let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0)?;
+    received_at.checked_add(Duration::from_millis(begin_within))
 }
 
 fn slots() -> usize {
@@ -107,4 +125,17 @@ async fn send_replies(session: &Session, replies: Vec<v1::Reply>) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_run_must_begin_within_the_time_of_its_trigger() {
+        let now = Instant::now();
+        let until = |begin_within_ms| begin_until(&v1::Trigger { begin_within_ms, ..v1::Trigger::default() }, now);
+        assert_eq!(until(1_500), Some(now + Duration::from_millis(1_500)));
+        assert_eq!((until(0), until(-1)), (None, None), "without a limit");
+    }
 }

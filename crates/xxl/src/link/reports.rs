@@ -11,7 +11,7 @@ use super::offer::{refusal, reply};
 use super::{Link, Pulled, Session, TICK};
 use crate::client::CallError;
 use crate::ends::{self, CODE_KILLED};
-use crate::log;
+use crate::log::{self, ReadEnd};
 use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
@@ -38,8 +38,12 @@ impl Link {
     }
 
     pub(super) async fn on_sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
-        self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
+        // A request that was too late to be sent shows nothing about the executor.
+        if !matches!(answer, Err(CallError::TooLate(_))) {
+            self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
+        }
         let Some(entry) = self.table.get_mut(log_id) else { return true };
+        entry.is_sending = false;
         match answer {
             Ok(answer) if !answer.is_good() => self.end(session, log_id, answer.code, &answer.words()).await,
             Err(CallError::Refused(words)) => self.end(session, log_id, CODE_FAILED, &words).await,
@@ -50,6 +54,7 @@ impl Link {
                 }
                 self.hand_back(session, log_id).await
             }
+            Err(CallError::TooLate(_)) => self.hand_back(session, log_id).await,
             answer => {
                 // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
                 (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
@@ -67,6 +72,9 @@ impl Link {
                     ..reply(v1::reply::Kind::Started, entry.row.run, entry.row.attempt)
                 };
                 self.started.push(started);
+                if entry.begin_kill() {
+                    self.calls.kill(log_id, entry.row.number);
+                }
                 true
             }
         }
@@ -111,18 +119,21 @@ impl Link {
             Ok(answer) => answer.words(),
             Err(error) => error.words().to_owned(),
         };
-        tracing::info!(executor = self.identity.name, log_id, reason = words, "an executor did not stop a run");
+        // The engine repeats the request each second until the run has ended.
+        if !std::mem::replace(&mut entry.was_not_killed, true) {
+            tracing::info!(executor = self.identity.name, log_id, reason = words, "an executor did not stop a run");
+        }
         let is_over = !entry.is_open();
         !is_over || self.deliver(session, &[log_id]).await
     }
 
     pub(super) async fn on_pulled(&mut self, session: &Session, pulled: Pulled) -> bool {
-        let Pulled { log_id, from, page, is_last, is_cut } = pulled;
+        let Pulled { log_id, from, page, was_over, end } = pulled;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         if from > entry.row.log_line {
             // The lines before these were lost with an earlier session: the log is read again from the first lost line.
-            if is_last {
+            if end.is_some() {
                 entry.is_pulling = !entry.is_open();
                 if entry.is_pulling {
                     self.calls.pull(&entry.row, true);
@@ -136,9 +147,11 @@ impl Link {
         let lines: Vec<String> = page.lines.into_iter().skip(known).collect();
         let mut chunks = log::chunks(&entry.row, first, lines, now_ms);
         let (next_line, is_open) = (page.next_line.max(first), entry.is_open());
-        if is_last {
+        if let Some(end) = &end {
             entry.is_pulling = false;
-            if !is_open {
+            // The message does not wait for a log that cannot be read.
+            let has_failed = !is_open && entry.log_error.is_none() && matches!(end, ReadEnd::Failed(_));
+            if has_failed || entry.is_whole_after(end, was_over) {
                 chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
             }
         }
@@ -148,15 +161,32 @@ impl Link {
             }
         }
         entry.row.log_line = next_line;
-        entry.is_log_cut |= is_cut;
-        entry.has_whole_log |= is_last && !is_open;
+        if end.is_some_and(|end| entry.end_read(end, was_over)) {
+            self.calls.pull(&entry.row, true);
+        }
         if next_line > first
             && is_open
             && let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await
         {
             self.shared.store_failed("note logs", &error);
         }
-        self.table.forget_one(log_id, Instant::now());
+        self.table.forget_one(log_id);
+        true
+    }
+
+    /// Ends the reading of logs that took too long, and stores a line in the place of the rest of each.
+    pub(super) async fn give_up_logs(&mut self, session: &Session, now: Instant) -> bool {
+        let now_ms = self.shared.engine.now().as_millis();
+        for entry in self.table.give_up_logs(now) {
+            let row = &entry.row;
+            let mut chunks = log::chunks(row, row.log_line, vec![log::loss(entry.log_error.as_deref())], now_ms);
+            chunks.extend(log::message_chunks(row, ends::further_lines(row), now_ms));
+            for chunk in chunks {
+                if !session.send(Body::Logs(v1::Logs { chunks: vec![chunk] })).await {
+                    return false;
+                }
+            }
+        }
         true
     }
 
@@ -228,7 +258,7 @@ impl Link {
             // These attempts are found again in the store, and their results are sent once more.
             return false;
         }
-        self.table.forget(now);
+        self.table.forget();
         true
     }
 

@@ -28,7 +28,10 @@ impl Link {
             }
         }
         self.read_logs_of_lost_nodes(now).await;
-        self.table.forget(now);
+        self.table.forget();
+        if !self.give_up_logs(session, now).await {
+            return false;
+        }
         let unanswered = self.table.unanswered(now);
         if !self.deliver(session, &unanswered).await {
             return false;
@@ -106,16 +109,14 @@ impl Link {
         }
     }
 
-    /// Reads the logs of running attempts.
+    /// Reads the logs of running attempts, and again those whose last read failed.
     pub(super) fn pull(&mut self, now: Instant) {
-        let is_read = |entry: &&mut Entry| {
-            entry.is_open() && !entry.is_pulling && !entry.is_log_cut && self.shared.is_responsible_for(&entry.row)
-        };
+        let is_read = |entry: &&mut Entry| entry.is_log_awaited() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_read) {
             let last = entry.pulled_at.unwrap_or(entry.known_since);
             if now.duration_since(last) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);
-                self.calls.pull(&entry.row, false);
+                self.calls.pull(&entry.row, !entry.is_open());
             }
         }
     }

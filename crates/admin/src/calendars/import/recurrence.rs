@@ -55,6 +55,9 @@ impl Recurrence {
         if rule.weekday.is_some() && (rule.month.is_none() || rule.month_day.is_some()) {
             return Err("BYDAY in an RRULE is understood together with BYMONTH alone".to_owned());
         }
+        if rule.month_day.is_some() && rule.month.is_none() {
+            return Err("BYMONTHDAY in an RRULE without BYMONTH is a day of every month; add BYMONTH".to_owned());
+        }
         if is_yearly { Ok(rule) } else { Err("an RRULE has no FREQ".to_owned()) }
     }
 

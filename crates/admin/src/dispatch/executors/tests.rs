@@ -44,6 +44,20 @@ fn two_of_one_name_are_two_unless_one_proves_to_be_the_other() {
     assert_eq!(executors.fit(&wanted).len(), 0, "a caller names what the executor names itself");
 }
 
+/// The executor that had the name first is gone when the other one connects again.
+#[test]
+fn an_executor_whose_name_changes_is_listed_once() {
+    let mut executors = Executors::default();
+    join(&mut executors, 1, None);
+    assert_eq!(join(&mut executors, 2, None), "pod~000002");
+    assert!(executors.leave(ExecutorId::new(1), 1, Timestamp::EPOCH).is_some());
+    assert_eq!(join(&mut executors, 2, None), "pod");
+    let names: Vec<&str> = executors.in_app(AppId::new(1)).map(|online| online.name.as_str()).collect();
+    assert_eq!(names, ["pod"]);
+    assert!(executors.leave(ExecutorId::new(2), 1, Timestamp::EPOCH).is_some());
+    assert!(executors.by_app.values().all(BTreeMap::is_empty));
+}
+
 #[test]
 fn who_is_heard_elsewhere_is_watched_on() {
     let (mut executors, at) = (Executors::default(), Timestamp::from_secs);

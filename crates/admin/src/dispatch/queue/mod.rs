@@ -6,4 +6,5 @@ pub(crate) mod noted;
 pub(crate) mod overlap;
 pub(crate) mod parked;
 pub(crate) mod probes;
+mod round_robin;
 pub(crate) mod turns;

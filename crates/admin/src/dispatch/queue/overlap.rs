@@ -13,6 +13,7 @@ use rondel_core::spec::{OverlapPolicy, OverlapScope};
 use rondel_core::{ExecutorId, Job, JobId, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
+use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRuns, Stage};
 
@@ -71,8 +72,8 @@ pub(crate) enum GateDecision {
     Passed(Ready),
     /// It waits for its turn.
     Queued,
-    /// The overlap policy skips it.
-    Discarded(Ready),
+    /// The overlap policy skips it: `ahead` keeps it from passing, and this many runs wait there.
+    Discarded { ready: Ready, ahead: Option<RunId>, queued_count: usize },
     /// A later run has taken its place.
     Covered(Ready),
     /// It waits until the `open` runs have made room; the `waiting` runs are skipped.
@@ -123,6 +124,10 @@ impl Gate {
         first.map(|(_, run)| *run)
     }
 
+    fn discard(&self, ready: Ready) -> GateDecision {
+        GateDecision::Discarded { ready, ahead: self.ahead(), queued_count: self.queue.len() }
+    }
+
     /// The place of a broadcast, if any of its runs is here.
     fn place_of(&self, root: RunId) -> Option<Place> {
         let queued = self.queue.iter().map(|(place, _)| place);
@@ -144,25 +149,26 @@ impl Gates {
         self.gates.values().map(|gate| gate.queue.len()).sum()
     }
 
-    /// Some of the runs that wait for their turn, each with the run that it waits behind.
+    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, each with the run that it waits behind. The
+    /// gates are taken in turns.
     pub(crate) fn some_queued<'a>(
         &'a self,
+        is_chosen: impl Fn(&Ready) -> bool,
         count: usize,
         runs: &'a OpenRuns,
-    ) -> impl Iterator<Item = (&'a Ready, Option<RunId>)> {
-        let waiting = self.gates.values().filter(|gate| !gate.queue.is_empty());
-        let queued = |gate: &'a Gate| gate.queue.iter().filter_map(|(_, run)| Some((runs.ready(*run)?, gate.ahead())));
-        waiting.flat_map(queued).take(count)
+    ) -> Vec<(&'a Ready, Option<RunId>)> {
+        let is_chosen = &is_chosen;
+        let queues = self.gates.values().filter(|gate| !gate.queue.is_empty()).map(|gate| {
+            let queued = gate.queue.iter().take(count).filter_map(move |(_, run)| runs.ready(*run));
+            queued.filter(move |ready| is_chosen(ready)).map(move |ready| (ready, gate.ahead()))
+        });
+        round_robin(queues, count)
     }
 
-    /// The run that keeps this one from passing the gate of its job, and how many runs wait behind it.
-    pub(crate) fn ahead_of(&self, ready: &Ready) -> (Option<RunId>, usize) {
-        let gate = job_gate(ready).and_then(|key| self.gates.get(&key));
-        let gate = gate.or_else(|| {
-            let is_its = |key: &GateKey| matches!(key, GateKey::Executor(job, _) if *job == ready.run.job);
-            self.gates.iter().find(|(key, _)| is_its(key)).map(|(_, gate)| gate)
-        });
-        gate.map_or((None, 0), |gate| (gate.ahead(), gate.queue.len()))
+    /// The run that this one waits behind at its gate.
+    pub(crate) fn ahead_of(&self, run: RunId) -> Option<RunId> {
+        let gate = self.gates.get(&self.entries.get(&run)?.key)?;
+        gate.ahead().filter(|ahead| *ahead != run)
     }
 
     /// Passes a due run through the gate of its job.
@@ -222,9 +228,9 @@ impl Gates {
         let has_begun = was_reserved || root_of(&ready).is_some();
         match job.overlap.policy {
             OverlapPolicy::Cover => self.cover(key, ready, has_begun, runs),
-            OverlapPolicy::Discard if !has_begun => GateDecision::Discarded(ready),
+            OverlapPolicy::Discard if !has_begun => gate.discard(ready),
             OverlapPolicy::Serial | OverlapPolicy::Allow if !has_begun && gate.queue.len() >= queue_max(job) => {
-                GateDecision::Discarded(ready)
+                gate.discard(ready)
             }
             OverlapPolicy::Discard | OverlapPolicy::Serial | OverlapPolicy::Allow => {
                 self.queue(key, ready, runs);
@@ -435,13 +441,14 @@ impl Gates {
         runs.take(run).map(|open| open.ready)
     }
 
-    /// Takes out every queued run whose queue timeout has passed.
-    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
+    /// Takes out every queued run whose queue timeout has passed, each with the run that it waited behind.
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Option<RunId>)> {
         let mut expired = Vec::new();
         while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
             self.ends.pop_first();
             if runs.ready(run).is_some_and(|ready| ready.is_expired(now)) {
-                expired.extend(self.remove_queued(run, runs));
+                let ahead = self.ahead_of(run);
+                expired.extend(self.remove_queued(run, runs).map(|ready| (ready, ahead)));
             }
         }
         expired

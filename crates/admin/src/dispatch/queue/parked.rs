@@ -12,6 +12,7 @@ use rondel_core::route::question;
 use rondel_core::{AppId, JobId, RunId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
+use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
@@ -37,8 +38,8 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
-    /// Set if runs of other jobs are of other kinds: the job selects or asks executors, or the run is a retry, or a broadcast that needs
-    /// room for its shards.
+    /// Set if runs of other jobs are of other kinds: the job selects or asks executors, or bounds how many groups each one gets, or the run
+    /// is a retry, or a broadcast that needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
@@ -47,7 +48,9 @@ struct Kind {
 impl Kind {
     fn of(ready: &Ready) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
-        let is_particular = !job.select.is_any() || run.attempt > 1 || question(job.route).is_some() || run.is_root();
+        let is_group = job.pump.is_some();
+        let asks = question(job.route).is_some();
+        let is_particular = !job.select.is_any() || run.attempt > 1 || asks || is_group || run.is_root();
         Self {
             handler: job.handler.clone(),
             job: is_particular.then_some(run.job),
@@ -218,23 +221,22 @@ impl Parked {
         expired
     }
 
-    /// At most `count` runs for which `is_chosen` is true, kind by kind. The search of a kind ends at its first run for which it is false.
+    /// At most `count` runs for which `is_chosen` is true. The kinds are taken in turns, and the search of a kind ends at its first run for
+    /// which it is false.
     pub(crate) fn waiting<'a>(
         &self,
         is_chosen: impl Fn(&OpenRun) -> bool,
         count: usize,
         runs: &'a OpenRuns,
     ) -> Vec<&'a Ready> {
-        let mut chosen = Vec::new();
-        for app in self.apps().iter().filter_map(|app| self.apps.get(app)) {
-            for kind in app.heads.values() {
-                let queue = app.kinds.get(kind).into_iter().flatten();
-                let left = count.saturating_sub(chosen.len());
-                let queue = queue.filter_map(|turn| runs.get(turn.run)).take_while(|open| is_chosen(open));
-                chosen.extend(queue.map(|open| &open.ready).take(left));
-            }
-        }
-        chosen
+        let is_chosen = &is_chosen;
+        let apps = self.apps().into_iter().filter_map(|app| self.apps.get(&app));
+        let kinds = apps.flat_map(|app| app.heads.values().filter_map(move |kind| app.kinds.get(kind)));
+        let queues = kinds.map(|turns| {
+            let waiting = turns.iter().filter_map(move |turn| runs.get(turn.run));
+            waiting.take_while(move |open| is_chosen(open)).map(|open| &open.ready)
+        });
+        round_robin(queues, count)
     }
 
     fn leave_job(&mut self, position: &Position) {
@@ -426,6 +428,7 @@ mod tests {
         assert_eq!(kinds(&json!({}), 2, |_| {}), 3, "routers know who had the attempt before");
         assert_eq!(kinds(&json!({"select": {"labels": ["zone=a"]}}), 1, |_| {}), 3);
         assert_eq!(kinds(&json!({"route": "failover"}), 1, |_| {}), 3);
+        assert_eq!(kinds(&json!({"pump": {"items": 9, "groups": 3, "per_executor": 1}}), 1, |_| {}), 3);
         assert_eq!(kinds(&json!({"shards": 2}), 1, |ready| ready.run = ready.run.clone().for_all_shards()), 3);
         let of_shard = |ready: &mut Ready| {
             (ready.run.parent, ready.run.executor) = (Some(RunId::new(1)), Some(format!("e{}", ready.run.job)));
@@ -452,7 +455,7 @@ mod tests {
         let (one, other) = (definition(&json!({})), definition(&json!({"handler": "other"})));
         let (parked, runs) = parked(&[(1, &one), (2, &one), (3, &one), (4, &other)]);
         let seconds = |some: Vec<&Ready>| some.iter().map(|ready| ready.run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(parked.waiting(|_| true, 2, &runs)), [1, 2]);
+        assert_eq!(seconds(parked.waiting(|_| true, 3, &runs)), [1, 4, 2], "a long queue hides no other");
         assert_eq!(seconds(parked.waiting(|open| open.ready.definition.job.handler == "other", 9, &runs)), [4]);
         assert_eq!(seconds(parked.waiting(|open| open.ready.run.due_at.second() != 2, 9, &runs)), [1, 4]);
     }

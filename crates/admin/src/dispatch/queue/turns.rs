@@ -17,10 +17,9 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
     match entry {
         GateDecision::Passed(ready) => Some(ready),
         GateDecision::Queued => None,
-        GateDecision::Discarded(ready) => {
-            let (ahead, queued) = d.state.gates.ahead_of(&ready);
-            let is_queue_full = queued > 0 && queued >= queue_max(&ready.definition.job);
-            let queue_max = is_queue_full.then(|| u64::try_from(queued).unwrap_or(u64::MAX));
+        GateDecision::Discarded { ready, ahead, queued_count } => {
+            let is_queue_full = queued_count > 0 && queued_count >= queue_max(&ready.definition.job);
+            let queue_max = is_queue_full.then(|| u64::try_from(queued_count).unwrap_or(u64::MAX));
             let detail = Detail { run: ahead, queue_max, ..Detail::default() };
             waits::skip(d, &ready, Reason::Overlap, detail);
             None

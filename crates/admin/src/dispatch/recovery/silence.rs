@@ -20,7 +20,7 @@ pub(super) fn holds(active: &Active) -> bool {
 /// An executor that was last heard before this instant has stopped even the runs that continue in silence. If rows may be older than what
 /// nodes heard, no executor counts as one that has stopped them.
 pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
-    match d.facts.rows_may_be_old_long {
+    match d.facts.rows_may_be_old_in_silence {
         true => Timestamp::EPOCH,
         false => d.now - d.facts.settings.continue_max,
     }

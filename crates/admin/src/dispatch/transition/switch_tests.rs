@@ -3,7 +3,7 @@
 
 use rondel_core::homes::Switch;
 use rondel_core::reason::ObstacleKind;
-use rondel_core::{AppId, Reason, Timestamp};
+use rondel_core::{AppId, ExecutorId, Reason, Timestamp};
 use rondel_store::cluster::{ExecutorSwitch, Switches};
 use serde_json::json;
 
@@ -11,7 +11,7 @@ use super::tests::{NOTHING, plain, with_executors};
 use super::world::World;
 use super::*;
 use crate::cluster::SwitchBoard;
-use crate::dispatch::event::Report;
+use crate::dispatch::event::{Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
 
 /// The beat reads these switches.
@@ -109,13 +109,14 @@ fn the_runs_of_a_stopped_executor_are_asked_to_end() {
     world.arrive([plain(1), plain(2)]);
     world.at(2.0);
     set(&world, &[("e1", Switch::Stopped)]);
-    let effects = round(&mut world, 3);
-    let stopped: Vec<_> = effects
-        .iter()
-        .filter_map(|effect| match effect {
+    let stopped = |effects: Vec<Effect>| -> Vec<_> {
+        let stops = effects.iter().filter_map(|effect| match effect {
             Effect::Store(Step::Stop(runs, request)) => Some((runs.len(), request.reason)),
             _ => None,
-        })
-        .collect();
-    assert_eq!(stopped, [(1, Reason::Requested)]);
+        });
+        stops.collect()
+    };
+    assert_eq!(stopped(round(&mut world, 3)), [(1, Reason::Requested)]);
+    world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
+    assert_eq!(stopped(round(&mut world, 4)), [(1, Reason::Requested)], "only another node may hear it");
 }

@@ -2,14 +2,16 @@
 //! are seconds, and runs are named by the second at which they are due.
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, WaitFor};
-use rondel_core::{ExecutorId, Reason, Timestamp};
+use rondel_core::reason::{Detail, ObstacleKind, WaitFor};
+use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
 use rondel_proto::v1::RefusedWhy;
+use serde_json::json;
 
 use super::tests::{NOTHING, plain, run, with_executors};
 use super::world::World;
 use super::*;
 use crate::dispatch::event::{Reply, Report};
+use crate::dispatch::tests_support::{definition, ready};
 
 /// A row with a recorded wait proves that no executor holds the run: before that becomes untrue, the run is marked.
 #[test]
@@ -117,4 +119,26 @@ fn an_executor_that_answers_no_trigger_is_not_passed_by_where_it_is_the_only_one
     world.join(1, 2, Report::default());
     world.arrive([plain(13)]);
     assert_eq!(world.at(13.0), ["sent to 1: 13"]);
+}
+
+/// A group whose job has as many groups as it may on each executor waits, and its row names these executors.
+#[test]
+fn groups_that_wait_do_not_hide_those_of_another_job() {
+    let pump = definition(&json!({"pump": {"items": 9, "groups": 3, "per_executor": 1}, "queue_timeout": "60s"}));
+    let group = |second: i64, job: i64, index: i32| {
+        let mut group = ready(second, &pump);
+        let run = &mut group.run;
+        (run.job, run.fire_at, run.parent) = (JobId::new(job), Timestamp::from_secs(1), Some(RunId::new(job)));
+        (run.shard_index, run.shard_total) = (index, Some(3));
+        group
+    };
+    let mut world = World::new();
+    world.arrive([group(1, 1, 0), group(2, 1, 1), group(3, 2, 0)]);
+    assert_eq!(world.at(3.0), NOTHING, "no executor is there");
+    world.join(1, 1, Report::default());
+    assert_eq!(world.flush(), ["sent to 1: 1 3"]);
+    let Some(Step::NoteWaits(notes)) = noted_at(&mut world, 5) else { unreachable!("run 2 waits") };
+    let of_it = notes.iter().filter(|note| note.run == run(2));
+    let waits: Vec<_> = of_it.map(|note| (note.detail.waits_for, note.detail.obstacles[0].kind)).collect();
+    assert_eq!(waits, [(Some(WaitFor::Slot), ObstacleKind::Busy)]);
 }

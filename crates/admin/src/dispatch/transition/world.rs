@@ -44,7 +44,7 @@ impl Around {
             // No timer is outdated: the database's clock does not step.
             uptime: Duration::ZERO,
             rows_may_be_old: self.rows_may_be_old,
-            rows_may_be_old_long: self.rows_may_be_old,
+            rows_may_be_old_in_silence: self.rows_may_be_old,
             token: self.token,
             lease_holds: self.lease_holds,
             lease_until: self.lease_until,

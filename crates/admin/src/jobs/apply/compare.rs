@@ -17,7 +17,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use super::{Action, Application, ApplyError, PlannedJob, Work, duplicate_name_errors, located, position};
 use crate::definitions::{Compiled, Key};
 use crate::fires;
-use crate::jobs::checks::FoundCalendar;
+use crate::jobs::checks::{FoundCalendar, FoundCalendars};
 use crate::jobs::scripts::{self, FoundScripts};
 use crate::jobs::{JobError, JobWarning};
 use crate::node::Node;
@@ -109,11 +109,11 @@ pub(super) async fn compare(
 }
 
 async fn calendars_named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<Calendars, StoreError> {
+    let applied = specs.iter().filter_map(|spec| spec.calendar.as_ref()).map(|used| used.name.as_str());
+    let names: BTreeSet<&str> = applied.chain(specs.iter().filter_map(checks::expected_calendar)).collect();
     let mut calendars = HashMap::new();
-    for used in specs.iter().filter_map(|spec| spec.calendar.as_ref()) {
-        if !calendars.contains_key(&used.name) {
-            calendars.insert(used.name.clone(), checks::calendar(node, namespace, &used.name).await?);
-        }
+    for name in names {
+        calendars.insert(name.to_owned(), checks::calendar(node, namespace, name).await?);
     }
     Ok(calendars)
 }
@@ -137,7 +137,7 @@ fn plan_job(
     node: &Node,
     (namespace, index): (NamespaceId, usize),
     mut spec: JobSpec,
-    named: (Option<FoundCalendar>, &BTreeSet<String>, &FoundScripts),
+    named: (FoundCalendars, &BTreeSet<String>, &FoundScripts),
     (record, now): (Option<JobRecord>, Timestamp),
 ) -> Result<(PlannedJob, Work), JobError> {
     let (version, app) = (record.as_ref().map(|record| record.version), record.as_ref().map(|record| record.app));
@@ -251,10 +251,14 @@ fn plan(
 ) -> Result<BatchPlan, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
     for (index, spec) in batch {
-        let calendar = spec.calendar.as_ref().and_then(|used| calendars.get(&used.name).cloned().flatten());
+        let found = |name: &str| calendars.get(name).cloned().flatten();
+        let named = FoundCalendars {
+            applied: spec.calendar.as_ref().and_then(|used| found(&used.name)),
+            expected: checks::expected_calendar(&spec).and_then(found),
+        };
         // Cloned, since a name may be in the list twice.
         let record = existing.named.get(&spec.name).cloned();
-        match plan_job(node, (namespace, index), spec, (calendar, channels, scripts), (record, existing.now)) {
+        match plan_job(node, (namespace, index), spec, (named, channels, scripts), (record, existing.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
                     job.fires = existing.fires(&work, &mut steps);

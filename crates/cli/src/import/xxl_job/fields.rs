@@ -256,20 +256,24 @@ fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
 
 fn policies(draft: &mut Draft<'_>) {
     let (route, outcome) = match draft.text("executor_route_strategy").unwrap_or_default() {
-        "FIRST" => ("first", Kept),
-        "LAST" => ("last", Kept),
+        // XXL-JOB takes the addresses in their own order: in the order of the names another host may come first.
+        "FIRST" => ("first", Changed),
+        "LAST" => ("last", Changed),
         "ROUND" => ("round", Kept),
         "RANDOM" => ("random", Kept),
         "CONSISTENT_HASH" => ("consistent_hash", Kept),
         "LEAST_FREQUENTLY_USED" => ("lfu", Kept),
         "LEAST_RECENTLY_USED" => ("lru", Kept),
-        "FAILOVER" => ("failover", Kept),
-        "BUSYOVER" => ("busyover", Kept),
+        "FAILOVER" => ("failover", Changed),
+        "BUSYOVER" => ("busyover", Changed),
         "SHARDING_BROADCAST" => ("broadcast", Kept),
         _ => ("round", NotSupported),
     };
     let here = match (outcome, route) {
         (NotSupported, _) => "there is no such route: round takes its place".to_owned(),
+        (Changed, _) => format!(
+            "route {route}, in the order of the executors' names: XXL-JOB orders their addresses, so that another executor may be chosen"
+        ),
         (_, "consistent_hash") => {
             "route consistent_hash, by the same id and addresses: it chooses the same executors".to_owned()
         }

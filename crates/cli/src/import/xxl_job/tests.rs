@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::import::found::Entry;
+use crate::import::found::{Entry, Outcome};
 
 fn row(fields: &[(&str, &str)]) -> Row {
     let plain = [
@@ -71,6 +71,11 @@ fn every_strategy_has_its_counterpart() {
         is,
         ["first", "last", "round", "random", "consistent_hash", "lfu", "lru", "failover", "busyover", "broadcast"]
     );
+    let of_routes =
+        found.entries.iter().flat_map(|entry| &entry.fields).filter(|field| field.name == "executor_route_strategy");
+    let changed: Vec<&str> =
+        of_routes.filter(|field| field.outcome == Outcome::Changed).map(|field| field.value.as_str()).collect();
+    assert_eq!(changed, ["FIRST", "LAST", "FAILOVER", "BUSYOVER"], "the executors have another order here");
     assert!(
         taken
             .iter()

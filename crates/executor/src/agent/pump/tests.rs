@@ -72,6 +72,10 @@ async fn a_program_that_fails_is_a_failed_row_or_a_failed_select() {
         ("exit 9", "select failed: exit code 9;"),
         ("echo '{\"item\": \"eu\"}'", "line 1 of the select is not a row: missing field `key`"),
         ("echo; echo rows", "line 2 of the select is not a row: expected value"),
+        (
+            r#"printf '{"item": "eu", "key": "1", "checkpoint": "%05000d"}' 0"#,
+            "line 1 of the select is not a row: a checkpoint of 5000 bytes; at most 4096 are kept",
+        ),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let outcome = run(dir.path(), select, "true").await;

@@ -1,14 +1,17 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::RunStatus;
+use rondel_proto::v1::Trigger;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::agent::confine::Confinement;
 use crate::agent::program::ProgramResult;
-use crate::extract::{Cancel, Log, Params};
-use crate::run::RunContext;
+use crate::extract::{Cancel, FromRun as _, Log, Params};
+use crate::run::{RunContext, StopCause};
 use crate::secrets::Secrets;
+use crate::setup::{Setup, States, Timing};
 use crate::test_run::{TestOutcome, TestRun};
 
 async fn run(
@@ -146,6 +149,28 @@ async fn a_group_that_ignores_the_signal_is_killed_after_the_grace() {
     assert_eq!(outcome.status(), RunStatus::Cancelled);
     assert!(outcome.message().contains("aborted"), "{outcome:?}");
     assert_all_gone(&pids).await;
+}
+
+#[tokio::test]
+async fn what_a_stopped_program_leaves_has_time_to_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let [ready, cleaned] = ["ready", "cleaned"].map(|name| dir.path().join(name));
+    let worker = format!("trap 'sleep 0.2; touch {}; exit' TERM; touch {}", cleaned.display(), ready.display());
+    let text = format!("({worker}; while :; do sleep 0.05; done) >/dev/null 2>&1 & wait");
+    let params = serde_json::from_value(json!({"script": text})).unwrap();
+    let setup = Arc::new(Setup::new(States::default(), Timing::default()));
+    let context = RunContext::new(&setup, Trigger::default(), 0);
+    let (cancel, log) = (Cancel::from_run(&context).unwrap(), Log::of(&context));
+    let stop_once_ready = async {
+        while !ready.exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        context.stop(StopCause::Cancelled { by: "the test".to_owned() });
+    };
+    let both = futures_util::future::join(run(params, true, context.clone(), cancel, log), stop_once_ready);
+    let (ended, ()) = tokio::time::timeout(Duration::from_secs(8), both).await.unwrap();
+    assert_eq!(ended.unwrap_err().message(), "stopped");
+    assert!(cleaned.exists());
 }
 
 async fn assert_all_gone(pids: &std::path::Path) {

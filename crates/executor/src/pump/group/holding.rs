@@ -44,6 +44,8 @@ pub(super) enum Phase {
     Releasing {
         abort_at: Option<std::time::Instant>,
     },
+    /// The remaining work is being aborted.
+    Aborting,
     /// The item is released, and reported as such until an order no longer names it.
     Released,
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 use rondel_core::backoff::backoff;
 use rondel_proto::v1;
 
+/// Changes are reported at most this often.
+pub(super) const REPORT_PERIOD: Duration = Duration::from_secs(1);
 /// The longest wait after a failed select.
 const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait, so that a database that is down is not asked all the time.
@@ -45,6 +47,12 @@ impl Limits {
 
     pub(super) fn row_backoff(&self, failures: u32) -> Duration {
         backoff(self.row_backoff, self.row_backoff_max, failures)
+    }
+
+    /// How long a row that failed for good is left out. After the next select, which may come only after `pause`, the item is dry, and must
+    /// stay so until that is reported: otherwise the server never sees that a pump is empty.
+    pub(super) fn rest(&self, wait: Duration) -> Duration {
+        wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2)
     }
 
     pub(super) fn select_backoff(&self, failures: u32) -> Duration {

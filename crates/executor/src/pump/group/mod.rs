@@ -215,7 +215,7 @@ impl<R: Clone> Group<R> {
     fn wake_at(&self) -> Option<Instant> {
         let abort_at = self.releasing.iter().filter_map(|name| match self.items.get(name)?.phase {
             Phase::Releasing { abort_at } => abort_at,
-            Phase::Held | Phase::Released => None,
+            Phase::Held | Phase::Aborting | Phase::Released => None,
         });
         let fetch_at = if self.could_fetch() { self.fetch_after } else { None };
         abort_at.chain(fetch_at).chain(self.rows.waits_until()).min()
@@ -341,7 +341,7 @@ impl<R: Clone> Group<R> {
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
-                    self.rows.mark_failed(place.clone(), now, wait.max(self.limits.idle));
+                    self.rows.mark_failed(place.clone(), now, self.limits.rest(wait));
                 }
                 self.row_ended(place);
             } else {

@@ -54,7 +54,7 @@ impl<R: Clone> Group<R> {
         for name in names {
             let Some(holding) = self.items.get_mut(&name) else { continue };
             match &mut holding.phase {
-                Phase::Released => continue,
+                Phase::Aborting | Phase::Released => continue,
                 Phase::Releasing { abort_at: sooner } => {
                     *sooner = (*sooner).into_iter().chain(abort_at).min();
                 }
@@ -85,7 +85,8 @@ impl<R: Clone> Group<R> {
                 self.fetch_after = None;
             }
         }
-        if release || self.ending {
+        // An item that the group had when its end began is released already; only the server's request bounds that release.
+        if release || (self.ending && held != Some(epoch)) {
             self.begin_release(&name, now);
         }
     }
@@ -107,7 +108,8 @@ impl<R: Clone> Group<R> {
 
     fn begin_release(&mut self, name: &str, now: Instant) {
         let Some(holding) = self.items.get_mut(name) else { return };
-        if holding.phase != Phase::Held {
+        let has_begun = holding.phase == Phase::Releasing { abort_at: None };
+        if holding.phase != Phase::Held && !has_begun {
             return;
         }
         holding.phase = Phase::Releasing { abort_at: Some(now + self.limits.abort_after()) };
@@ -125,7 +127,7 @@ impl<R: Clone> Group<R> {
         let late: Vec<String> = self.releasing.iter().filter(late).cloned().collect();
         for name in &late {
             let Some(holding) = self.items.get_mut(name) else { continue };
-            holding.phase = Phase::Releasing { abort_at: None };
+            holding.phase = Phase::Aborting;
             let is_asked = |fetch: &Fetch| fetch.asked.get(name) == Some(&holding.epoch);
             if self.fetch.as_ref().is_some_and(is_asked) {
                 self.abort_fetch();

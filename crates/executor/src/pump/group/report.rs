@@ -7,15 +7,16 @@ use rondel_proto::v1::{PumpProgress, PumpReport};
 use rondel_proto::{ITEM_COUNT_MAX, encoded_len};
 
 use super::holding::Phase;
+use super::limits::REPORT_PERIOD;
 use super::{Group, Holding};
 
-/// Changes are reported at most this often.
-const PERIOD: Duration = Duration::from_secs(1);
 /// Selects that find nothing only raise a count, which is reported this often: an idle pump costs nearly nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
 /// A released item is reported again after this, until an order answers. So is a rate, which falls without any event.
 const REPEAT: Duration = Duration::from_secs(5);
 
+/// The largest number of items in a report in one message: a server counts the report as well.
+const REPORT_ITEMS_MAX: usize = ITEM_COUNT_MAX - 1;
 /// The largest size of a report in one message, in bytes.
 const REPORT_BYTES_MAX: usize = 500 * 1000;
 /// Bytes that an item takes in a report in addition to its own.
@@ -32,7 +33,7 @@ impl<R: Clone> Group<R> {
         let is_released = |item: &Holding| item.phase == Phase::Released && !mutant::on(Mutant::ReleasedIsReportedOnce);
         let repeats = |item: &Holding| is_released(item) || item.reported.per_minute > 0;
         let after = if self.is_changed {
-            Some(PERIOD)
+            Some(REPORT_PERIOD)
         } else if self.items.values().any(repeats) {
             Some(REPEAT)
         } else {
@@ -85,7 +86,7 @@ impl<R: Clone> Group<R> {
 #[must_use]
 pub fn split(report: PumpReport) -> Vec<PumpReport> {
     let PumpReport { items, .. } = &report;
-    if items.len() <= ITEM_COUNT_MAX && encoded_len(&report) <= REPORT_BYTES_MAX {
+    if items.len() <= REPORT_ITEMS_MAX && encoded_len(&report) <= REPORT_BYTES_MAX {
         return vec![report];
     }
     let mut parts = Vec::new();
@@ -94,7 +95,7 @@ pub fn split(report: PumpReport) -> Vec<PumpReport> {
     let (mut part, mut bytes) = (head.clone(), head_bytes);
     for item in report.items {
         let item_bytes = encoded_len(&item) + ITEM_OVERHEAD;
-        if part.items.len() == ITEM_COUNT_MAX || (bytes + item_bytes > REPORT_BYTES_MAX && !part.items.is_empty()) {
+        if part.items.len() == REPORT_ITEMS_MAX || (bytes + item_bytes > REPORT_BYTES_MAX && !part.items.is_empty()) {
             parts.push(std::mem::replace(&mut part, head.clone()));
             bytes = head_bytes;
         }
@@ -122,7 +123,7 @@ mod tests {
                 PumpReport { run_id: 7, number: 3, items: (0..count).map(item).collect(), ..Default::default() };
             let parts = split(report.clone());
             for part in &parts {
-                assert!(part.items.len() <= ITEM_COUNT_MAX && encoded_len(part) <= REPORT_BYTES_MAX);
+                assert!(part.items.len() < ITEM_COUNT_MAX && encoded_len(part) <= REPORT_BYTES_MAX);
                 assert_eq!((part.run_id, part.number), (7, 3));
             }
             let items: Vec<_> = parts.into_iter().flat_map(|part| part.items).collect();

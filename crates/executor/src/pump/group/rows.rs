@@ -248,3 +248,6 @@ impl<R: Clone> RowTracker<R> {
         oldest
     }
 }
+
+#[cfg(test)]
+mod tests;

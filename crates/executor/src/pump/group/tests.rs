@@ -6,9 +6,9 @@ use tokio::time::Instant as Clock;
 
 use super::*;
 
-const SECOND: Duration = Duration::from_secs(1);
+pub(super) const SECOND: Duration = Duration::from_secs(1);
 
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     Limits {
         threads: 2,
         fetch: 10,
@@ -36,13 +36,13 @@ impl Bench {
     }
 
     /// A group that holds these items at epoch 1.
-    fn holding(limits: Limits, names: &[&str]) -> Self {
+    pub(super) fn holding(limits: Limits, names: &[&str]) -> Self {
         let mut bench = Self::new(limits);
         assert!(bench.order(1, names.iter().map(|name| item(name, 1))));
         bench
     }
 
-    fn order(&mut self, number: i64, items: impl IntoIterator<Item = PumpItem>) -> bool {
+    pub(super) fn order(&mut self, number: i64, items: impl IntoIterator<Item = PumpItem>) -> bool {
         self.group.order(order(number, items), self.now)
     }
 
@@ -51,18 +51,18 @@ impl Bench {
     }
 
     #[track_caller]
-    fn asks(&mut self, names: &[&str]) {
+    pub(super) fn asks(&mut self, names: &[&str]) {
         let Step::Fetch { items, limit } = self.next() else { panic!("no select") };
         assert_eq!((items.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), limit), (names.to_vec(), 10));
     }
 
-    fn rows(&mut self, rows: &[(&str, u32)]) -> Fetched {
+    pub(super) fn rows(&mut self, rows: &[(&str, u32)]) -> Fetched {
         let row = |(item, key): &(&str, u32)| Row { item: (*item).to_owned(), key: key.to_string(), value: *key };
         self.group.fetched(rows.iter().map(row).collect(), self.now, Timestamp::from_secs(50))
     }
 
     #[track_caller]
-    fn executes(&mut self, rows: &[u32]) -> u64 {
+    pub(super) fn executes(&mut self, rows: &[u32]) -> u64 {
         match self.next() {
             Step::Execute(execution) => {
                 assert_eq!(execution.rows, rows);
@@ -80,11 +80,11 @@ impl Bench {
         }
     }
 
-    fn done(&mut self, number: u64) {
+    pub(super) fn done(&mut self, number: u64) {
         assert_eq!(self.group.executed(number, ExecutionEnd::Done, self.now), []);
     }
 
-    fn failed(&mut self, number: u64) -> Vec<Option<Duration>> {
+    pub(super) fn failed(&mut self, number: u64) -> Vec<Option<Duration>> {
         let failures = self.group.executed(number, ExecutionEnd::Failed, self.now);
         failures.into_iter().map(|failure| failure.retry_after).collect()
     }
@@ -93,7 +93,7 @@ impl Bench {
         self.group.report(self.now)
     }
 
-    fn progress(&mut self, name: &str) -> PumpProgress {
+    pub(super) fn progress(&mut self, name: &str) -> PumpProgress {
         let report = self.group.full_report(self.now);
         report.items.into_iter().find(|item| item.name == name).unwrap()
     }
@@ -333,54 +333,6 @@ fn only_a_higher_order_is_taken_and_one_that_comes_again_is_answered() {
 }
 
 #[test]
-fn a_row_is_tried_again_later_and_later_and_then_rests() {
-    let mut bench = Bench::holding(Limits { row_retry_max: 2, ..limits() }, &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1)]);
-    let number = bench.executes(&[1]);
-    assert_eq!(bench.failed(number), [Some(SECOND)]);
-    bench.asks(&["a"]);
-    assert_eq!(bench.rows(&[("a", 1)]), Fetched { in_work: 1, ..Fetched::default() }, "it waits");
-    bench.now += SECOND;
-    let number = bench.executes(&[1]);
-    assert_eq!(bench.failed(number), [Some(SECOND * 2)]);
-    bench.now += SECOND * 2;
-    let number = bench.executes(&[1]);
-    assert_eq!(bench.failed(number), [None]);
-    bench.asks(&["a"]);
-    assert_eq!(bench.rows(&[("a", 1)]), Fetched { resting: 1, ..Fetched::default() });
-    assert!(bench.group.is_dry(), "a row that failed for good does not keep a pump going");
-    bench.now += SECOND * 4;
-    bench.asks(&["a"]);
-    assert_eq!(bench.rows(&[("a", 1)]).accepted, 1);
-    assert_eq!(bench.progress("a").failed, 3);
-}
-
-#[test]
-fn rows_that_failed_for_good_are_named_while_they_are_there() {
-    let mut bench = Bench::holding(limits(), &["a", "b"]);
-    let check = |bench: &Bench, keys: &[&str]| assert_eq!(bench.group.failed_rows().collect::<Vec<_>>(), keys);
-    bench.asks(&["a", "b"]);
-    bench.rows(&[("a", 1), ("a", 2), ("b", 3)]);
-    for row in [1, 2, 3] {
-        let number = bench.executes(&[row]);
-        assert_eq!(bench.failed(number), [None]);
-    }
-    check(&bench, &["1", "2", "3"]);
-    bench.now += SECOND * 600;
-    bench.asks(&["a", "b"]);
-    bench.rows(&[("a", 1), ("b", 3)]);
-    check(&bench, &["1", "3"]);
-    let (first, third) = (bench.executes(&[1]), bench.executes(&[3]));
-    bench.done(first);
-    bench.failed(third);
-    check(&bench, &["3"]);
-    bench.group.yield_items(bench.now);
-    bench.order(2, [item("a", 1)]);
-    check(&bench, &["3"]);
-}
-
-#[test]
 fn selects_that_fail_are_repeated_later_and_later() {
     let mut bench = Bench::holding(limits(), &["a"]);
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
@@ -430,6 +382,23 @@ fn a_group_that_stops_throws_away_what_waits_and_finishes_what_is_in_execution()
     bench.group.executed(second, ExecutionEnd::Aborted, bench.now);
     assert!(matches!(bench.next(), Step::Over));
     assert_eq!(bench.group.total(), Counts { fetches: 1, rows: 3, done: 1, failed: 1 });
+}
+
+#[test]
+fn a_group_that_stops_aborts_what_it_has_in_time_once_the_server_asks_for_it() {
+    let mut bench = Bench::holding(limits(), &["a"]);
+    bench.asks(&["a"]);
+    bench.rows(&[("a", 1)]);
+    let number = bench.executes(&[1]);
+    bench.group.stop(None);
+    bench.order(2, [item("a", 1)]);
+    bench.waits(None);
+    bench.order(3, [released("a", 1)]);
+    bench.waits(Some(SECOND * 36));
+    bench.now += SECOND * 36;
+    assert!(matches!(bench.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
+    bench.order(4, [released("a", 1)]);
+    bench.waits(None);
 }
 
 #[test]

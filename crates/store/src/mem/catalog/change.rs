@@ -61,7 +61,8 @@ impl ChangeJobs for MemStore {
         state.settle(&plan.settle, plan.reason, now);
         state.skip_row(skipped_row(&record, before, &plan, spare, now));
         state.due.remove(&id);
-        state.alert_rows.write_expects((record.namespace, id), None, (now, false));
+        state.pump_items.remove(&id);
+        state.alert_rows.write_expects((record.namespace, id), (Some(&record.spec), None), now);
         if let Some(stored) = state.jobs.get_mut(&id) {
             stored.is_deleted = true;
             stored.record.updated_at = now;
@@ -152,7 +153,8 @@ impl State {
             self.keys.insert(key(run), row.id);
         }
         let reopened = self.reopen(change.id, &plan);
-        self.alert_rows.write_expects((record.namespace, change.id), Some(change.spec), (change.now, false));
+        let specs = (Some(&record.spec), Some(change.spec));
+        self.alert_rows.write_expects((record.namespace, change.id), specs, change.now);
         if let Some(due) = self.due.get_mut(&change.id) {
             (due.next_fire_at, due.version) = (plan.next_fire_at, version);
             (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.awaited_run);

@@ -86,7 +86,8 @@ impl Cancel for MemStore {
         let is_asked_for = |run: &Run| {
             run.job == job && fire_at.is_none_or(|at| run.fire_at == at) && app.is_none_or(|app| run.app == app)
         };
-        let mut open = self.state().open_of(|run| is_asked_for(run) && run.cancel_by.is_none());
+        let may_be_asked = |run: &Run| CancelRequest::requested("").replaces(run.cancel_asked());
+        let mut open = self.state().open_of(|run| is_asked_for(run) && may_be_asked(run));
         open.sort_by_key(|run| run.id);
         open.truncate(size(limit));
         Ok(open)
@@ -97,9 +98,9 @@ fn may_be_dropped(run: &Run) -> bool {
     !run.status.is_terminal() && run.cancel_by.is_none()
 }
 
-/// The first request counts, with its caller and its reason.
+/// Records a request, with its caller and its reason, unless an earlier one counts.
 pub(super) fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
-    if run.cancel_by.is_none() {
+    if request.replaces(run.cancel_asked()) {
         (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));
     }
 }

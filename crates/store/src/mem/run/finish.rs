@@ -38,6 +38,7 @@ impl State {
             status: run.status,
             reason: run.reason,
             lost_count: run.lost_count,
+            unreceived_count: self.unreceived_count(run),
             marked: run.marked_at.is_some(),
             may_have_begun: self.earlier_attempts(run).any(Attempt::may_have_begun),
             cancel_asked: run.cancel_asked(),
@@ -80,6 +81,11 @@ impl State {
 
     fn earlier_attempts(&self, run: &Run) -> impl Iterator<Item = &Attempt> {
         self.attempts.range((run.id, 1)..(run.id, run.attempt.max(1))).map(|(_, attempt)| attempt)
+    }
+
+    fn unreceived_count(&self, run: &Run) -> i32 {
+        let unreceived = self.earlier_attempts(run).filter(|attempt| !attempt.may_have_begun());
+        i32::try_from(unreceived.count()).unwrap_or(i32::MAX)
     }
 
     pub(in crate::mem) fn end(&mut self, clean: &CleanFinish<'_>, status: RunStatus, reason: Option<Reason>) {

@@ -65,6 +65,15 @@ impl Runs for MemStore {
         Ok(held.collect())
     }
 
+    async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
+        let state = self.state();
+        let is_held = |run: &&Run| {
+            (run.namespace, run.app, run.status) == (namespace, app, RunStatus::Running)
+                && run.executor.as_deref() == Some(executor)
+        };
+        Ok(state.runs.values().filter(is_held).take(size(limit)).cloned().collect())
+    }
+
     async fn next_of_job(&self, run: &Run) -> Result<Option<Run>> {
         let state = self.state();
         let key = |run: &Run| (run.fire_at, run.cause);

@@ -74,23 +74,25 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Replaces the expectations of a job that is created or saved now.
+    /// Replaces the expectations of a job that is saved now; `before` is its definition until now, `None` for a new job.
     pub(in crate::sql) async fn write_expects(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
-        spec: &JobSpec,
-        (now, is_new): (Timestamp, bool),
+        (before, spec): (Option<&JobSpec>, &JobSpec),
+        now: Timestamp,
     ) -> Result<()> {
-        if !is_new {
-            self.delete_expects(job).await?;
-        }
-        let looks = spec.expectations().map(|expected| first_looks(&expected, job, (now, is_new)));
-        let looks = looks.unwrap_or_default();
-        if is_new && looks.is_empty() {
+        if before.is_none() && spec.expectations().is_none() {
             return Ok(());
         }
-        // Decisions that are based on the previous definition become void.
+        // Decisions that are based on the previous definition become void; no other transaction moves its checks from here on.
         self.raise_space(namespace).await?;
+        let mut old = Vec::new();
+        if before.is_some() {
+            let rows = self.rows(Query::new(&READ_EXPECTS).list([job.get()].into_iter())).await?;
+            old = rows.iter().map(expect_look).collect::<Result<Vec<_>>>()?;
+            self.delete_expects(job).await?;
+        }
+        let looks = first_looks(job, (before.map(|before| (before, old.as_slice())), spec), now);
         if looks.is_empty() {
             return Ok(());
         }

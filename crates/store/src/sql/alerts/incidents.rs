@@ -53,6 +53,10 @@ const LIST_OF_JOB: Statement = Statement {
         "WHERE subject_kind = 'job' AND subject_id = ? AND namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"
     ),
 };
+pub(in crate::sql) const LIST_OF_GROUP: Statement = Statement {
+    name: "list_incidents_of_group",
+    text: select_incident!("WHERE group_id = ? ORDER BY id DESC LIMIT ?"),
+};
 const READ_INCIDENT: Statement =
     Statement { name: "read_incident", text: select_incident!("WHERE namespace_id = ? AND id = ?") };
 const FIND_INCIDENTS: Statement =
@@ -137,7 +141,11 @@ impl SqlStore {
         self.rows(query).await?.iter().map(incident).collect()
     }
 
-    pub(super) async fn list_incidents(&self, asked: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+    pub(super) async fn list_incidents(
+        &self,
+        asked: IncidentQuery<'_>,
+        is_wanted: fn(&IncidentRecord) -> bool,
+    ) -> Result<Vec<IncidentRecord>> {
         let namespace = asked.namespace.get();
         let mut before = asked.before.map_or(i64::MAX, IncidentId::get);
         let query = |before: i64| match (asked.job, asked.is_open) {
@@ -156,13 +164,18 @@ impl SqlStore {
             let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;
             let is_last = i64::try_from(page.len()).is_ok_and(|count| count < row_count);
             before = page.last().map_or(before, |record| record.incident.id.get());
-            found.extend(page.into_iter().filter(|record| asked.admits(record)));
+            found.extend(page.into_iter().filter(|record| asked.admits(record) && is_wanted(record)));
             if is_last {
                 break;
             }
         }
         found.truncate(limit);
         Ok(found)
+    }
+
+    pub(super) async fn list_incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
+        let query = Query::new(&LIST_OF_GROUP).int(group.get()).int(limit.min(PAGE_MAX).into());
+        self.rows(query).await?.iter().map(incident).collect()
     }
 
     pub(super) async fn read_incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {
@@ -238,7 +251,7 @@ fn columns(query: Query, record: &IncidentRecord) -> Result<Query> {
         .opt_at(one.fired_at)
         .opt_at(one.reported_at)
         .opt_at(one.escalated_at)
-        .opt_text(one.acknowledged_by.as_deref())
+        .opt_text(one.acknowledged_by.as_deref().map(clean_name).as_deref())
         .opt_at(one.acknowledged_at)
         .int(one.message_count.into())
         .opt_at(one.act_at)

@@ -129,7 +129,15 @@ impl Alerts for SqlStore {
     }
 
     async fn incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
-        self.list_incidents(query).await
+        self.list_incidents(query, |_| true).await
+    }
+
+    async fn ungrouped_incidents(&self, query: IncidentQuery<'_>) -> Result<Vec<IncidentRecord>> {
+        self.list_incidents(query, IncidentRecord::is_ungrouped).await
+    }
+
+    async fn incidents_of_group(&self, group: IncidentId, limit: u32) -> Result<Vec<IncidentRecord>> {
+        self.list_incidents_of_group(group, limit).await
     }
 
     async fn incident(&self, namespace: NamespaceId, id: IncidentId) -> Result<Option<IncidentRecord>> {

@@ -1,6 +1,6 @@
 //! The rows of rules.
 
-use rondel_core::alert::{ConditionKind, RuleSpec};
+use rondel_core::alert::{ConditionKind, RuleSpec, judge};
 use rondel_core::{AlertRuleId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -31,6 +31,8 @@ const CLOSE_INCIDENTS: Statement = Statement {
     name: "close_incidents",
     text: "UPDATE incident SET is_open = NULL, resolved_at_ms = ?, act_at_ms = NULL, rule_spec = ? WHERE rule_id = ? AND is_open = 1",
 };
+const WAKE_INCIDENTS: Statement =
+    Statement { name: "wake_incidents", text: "UPDATE incident SET act_at_ms = ? WHERE rule_id = ? AND is_open = 1" };
 const SET_WATCHES: Statement =
     Statement { name: "set_watches_runs", text: "UPDATE alert_space SET watches_runs = ? WHERE namespace_id = ?" };
 const SET_CHECK: Statement =
@@ -81,6 +83,9 @@ impl Tx<'_> {
             let update = Query::new(&UPDATE_RULE).int(record.version).text(&spec).text(&author).at(change.now);
             let update = update.opt_at(change.check_at).int(record.id.get()).int(version);
             self.execute_all(update, 1).await?;
+        }
+        if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
+            self.execute(Query::new(&WAKE_INCIDENTS).at(change.now).int(record.id.get())).await?;
         }
         self.set_watches(change.namespace).await?;
         let record = Box::new(record);

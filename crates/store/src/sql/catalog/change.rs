@@ -106,6 +106,7 @@ impl ChangeJobs for SqlStore {
             tx.skip_row(&record, before, &plan, spare, now).await?;
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
+            tx.delete_items(id).await?;
             Ok(Deleted::Done)
         })
     }
@@ -196,7 +197,8 @@ impl Tx<'_> {
             self.write_parents(change.id, &edges).await?;
         }
         if change.spec.expect.is_some() || record.spec.expect.is_some() {
-            self.write_expects((record.namespace, change.id), change.spec, (change.now, false)).await?;
+            let specs = (Some(&record.spec), change.spec);
+            self.write_expects((record.namespace, change.id), specs, change.now).await?;
         }
         self.write_script_use((record.namespace, change.id), Some(change.spec), Some(&record.spec)).await?;
 

@@ -123,7 +123,7 @@ impl Tx<'_> {
             .opt_int(job.delay.map(millis));
         self.execute_all(due, 1).await?;
         self.write_parents(job.id, &edges).await?;
-        self.write_expects((job.namespace, job.id), &job.spec, (job.now, true)).await?;
+        self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
         self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         match self.job_by_id(job.id).await? {
             Some(record) => Ok(Created::Saved(Box::new(record))),
@@ -222,7 +222,7 @@ impl Tx<'_> {
         });
         self.execute_all(insert, jobs.len()).await?;
         for job in jobs {
-            self.write_expects((job.namespace, job.id), &job.spec, (job.now, true)).await?;
+            self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
             self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         }
         Ok(())

@@ -47,7 +47,7 @@ pub(in crate::sql) const READ_CANCELS_ELSEWHERE: Statement = Statement {
 };
 const LOCK_OPEN: Statement = Statement {
     name: "lock_open",
-    text: "SELECT id, cancel_by FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} \
+    text: "SELECT id, cancel_by, cancel_reason FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end} \
            ORDER BY id {for_update}",
 };
 const SET_CANCELS: Statement = Statement {
@@ -58,6 +58,12 @@ const INSERT_CANCELS: Statement = Statement {
     name: "insert_cancels",
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) {values:iti} {or_ignore}",
 };
+/// The runs to which a user's request applies, as [`CancelRequest::replaces`] decides.
+macro_rules! may_be_asked {
+    () => {
+        "(cancel_by IS NULL OR cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
+    };
+}
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id, epoch FROM node ORDER BY id" };
 /// There is no index of open runs by job: each run would pay for it. The open runs of a node's lease have an index, and are few.
 pub(in crate::sql) const READ_OPEN: Statement = Statement {
@@ -66,7 +72,9 @@ pub(in crate::sql) const READ_OPEN: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
-         AND job_id = ? AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
+         AND job_id = ? AND ",
+        may_be_asked!(),
+        " AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
     ),
 };
 pub(in crate::sql) const READ_OPEN_OF_FIRE: Statement = Statement {
@@ -75,14 +83,17 @@ pub(in crate::sql) const READ_OPEN_OF_FIRE: Statement = Statement {
         "SELECT ",
         run_columns!(),
         " FROM run WHERE job_id = ? AND fire_at_ms = ? AND status IN ('pending', 'waiting', 'running') \
-         AND cancel_by IS NULL AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
+         AND ",
+        may_be_asked!(),
+        " AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
     ),
 };
 
 #[async_trait]
 impl Cancel for SqlStore {
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked> {
-        let (by, reason) = (clean_name(request.by), request.reason);
+        let by = clean_name(request.by);
+        let request = CancelRequest { by: &by, ..request };
         transact!(self, "ask_cancel", |tx| {
             let Some(row) = tx.row(Query::new(&rows::LOCK_RUN).int(run.get())).await? else {
                 return Ok(CancelAsked::NotFound);
@@ -91,7 +102,7 @@ impl Cancel for SqlStore {
             if found.status.is_terminal() {
                 return Ok(CancelAsked::AlreadyEnded(found.status));
             }
-            tx.note_cancel(&mut found, (&*by, reason), now).await?;
+            tx.note_cancel(&mut found, request, now).await?;
             Ok(CancelAsked::Requested(Box::new(found)))
         })
     }
@@ -109,7 +120,7 @@ impl Cancel for SqlStore {
                 for row in &open {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
-                    if columns.opt_text("cancel_by")?.is_none() {
+                    if request.replaces(cancel_asked(&mut columns)?) {
                         new.push(id);
                     }
                 }
@@ -214,18 +225,25 @@ impl Cancel for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Records a request to cancel an open run that is locked and has none.
+    /// Records a request to cancel an open run that is locked, unless an earlier one counts.
     pub(super) async fn note_cancel(
         &mut self,
         run: &mut Run,
-        (by, reason): (&str, Reason),
+        request: CancelRequest<'_>,
         now: Timestamp,
     ) -> Result<()> {
-        if run.cancel_by.is_none() {
+        if request.replaces(run.cancel_asked()) {
+            let CancelRequest { by, reason } = request;
             self.execute_all(Query::new(&SET_CANCEL).text(by).text(reason.as_str()).int(run.id.get()), 1).await?;
             self.execute(Query::new(&INSERT_CANCEL).int(run.id.get()).text(by).at(now)).await?;
             (run.cancel_by, run.cancel_reason) = (Some(by.to_owned()), Some(reason));
         }
         Ok(())
     }
+}
+
+/// The reason of the request to cancel a run, if it has one.
+fn cancel_asked(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
+    let (by, reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
+    Ok(by.map(|_| reason.unwrap_or(Reason::Requested)))
 }

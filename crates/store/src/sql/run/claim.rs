@@ -203,8 +203,7 @@ impl Claim for SqlStore {
             }
             let replaced = match open {
                 Some(mut open) => {
-                    let request = CancelRequest::LATER_RUN;
-                    tx.note_cancel(&mut open, (request.by, request.reason), now).await?;
+                    tx.note_cancel(&mut open, CancelRequest::LATER_RUN, now).await?;
                     Some(open.id)
                 }
                 None => None,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use rondel_core::outcome::{NextStep, Outcome};
+use rondel_core::outcome::NextStep;
 use rondel_core::run::{ROOT_SHARD, attempt_may_have_begun};
 use rondel_core::{ExecutorId, JobId, NodeId, Reason, RunId, RunStatus, Timestamp, Trigger};
 use rondel_failpoint as failpoint;
@@ -17,6 +17,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardCount};
 use crate::sql::run::delay::Delays;
 use crate::sql::run::follow::ReleasedRuns;
+use crate::sql::run::read::EarlierAttempts;
 use crate::sql::{Tx, rows};
 use crate::{LeaseToken, Result};
 
@@ -161,13 +162,15 @@ impl<'f> Batch<'f> {
                 self.locked.insert(id, locked);
             }
         }
-        let asks_begun = |clean: &&CleanFinish<'_>| {
-            let is_skipped = matches!(clean.finish.outcome, Outcome::Skipped(_));
-            is_skipped && self.locked.get(&clean.finish.run).is_some_and(|locked| locked.row.attempt > 1)
+        let counts_earlier = |clean: &&CleanFinish<'_>| {
+            let is_later = self.locked.get(&clean.finish.run).is_some_and(|locked| locked.row.attempt > 1);
+            is_later && settle::counts_earlier_attempts(clean.finish.outcome)
         };
-        let skipped: Vec<RunId> = part.iter().filter(asks_begun).map(|clean| clean.finish.run).collect();
-        for run in tx.begun_before(&skipped).await? {
-            self.locked.entry(run).and_modify(|locked| locked.row.may_have_begun = true);
+        let counted: Vec<RunId> = part.iter().filter(counts_earlier).map(|clean| clean.finish.run).collect();
+        for EarlierAttempts { run, may_have_begun, unreceived_count } in tx.earlier_attempts(&counted).await? {
+            if let Some(locked) = self.locked.get_mut(&run) {
+                (locked.row.may_have_begun, locked.row.unreceived_count) = (may_have_begun, unreceived_count);
+            }
         }
         for clean in part {
             // Two results of one run in one batch: the second sees the effect of the first.
@@ -270,6 +273,7 @@ impl<'f> Batch<'f> {
                     status: RunStatus::Waiting,
                     reason: Some(reason),
                     lost_count,
+                    unreceived_count: locked.row.unreceived_count + i32::from(reason == Reason::NotReceived),
                     marked: false,
                     may_have_begun: locked.row.may_have_begun
                         || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
@@ -395,6 +399,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             status,
             reason,
             lost_count,
+            unreceived_count: 0,
             marked: marked_at.is_some(),
             may_have_begun: false,
             // A request to drop the run has a reason too, but names no caller.

@@ -23,15 +23,24 @@ pub(in crate::sql) const COUNT_HELD: Statement = Statement {
     text: "SELECT app_id, executor, COUNT(*) AS held_count FROM run \
            WHERE namespace_id = ? AND status = 'running' AND executor IS NOT NULL GROUP BY app_id, executor",
 };
+pub(in crate::sql) const LIST_HELD: Statement = Statement {
+    name: "list_held",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND app_id = ? AND executor = ? AND status = 'running' LIMIT ?"
+    ),
+};
 const READ_ATTEMPTS: Statement = Statement {
     name: "read_attempts",
     text: "SELECT run_id, attempt, status, reason, executor, executor_id, started_at_ms, finished_at_ms, message, detail \
            FROM run_attempt WHERE run_id = ? ORDER BY attempt DESC LIMIT ?",
 };
 /// Must agree with [`rondel_core::run::attempt_may_have_begun`].
-const READ_BEGUN: Statement = Statement {
-    name: "read_begun",
-    text: "SELECT DISTINCT run_id FROM run_attempt WHERE run_id {in_list} AND (status <> 'unknown' OR reason <> 'not_received')",
+const COUNT_EARLIER: Statement = Statement {
+    name: "count_earlier",
+    text: "SELECT run_id, COUNT(CASE WHEN status <> 'unknown' OR reason <> 'not_received' THEN 1 END) AS begun_count, \
+           COUNT(*) AS attempt_count FROM run_attempt WHERE run_id {in_list} GROUP BY run_id",
 };
 
 /// A page of all runs is in the order of their ids, which rise with time; a page of a job's runs is in the order of its fires: each order
@@ -180,16 +189,32 @@ pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
            AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
 
+/// The attempts of a run before its current one.
+pub(in crate::sql) struct EarlierAttempts {
+    pub(in crate::sql) run: RunId,
+    /// Whether one of them began, or may have begun.
+    pub(in crate::sql) may_have_begun: bool,
+    /// How many of them no executor received.
+    pub(in crate::sql) unreceived_count: i32,
+}
+
 impl Tx<'_> {
-    /// The runs among these with an earlier attempt that began, or may have begun.
-    pub(in crate::sql) async fn begun_before(&mut self, runs: &[RunId]) -> Result<Vec<RunId>> {
-        let mut begun = Vec::new();
+    /// The earlier attempts of those runs among these that have some.
+    pub(in crate::sql) async fn earlier_attempts(&mut self, runs: &[RunId]) -> Result<Vec<EarlierAttempts>> {
+        let mut earlier = Vec::new();
         for chunk in runs.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&READ_BEGUN).list(chunk.iter().map(|run| run.get()))).await? {
-                begun.push(RunId::new(Reader::new(&row, "run_attempt").int("run_id")?));
+            for row in self.rows(Query::new(&COUNT_EARLIER).list(chunk.iter().map(|run| run.get()))).await? {
+                let mut columns = Reader::new(&row, "run_attempt");
+                let (run, begun_count) = (RunId::new(columns.int("run_id")?), columns.int("begun_count")?);
+                let unreceived_count = columns.int("attempt_count")? - begun_count;
+                earlier.push(EarlierAttempts {
+                    run,
+                    may_have_begun: begun_count > 0,
+                    unreceived_count: i32::try_from(unreceived_count).unwrap_or(i32::MAX),
+                });
             }
         }
-        Ok(begun)
+        Ok(earlier)
     }
 }
 
@@ -270,6 +295,11 @@ impl Runs for SqlStore {
             })
         };
         rows.iter().map(held).collect()
+    }
+
+    async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>> {
+        let query = Query::new(&LIST_HELD).int(namespace.get()).int(app.get()).text(executor).int(limit.into());
+        rows::runs(&self.rows(query).await?)
     }
 
     async fn next_of_job(&self, run: &Run) -> Result<Option<Run>> {

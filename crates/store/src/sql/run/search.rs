@@ -332,6 +332,7 @@ impl SqlStore {
         let last = Reader::new(&last, "run").int("id")?;
         if goes_up && last < ids.1 {
             range.ids.1 = last.saturating_add(1);
+            range.stopped_at = Some(RunId::new(last));
         } else if !goes_up && last > ids.0 {
             range.ids.0 = last;
             range.stopped_at = Some(RunId::new(last));

@@ -33,6 +33,9 @@ pub(super) struct BulkJobs {
     /// The jobs that pass this filter, the first 500 by name.
     #[serde(default)]
     q: Option<String>,
+    /// With `q`: only jobs whose names come after this one; an earlier answer names it.
+    #[serde(default)]
+    after: Option<String>,
     /// For `label` a key and a value, `team=pay`; for `unlabel` the key.
     #[serde(default)]
     label: Option<String>,
@@ -50,8 +53,10 @@ pub(super) struct BulkJobs {
 struct BulkJobsJson {
     /// How many jobs were chosen.
     matched: usize,
-    /// Whether more match than one request takes: ask again.
+    /// Whether more match than one request takes: ask again with `after`.
     has_more: bool,
+    /// The `after` of a request for the rest; null if there is no rest.
+    after: Option<String>,
     /// The jobs that were changed, or would be looked at by a dry run.
     jobs: Vec<String>,
     /// How many jobs were in that state already.
@@ -71,8 +76,8 @@ pub(super) fn routes() -> Routes {
             "Change many jobs",
             "Pauses, resumes, runs, labels or deletes those named by `names`, or those that pass the filter `q`: the first 500 by name. \
              Labels and deletion need the role editor. With `dry_run` they are counted alone; `expected_count` then guards against others \
-             that came in between. What stands so already is left alone. A job to which it cannot be done is named in `problems` and does \
-             not stop the others.",
+             that came in between. `after` goes on with the rest. What stands so already is left alone. A job to which it cannot be done is \
+             named in `problems` and does not stop the others.",
         )
         .json::<BulkJobsJson>(200, "What was done.")
         .example(json!({"action": "pause", "q": "app:orders", "dry_run": true})),
@@ -86,8 +91,13 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         (Some(names), None) if names.len() > BULK_JOB_COUNT_MAX => {
             return Err(refuse_value("/names", format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len())));
         }
+        (Some(_), None) if body.after.is_some() => {
+            return Err(refuse_value("/after", "goes with q; leave it out with names"));
+        }
         (Some(names), None) => select_named(&call, names).await?,
-        (None, Some(q)) => select_matching(&call, &run_filter::parse(q, Scope::Jobs)?).await?,
+        (None, Some(q)) => {
+            select_matching(&call, &run_filter::parse(q, Scope::Jobs)?, (&bulk, body.after.as_deref())).await?
+        }
         _ => return Err(refuse_value("/q", "give either names or q")),
     };
     let matched = chosen.names.len();
@@ -100,5 +110,6 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         false => perform(&call, &bulk, &chosen.names).await,
     };
     let JobsDone { changed: jobs, unchanged, runs, problems } = done;
-    json(StatusCode::OK, &BulkJobsJson { matched, has_more: chosen.has_more, jobs, unchanged, runs, problems })
+    let (has_more, after) = (chosen.has_more, chosen.after);
+    json(StatusCode::OK, &BulkJobsJson { matched, has_more, after, jobs, unchanged, runs, problems })
 }

@@ -32,7 +32,7 @@ pub(super) async fn change(
 
 /// Reads the job, applies `edit`, checks the result, and saves it in place of the version that was read. After a conflict it tries again,
 /// unless the caller gave a version, so the result is always checked against the version that it replaces. If `edit` returns no definition,
-/// the job stays as it is.
+/// the job stays as it is; of a paused job, queued runs that an earlier pause left are skipped.
 pub(super) async fn save_edit<Q>(
     call: &Call<Q>,
     name: &str,
@@ -42,7 +42,10 @@ pub(super) async fn save_edit<Q>(
     for _ in 0..TRY_COUNT {
         let record = find(call, name).await?;
         if_match.against(record.version)?;
-        let Some(spec) = edit(&record)? else { return Ok(record) };
+        let Some(spec) = edit(&record)? else {
+            jobs::settle_paused(call.engine(), &record, call.caller.name()).await?;
+            return Ok(record);
+        };
         // A caller who may no longer see a parent may switch the job on and off, and change nothing else: the next run would pass the
         // parent's parameters to the new definition.
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {

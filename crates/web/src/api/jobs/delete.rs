@@ -7,7 +7,7 @@ use rondel_core::access::Permission::Edit;
 use rondel_core::queued::Queued;
 
 use super::change::{TRY_COUNT, changed_too_often, refused};
-use super::find::{find, missing};
+use super::find::{JobOfRuns, find, find_for_runs, missing};
 use super::queued::DeletedJson;
 use crate::answer::json;
 use crate::call::Call;
@@ -60,7 +60,7 @@ async fn delete(
 }
 
 /// Deletes a job, provided that it still has the version for which the caller's right was checked. After a conflict with another change it
-/// tries again, unless the caller gave a version.
+/// tries again, unless the caller gave a version. Of a job that is deleted already, queued runs that the deletion left are skipped.
 pub(crate) async fn remove<Q>(
     call: &Call<Q>,
     name: &str,
@@ -69,7 +69,15 @@ pub(crate) async fn remove<Q>(
 ) -> Result<QueuedRuns, Problem> {
     let queued = (queued, call.caller.name());
     for _ in 0..TRY_COUNT {
-        let record = find(call, name).await?;
+        let record = match find(call, name).await {
+            Ok(record) => record,
+            Err(problem) => {
+                if let Ok(JobOfRuns { id, deleted_at: Some(_) }) = find_for_runs(call, name).await {
+                    jobs::settle_deleted(call.engine(), id, queued).await?;
+                }
+                return Err(problem);
+            }
+        };
         if_match.against(record.version)?;
         match jobs::delete(call.engine(), &record, Some(record.version), is_forced, queued).await {
             Ok(Some(runs)) => return Ok(runs),

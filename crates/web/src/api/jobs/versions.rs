@@ -8,7 +8,7 @@ use http::{HeaderMap, StatusCode};
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::{Edit, View};
 use rondel_core::diff::{self, Change};
-use rondel_core::disclosure::change_for_viewer;
+use rondel_core::disclosure::changes_for_viewer;
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -134,12 +134,9 @@ pub(crate) async fn diff_versions<Q>(
 ) -> Result<Vec<Change>, Problem> {
     let (before, after) =
         (definition(call, record, ("from", from)).await?, definition(call, record, ("to", to)).await?);
-    let mut changes = diff::changes(&before, &after);
     let apps = [&before, &after].into_iter().filter_map(|spec| spec["app"].as_str().map(str::to_owned)).collect();
-    if !call.apps_without(Edit, apps).await?.is_empty() {
-        changes = changes.into_iter().map(change_for_viewer).collect();
-    }
-    Ok(changes)
+    let may_edit = call.apps_without(Edit, apps).await?.is_empty();
+    Ok(if may_edit { diff::changes(&before, &after) } else { changes_for_viewer(&before, &after) })
 }
 
 /// The body of a request to put back a version.

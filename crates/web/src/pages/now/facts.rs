@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use futures_util::future::{try_join, try_join3, try_join5};
 use rondel_core::access::Permission;
-use rondel_core::attention::{AttentionFacts, FailingJob, JobWithoutExecutor, PAUSED_FOR, RunUnderWay};
+use rondel_core::attention::{AttentionFacts, FailingJob, JobWithoutExecutor, LONG_MIN, PAUSED_FOR, RunUnderWay};
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
-use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
+use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::JobRecord;
 use rondel_store::cluster::Node;
-use rondel_store::rollups::{JobTrouble, NewestOutcomes, PointKind, RunMark};
+use rondel_store::rollups::{JobTrouble, NewestOutcomes, OpenQuery, PointKind, RunMark};
 
 use super::super::view::own_message;
 use crate::api::executors;
@@ -24,8 +24,10 @@ use crate::problem::Problem;
 /// How many jobs of each kind are read.
 const JOB_COUNT: u32 = 40;
 /// Maximum number of open runs of each status that are counted.
-pub(crate) const OPEN_COUNT: u32 = 2_000;
-/// How many of the runs under way, the oldest first, are compared with the usual durations of their jobs.
+const OPEN_COUNT: u32 = 2_000;
+/// How many jobs with runs that have been running for long are read.
+const LONG_COUNT: u32 = 400;
+/// How many of these runs, the oldest first, are compared with the usual durations of their jobs.
 const UNDER_WAY_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
@@ -50,9 +52,9 @@ pub(crate) struct Health {
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
     pub(crate) busy_count: u64,
-    /// Runs that are due, and that no executor has.
-    pub(crate) queue_count: usize,
-    pub(crate) running_count: usize,
+    /// Runs that are due, and that no executor has. This number and the next have a plus sign if there are more.
+    pub(crate) queue_count: String,
+    pub(crate) running_count: String,
     pub(crate) next_fire_at: Option<Timestamp>,
 }
 
@@ -68,15 +70,14 @@ pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang)
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
     let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
     let problems = try_join5(trouble.read(call), trouble.failing(call), idle, tokens(call, now), lateness(call, now));
-    let health = health(call, now);
-    let ((mut health, running), nodes, (troubled, pulses, idle, tokens, lateness)) =
+    let health = try_join(health(call, now), longest_running(call, now));
+    let ((mut health, under_way), nodes, (troubled, pulses, idle, tokens, lateness)) =
         try_join3(health, nodes, problems).await?;
     health.count_nodes(&nodes, (engine.token().node, now));
-    (health.lateness, health.running_count) = (lateness, running.len());
-    let under_way = longest_running(running);
+    health.lateness = lateness;
     let skipped_without_executor = skipped_without_executor(troubled);
     let ids = pulses.iter().map(|pulse| pulse.job).chain(skipped_without_executor.iter().map(|trouble| trouble.job));
-    let ids = ids.chain(under_way.iter().map(|mark| mark.job)).chain(idle.iter().map(|(job, ..)| *job));
+    let ids = ids.chain(under_way.iter().map(|run| run.job)).chain(idle.iter().map(|(job, ..)| *job));
     let jobs = Jobs::read(call, ids).await?;
     let (failing, under_way) =
         try_join(failing(call, (pulses, troubled), (&jobs, lang)), under_way_runs(call, &under_way, (&jobs, now)))
@@ -112,24 +113,31 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
     failing.collect()
 }
 
-/// The numbers of executors and runs for the strip, and the runs under way.
-async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<(Health, Vec<RunMark>), Problem> {
+/// The numbers of executors and runs for the strip.
+async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
     let next = async { Ok(call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, JOB_COUNT).await?) };
     let open = |status| open(call, status);
     let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
     let ((executors, _), (running, pending, waiting), next) =
         try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next).await?;
     let online = || executors.iter().filter(|one| one.status != "offline");
-    let health = Health {
+    let is_due = |mark: &&RunMark| mark.fire_at <= now;
+    let due_count = pending.marks.iter().chain(&waiting.marks).filter(is_due).count();
+    Ok(Health {
         executor_count: executors.len(),
         online_count: online().count(),
         slot_count: online().map(|one| u64::from(one.slots)).sum(),
         busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
-        queue_count: pending.iter().chain(&waiting).filter(|mark| mark.fire_at <= now).count(),
+        queue_count: counted(due_count, pending.is_cut || waiting.is_cut),
+        running_count: counted(running.marks.len(), running.is_cut),
         next_fire_at: next.iter().find(|job| call.sees(job.app)).map(|job| job.next_fire_at),
         ..Health::default()
-    };
-    Ok((health, running))
+    })
+}
+
+/// A number of runs as text; with a plus sign if not all runs were read.
+fn counted(count: usize, is_cut: bool) -> String {
+    format!("{count}{}", if is_cut { "+" } else { "" })
 }
 
 impl Health {
@@ -141,10 +149,20 @@ impl Health {
     }
 }
 
-async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<Vec<RunMark>, Problem> {
-    let mut marks = call.engine().store().open_marks(call.namespace.id, status, OPEN_COUNT).await?;
+/// The open runs that were read.
+struct OpenRuns {
+    marks: Vec<RunMark>,
+    /// Whether there are more.
+    is_cut: bool,
+}
+
+async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
+    let mut marks = call.engine().store().open_marks(call.namespace.id, status, OPEN_COUNT + 1).await?;
+    let count = usize::try_from(OPEN_COUNT).unwrap_or(usize::MAX);
+    let is_cut = marks.len() > count;
+    marks.truncate(count);
     marks.retain(|mark| call.sees(mark.app));
-    Ok(marks)
+    Ok(OpenRuns { marks, is_cut })
 }
 
 /// The 99th percentile of the lateness of the last minutes' runs.
@@ -219,28 +237,41 @@ fn without_executor<Q>(
     skipped_without_executor.iter().filter_map(fact).collect()
 }
 
-/// The runs that have been running longest.
-fn longest_running(mut running: Vec<RunMark>) -> Vec<RunMark> {
-    running.retain(|mark| mark.started_at.is_some());
-    running.sort_by_key(|mark| mark.started_at);
+/// The runs that have been running longest, one of each job. They are read by the instants at which they were due, so that the number of
+/// younger runs does not matter.
+async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, Problem> {
+    let since = now - LONG_MIN;
+    let query = OpenQuery {
+        namespace: call.namespace.id,
+        status: RunStatus::Running,
+        due_by: since,
+        since,
+        first_attempts_only: false,
+        limit: LONG_COUNT,
+    };
+    let store = call.engine().store();
+    let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open| open.run).collect();
+    let mut running = store.runs(&ids).await?;
+    running.retain(|run| call.sees(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
+    running.sort_by_key(|run| run.started_at);
     running.truncate(UNDER_WAY_COUNT);
-    running
+    Ok(running)
 }
 
 /// The runs under way, with the usual durations of their jobs.
 async fn under_way_runs<Q>(
     call: &Call<Q>,
-    running: &[RunMark],
+    running: &[Run],
     (jobs, now): (&Jobs, Timestamp),
 ) -> Result<Vec<RunUnderWay>, Problem> {
-    let owners: Vec<i64> = running.iter().map(|mark| mark.job.get()).collect();
+    let owners: Vec<i64> = running.iter().map(|run| run.job.get()).collect();
     let points = series::read(call, PointKind::Job, &owners, Span::new(Step::Day, now - USUAL_WITHIN, now)).await?;
     let mut usual: HashMap<i64, Sketch> = HashMap::new();
     points.iter().for_each(|point| usual.entry(point.owner).or_default().merge(&point.durations));
-    let fact = |mark: &RunMark| {
-        let job = jobs.0.get(&mark.job)?.spec.name.clone();
-        let usual = usual.get(&mark.job.get()).and_then(|durations| durations.quantile(950));
-        Some(RunUnderWay { run: mark.id, job, since: mark.started_at?, usual })
+    let fact = |run: &Run| {
+        let job = jobs.0.get(&run.job)?.spec.name.clone();
+        let usual = usual.get(&run.job.get()).and_then(|durations| durations.quantile(950));
+        Some(RunUnderWay { run: run.id, job, since: run.started_at?, usual })
     };
     Ok(running.iter().filter_map(fact).collect())
 }
@@ -264,4 +295,14 @@ async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timest
     let tokens = call.engine().store().tokens(&query).await?;
     let ends = tokens.into_iter().filter(|token| token.is_good(now));
     Ok(ends.filter_map(|token| Some((token.name, token.expires_at?))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_a_lower_bound_has_a_plus_sign() {
+        assert_eq!((counted(0, false), counted(2_000, true)), ("0".to_owned(), "2000+".to_owned()));
+    }
 }

@@ -187,3 +187,38 @@ fn the_longest_queue_is_that_of_the_policy() {
         assert_eq!(queue_max(&job.job), expected, "{policy} {max}");
     }
 }
+
+/// A run that is skipped or expires at the gate of an executor names the run that is ahead of it there, not one at another executor.
+#[test]
+fn what_waits_for_an_executor_names_the_run_ahead_of_it_there() {
+    let mut gated = Gated::default();
+    for executor in 7..=9 {
+        assert!(gated.enter_at(on_each(executor), executor) && !gated.enter_at(on_each(executor + 10), executor));
+    }
+    let expired = gated.gates.take_expired(Timestamp::MAX, &mut gated.runs);
+    let ids = expired.iter().map(|(ready, ahead)| (ready.run.id.get(), ahead.map_or(0, |run| run.get())));
+    assert_eq!(ids.collect::<Vec<_>>(), [(17_000, 7_000), (18_000, 8_000), (19_000, 9_000)]);
+
+    let discard = definition(&json!({"overlap": {"policy": "discard", "scope": "executor"}}));
+    let mut gated = Gated::default();
+    for executor in 7..=9 {
+        assert!(gated.enter_at(ready(executor, &discard), executor));
+        let skipped = gated.gates.enter_at(ready(20, &discard), ExecutorId::new(executor), &mut gated.runs);
+        let is_its = |ahead: Option<RunId>| ahead == Some(RunId::new(executor * 1_000));
+        assert!(matches!(skipped, GateDecision::Discarded { ahead, .. } if is_its(ahead)), "{skipped:?}");
+    }
+}
+
+#[test]
+fn a_gate_with_many_queued_runs_hides_no_other() {
+    let mut gated = Gated::default();
+    for (job, second) in [(1, 1), (1, 2), (1, 3), (1, 4), (2, 5), (2, 6)] {
+        let mut ready = serial(second);
+        ready.run.job = JobId::new(job);
+        gated.enter(ready);
+    }
+    let some = gated.gates.some_queued(|_| true, 2, &gated.runs);
+    let mut seconds: Vec<i64> = some.iter().map(|(ready, _)| ready.run.due_at.second()).collect();
+    seconds.sort_unstable();
+    assert_eq!(seconds, [2, 6]);
+}

@@ -26,7 +26,7 @@ fn outcome(entry: GateDecision) -> String {
     match entry {
         GateDecision::Passed(_) => "passed".to_owned(),
         GateDecision::Queued => "queued".to_owned(),
-        GateDecision::Discarded(_) => "discarded".to_owned(),
+        GateDecision::Discarded { .. } => "discarded".to_owned(),
         GateDecision::Covered(_) => "covered".to_owned(),
         GateDecision::Covers { open, waiting } => {
             let waiting: Vec<RunId> = waiting.iter().map(|ready| ready.run.id).collect();
@@ -432,7 +432,7 @@ fn what_waits_for_its_turn_expires_by_its_own_instant() {
     let mut gates = Gated::default();
     let expired = |gates: &mut Gated, second| {
         let taken = gates.gates.take_expired(Timestamp::from_secs(second), &mut gates.runs).into_iter();
-        taken.map(|ready| ready.run.due_at.second()).collect::<Vec<_>>()
+        taken.map(|(ready, _)| ready.run.due_at.second()).collect::<Vec<_>>()
     };
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     for second in [8, 15, 22, 29] {

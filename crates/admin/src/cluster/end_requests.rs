@@ -1,0 +1,50 @@
+//! Requests to end runs of this node: cancels, and drops of runs whose job was paused or deleted. Each look reads them from the store and
+//! gives them to the dispatcher, also while the node leaves and only waits for its runs.
+
+use rondel_core::RunId;
+use rondel_store::StoreError;
+
+use crate::cluster::HeldLease;
+use crate::dispatch::Event;
+use crate::node::Shared;
+
+/// Maximum number of cancel requests that one look reads for other nodes.
+const CANCEL_PAGE: u32 = 1_000;
+
+/// Reads all requests, and gives them to the dispatcher.
+pub(super) async fn forward(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
+    let cancels = shared.store.cancels(held.token).await?;
+    if !cancels.is_empty() {
+        drop(shared.events.send(Event::Cancels(cancels)).await);
+    }
+    forward_cancels_elsewhere(shared, held).await?;
+    forward_drops(shared, held).await
+}
+
+/// Reads cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
+async fn forward_cancels_elsewhere(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
+    if shared.store.is_single_server() {
+        return Ok(());
+    }
+    let cancels = shared.store.cancels_elsewhere(held.token, CANCEL_PAGE).await?;
+    if !cancels.is_empty() {
+        drop(shared.events.send(Event::CancelsElsewhere(cancels)).await);
+    }
+    Ok(())
+}
+
+/// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.
+async fn forward_drops(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
+    let limit = shared.config.drop_page.max(1);
+    let mut after = RunId::new(0);
+    loop {
+        let drops = shared.store.drops(held.token, after, limit).await?;
+        let Some((last, _)) = drops.last().copied() else { return Ok(()) };
+        let is_last = u32::try_from(drops.len()).is_ok_and(|count| count < limit);
+        drop(shared.events.send(Event::Drops(drops)).await);
+        if is_last {
+            return Ok(());
+        }
+        after = last;
+    }
+}

@@ -1,0 +1,28 @@
+//! Groups of pump jobs: how many of them executors have, and may have.
+
+use rondel_core::reason::{Obstacle, ObstacleKind};
+use rondel_core::route::Answer;
+use rondel_core::{ExecutorId, JobId};
+
+use super::decision::Decision;
+use super::executors::Online;
+use super::ready::Ready;
+
+/// How many groups of a pump job an executor has.
+pub(super) fn group_count(d: &Decision<'_>, executor: ExecutorId, job: JobId) -> u32 {
+    let groups = d.state.runs.of_executor(executor).filter(|active| active.ready.run.job == job);
+    u32::try_from(groups.count()).unwrap_or(u32::MAX)
+}
+
+/// The executors that could take this group of a pump job and have as many groups of the job as each may have.
+pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &Ready) -> Vec<Obstacle> {
+    let pump = ready.definition.job.pump.as_ref().filter(|_| ready.run.only_executor.is_none());
+    let Some(most) = pump.and_then(|pump| pump.per_executor) else { return Vec::new() };
+    let executors = &d.state.executors;
+    let is_busy = |online: &&Online| {
+        let has_room = online.candidate(Answer::None, d.now).refusal.is_none() && !executors.is_silent(online);
+        has_room && group_count(d, online.session.executor, ready.run.job) >= most
+    };
+    let busy = executors.eligible(ready).into_iter().filter(is_busy);
+    busy.map(|one| Obstacle { executor: one.name.clone(), kind: ObstacleKind::Busy, condition: None }).collect()
+}

@@ -1,0 +1,99 @@
+//! What is judged of runs and deadlines.
+
+use chrono::{Datelike as _, NaiveDate, Weekday};
+use serde_json::json;
+
+use super::*;
+
+const JOB: JobId = JobId::new(7);
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_millis(second * 1_000)
+}
+
+fn ended(id: i64, status: RunStatus) -> EndedRun {
+    EndedRun { run: RunId::new(id), job: JOB, fire_at: at(id), status }
+}
+
+fn failed_event(id: i64) -> AlertEvent {
+    AlertEvent {
+        run: RunId::new(id),
+        app: AppId::new(1),
+        job: JOB,
+        status: RunStatus::Failed,
+        reason: None,
+        fire_at: at(id),
+    }
+}
+
+#[test]
+fn what_is_skipped_on_purpose_is_for_rules_that_name_it() {
+    let skipped = |reason| AlertEvent { status: RunStatus::Skipped, reason: Some(reason), ..failed_event(1) };
+    let any = Condition::Skipped { reasons: Vec::new() };
+    for (reason, is_for_all) in [
+        (Reason::Misfire, true),
+        (Reason::NoExecutor, true),
+        (Reason::Maintenance, false),
+        (Reason::Shadow, false),
+        (Reason::WindowOver, false),
+    ] {
+        assert_eq!(is_wanted(&any, &skipped(reason)), is_for_all, "{reason}");
+        assert!(is_wanted(&Condition::Skipped { reasons: vec![reason] }, &skipped(reason)), "{reason}");
+    }
+}
+
+fn sighting(newest: &[EndedRun], events: &[AlertEvent]) -> Sighting {
+    let events: Vec<&AlertEvent> = events.iter().collect();
+    let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
+    judge_runs(&Condition::Failed {}, &with_older(newest, &events), &runs)
+}
+
+#[test]
+fn each_failure_of_a_flood_counts() {
+    let newest: Vec<EndedRun> = (401..=550).rev().map(|id| ended(id, RunStatus::Failed)).collect();
+    let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
+    assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), new_count: 500 });
+    // None of these events is among the newest runs.
+    assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), new_count: 300 });
+}
+
+#[test]
+fn a_flood_that_a_success_has_ended_is_over() {
+    let newest: Vec<EndedRun> = (501..=650).rev().map(|id| ended(id, RunStatus::Succeeded)).collect();
+    let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
+    assert_eq!(sighting(&newest, &events), Sighting::HasEnded { since: at(1), new_count: 500 });
+}
+
+#[test]
+fn what_became_a_success_is_no_failure() {
+    assert_eq!(sighting(&[ended(1, RunStatus::Succeeded)], &[failed_event(1)]), Sighting::Clear);
+}
+
+#[test]
+fn a_check_on_a_day_that_the_calendar_excludes_judges_nothing_and_comes_again() {
+    let condition = json!({"not_succeeded_by": {"time": "06:00", "zone": "UTC", "calendar": "work"}});
+    let spec: RuleSpec = serde_json::from_value(json!({"name": "rule", "condition": condition})).unwrap();
+    let instant = |text: &str| text.parse::<Timestamp>().unwrap();
+    let (monday, tuesday) = (instant("2026-01-05T06:00:00Z"), instant("2026-01-06T06:00:00Z"));
+    let passed = |now, is_day: fn(NaiveDate) -> bool| last_passed(&spec, monday, now, &is_day);
+    assert_eq!(passed(monday, |_| true), Some(monday));
+    assert_eq!(passed(monday, |_| false), None);
+    assert_eq!(next_check(&spec, monday, None), Some(tuesday), "its days may be others by then");
+    // No server ran for three days: the last deadline on a day of the calendar counts.
+    let thursday = instant("2026-01-08T12:00:00Z");
+    assert_eq!(passed(thursday, |day| day.weekday() == Weekday::Tue), Some(tuesday));
+}
+
+#[test]
+fn runs_that_wait_in_front_of_all_that_ended_show_no_end() {
+    let shows = |has_older, statuses: &[RunStatus], condition: Condition| {
+        let runs = statuses.iter().map(|status| ended(1, *status)).collect();
+        NewestEnds { runs, has_older }.show_end(&condition)
+    };
+    let (failed, skipped) = (|| Condition::Failed {}, || Condition::Skipped { reasons: Vec::new() });
+    assert!(shows(false, &[], failed()) && shows(false, &[], skipped()), "the job has no other runs");
+    assert!(!shows(true, &[], failed()) && !shows(true, &[], skipped()));
+    assert!(!shows(true, &[RunStatus::Failed, RunStatus::Cancelled], failed()));
+    assert!(shows(true, &[RunStatus::Failed, RunStatus::Succeeded], failed()));
+    assert!(shows(true, &[RunStatus::Failed], skipped()), "a later run than the skipped fire");
+}

@@ -1,0 +1,90 @@
+//! Looks at the rules of one server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_store::access::TokenRecord;
+use rondel_store::{MemStore, Store};
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::*;
+use crate::config::EngineConfig;
+use crate::engine::Engine;
+use crate::jobs;
+use crate::lifecycle::Lifecycle;
+use crate::rules::fleet::tests::token;
+use crate::rules::{acknowledge, dry_run, save_rule};
+
+const NAMESPACE: NamespaceId = NamespaceId::new(1);
+
+async fn started(lifecycle: &Lifecycle) -> Engine {
+    let started = Instant::now();
+    let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
+    let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+    // The test looks, not the loop.
+    let config = EngineConfig { alert_rules_period: Duration::from_secs(3_600), ..EngineConfig::default() };
+    Engine::start(store, config, lifecycle).await.unwrap()
+}
+
+fn rule(condition: &Value) -> RuleSpec {
+    serde_json::from_value(json!({"name": "rule", "condition": condition})).unwrap()
+}
+
+/// Saves a rule about a lack of executors that holds, looks at it, and returns its id with its incident.
+async fn no_executor(node: &Node) -> (AlertRuleId, Incident) {
+    let job = json!({"name": "j", "app": "a", "handler": "h"});
+    jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
+    let saved = save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
+    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, is_more: false });
+    let rule = saved.record.id;
+    (rule, node.store().open_incidents_of(rule, 10).await.unwrap().remove(0))
+}
+
+#[tokio::test]
+async fn an_edited_rule_ends_its_incidents_without_a_recovery() {
+    let lifecycle = Lifecycle::new();
+    let engine = started(&lifecycle).await;
+    let node = engine.node();
+    let (id, open) = no_executor(node).await;
+    save_rule(node, NAMESPACE, (&rule(&json!({"failed": {}})), None), "test").await.unwrap();
+    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, is_more: true });
+    assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
+    let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
+    assert!(!ended.spec.enabled, "no recovery was seen");
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}
+
+#[tokio::test]
+async fn an_acknowledgement_is_a_message_about_the_incident() {
+    let lifecycle = Lifecycle::new();
+    let engine = started(&lifecycle).await;
+    let node = engine.node();
+    let (_, open) = no_executor(node).await;
+    assert_eq!(open.message_count, 1, "the beginning");
+    for _ in 0..2 {
+        let known = acknowledge(node, NAMESPACE, open.id, "ann").await.unwrap();
+        assert_eq!((known.acknowledged_by.as_deref(), known.message_count), (Some("ann"), 2));
+    }
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}
+
+#[tokio::test]
+async fn the_tokens_of_the_namespace_alone_are_looked_at_and_all_of_them() {
+    let lifecycle = Lifecycle::new();
+    let engine = started(&lifecycle).await;
+    let (node, soon) = (engine.node(), Some(engine.now() + Duration::from_secs(60)));
+    let (own, other) = (token(1, Some(1), soon), token(2, Some(2), soon));
+    let newer = (3..=600).map(|id| token(id, Some(1), None));
+    let newer = newer.map(|one| TokenRecord { name: one.hash.clone(), ..one });
+    for one in [own, other].into_iter().chain(newer) {
+        assert!(node.store().add_token(&one).await.unwrap());
+    }
+    let spec = rule(&json!({"token_expiring": {"within": "14d"}}));
+    let seen = dry_run(node, (NAMESPACE, "default"), &spec).await.unwrap();
+    assert_eq!(seen.subjects.iter().map(|one| one.id).collect::<Vec<_>>(), [1]);
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}

@@ -1,0 +1,142 @@
+//! Lines of runs that a database does not take at once, or not at all.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use rondel_admin::EngineConfig;
+use rondel_core::RunId;
+use rondel_proto::v1;
+use rondel_proto::v1::executor_message::Body as Up;
+use rondel_proto::v1::server_message::Body as Down;
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
+use rondel_store::{MemStore, Result, Store, StoreError};
+use serde_json::json;
+
+use super::world::{Line, World, create, hello, request, store};
+
+/// Answers that logs are written with these errors first.
+#[derive(Debug)]
+struct Failing {
+    inner: Arc<MemStore>,
+    errors: Mutex<VecDeque<StoreError>>,
+}
+
+impl Failing {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let error = if name == "append_logs" { self.errors.lock().unwrap().pop_front() } else { None };
+        match error {
+            Some(error) => Err(error),
+            None => effect.await,
+        }
+    }
+}
+
+rondel_store::delegate_store!(Failing {
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            self.call("claim", self.inner().claim(token, jobs)).await
+        }
+    }
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.call("finish", self.inner().finish(finisher, batch)).await
+        }
+    }
+});
+
+fn no_answer() -> StoreError {
+    StoreError::no_answer("append_logs")
+}
+
+fn refusal() -> StoreError {
+    StoreError::Corrupt { table: "run_log", column: "data", id: 7, message: "refused by the test".to_owned() }
+}
+
+/// A world whose store answers with these errors first, and an executor that has a run.
+async fn start(errors: impl IntoIterator<Item = StoreError>) -> (World, Line, v1::Trigger) {
+    let inner = store();
+    let failing = Failing { inner: Arc::clone(&inner), errors: Mutex::new(errors.into_iter().collect()) };
+    let world = World::start_behind(inner, Arc::new(failing) as Arc<dyn Store>, EngineConfig::default()).await;
+    let job = create(&world, json!({})).await;
+    request(&world, &job).await;
+    let mut line = world.dial(Some(&world.token), hello("e", 1)).await.unwrap();
+    let trigger = line.trigger().await;
+    (world, line, trigger)
+}
+
+/// A message with one chunk of one line for each number.
+fn logs(trigger: &v1::Trigger, sequences: &[i64]) -> Up {
+    let chunk = |sequence: &i64| v1::LogChunk {
+        run_id: trigger.run_id,
+        attempt: trigger.attempt,
+        sequence: *sequence,
+        lines: vec![v1::LogLine { text: sequence.to_string(), ..v1::LogLine::default() }],
+        ..v1::LogChunk::default()
+    };
+    Up::Logs(v1::Logs { chunks: sequences.iter().map(chunk).collect() })
+}
+
+/// The numbers of the chunks in the next acknowledgement.
+async fn acked(line: &mut Line) -> Vec<i64> {
+    line.receive(|body| match body {
+        Down::LogAcks(acks) => Some(acks.acks.iter().map(|ack| ack.sequence).collect()),
+        _ => None,
+    })
+    .await
+}
+
+async fn stored(world: &World, trigger: &v1::Trigger) -> Vec<i64> {
+    let run = RunId::new(trigger.run_id);
+    let chunks = rondel_store::Logs::log_chunks(world.store.as_ref(), run, trigger.attempt, -1, 10).await.unwrap();
+    chunks.iter().map(|chunk| chunk.sequence).collect()
+}
+
+#[tokio::test]
+async fn lines_wait_for_the_database_and_are_acknowledged_when_it_has_them() {
+    let (world, mut line, trigger) = start([no_answer(), no_answer()]).await;
+    line.send(logs(&trigger, &[0])).await;
+    line.send(logs(&trigger, &[1])).await;
+    let mut all = Vec::new();
+    while !all.contains(&1) {
+        all.extend(acked(&mut line).await);
+    }
+    assert_eq!((all, stored(&world, &trigger).await), (vec![0, 1], vec![0, 1]));
+    drop(line);
+    world.die().await;
+}
+
+#[tokio::test]
+async fn a_chunk_that_the_database_refuses_is_dropped_alone_and_all_are_acknowledged_together() {
+    // The first is the answer for both chunks, the second that for one of them.
+    let (world, mut line, trigger) = start([refusal(), refusal()]).await;
+    line.send(logs(&trigger, &[0, 1])).await;
+    assert_eq!(acked(&mut line).await, [0, 1]);
+    assert_eq!(stored(&world, &trigger).await, [1]);
+    let metrics = world.engine.metrics().await.unwrap();
+    assert!(metrics.contains("rondel_log_lines_dropped_total 1\n"), "{metrics}");
+    line.send(logs(&trigger, &[2])).await;
+    assert_eq!((acked(&mut line).await, stored(&world, &trigger).await), (vec![2], vec![1, 2]), "logs go on");
+    drop(line);
+    world.die().await;
+}
+
+#[tokio::test]
+async fn a_mark_of_dropped_lines_without_a_line_beside_it_has_the_present_instant() {
+    let (world, mut line, trigger) = start([]).await;
+    let before = world.engine.now();
+    let (run_id, attempt) = (trigger.run_id, trigger.attempt);
+    let chunk = v1::LogChunk { run_id, attempt, dropped: 7, ..v1::LogChunk::default() };
+    line.send(Up::Logs(v1::Logs { chunks: vec![chunk] })).await;
+    assert_eq!(acked(&mut line).await, [0]);
+    let run = RunId::new(run_id);
+    let chunks = rondel_store::Logs::log_chunks(world.store.as_ref(), run, attempt, -1, 10).await.unwrap();
+    let marks: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.lines).collect();
+    assert!(marks.iter().all(|mark| mark.at >= before && mark.text.contains("7 lines were dropped here")), "{marks:?}");
+    assert_eq!(marks.len(), 1);
+    drop(line);
+    world.die().await;
+}

@@ -1,0 +1,85 @@
+//! Root runs of pumps that users have requested, and pumps in maintenance windows.
+
+use std::time::Duration;
+
+use rondel_admin::jobs::{self, RunRequest};
+use rondel_core::maintenance::{FiresInside, MaintenanceWindow};
+use rondel_core::{AppId, JobSpec, MaintenanceId, Run, RunStatus, Trigger};
+use rondel_store::alerts::MaintenanceRecord;
+use rondel_store::{Alerts as _, Cluster, MemStore, Runs as _};
+use serde_json::json;
+
+use super::pumps::{Worker, all_dealt, config, pump, until};
+use super::world::{NAMESPACE, World, create, runs, store};
+
+/// An open root run of a version.
+async fn open_root(world: &World, version: i64) -> Option<Run> {
+    let is_asked_for = |run: &Run| run.is_root() && run.job_version == version && !run.status.is_terminal();
+    runs(world).await.into_iter().find(is_asked_for)
+}
+
+#[tokio::test]
+async fn an_edit_leaves_a_planned_run_of_a_pump_and_continues_the_open_one() {
+    let world = World::start_on(store(), config()).await;
+    let job = pump(&world, json!({})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    let at = Some(world.engine.now() + Duration::from_secs(3600));
+    let request = RunRequest { at, ..RunRequest::by(Trigger::Manual) };
+    let planned = jobs::request_run(&world.engine, &job, request).await.unwrap();
+    let spec = JobSpec { description: "edited".to_owned(), ..job.spec.clone() };
+    jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    until("it goes on under the new definition", async || {
+        let is_now = |root: Run| root.fire_at < planned.fire_at;
+        open_root(&world, 2).await.is_some_and(is_now) && all_dealt(&world, &job, &[&worker]).await
+    })
+    .await;
+    let planned = world.store.runs(&[planned.id]).await.unwrap().remove(0);
+    assert_eq!((planned.status, planned.cancel_by), (RunStatus::Waiting, None));
+    world.die().await;
+}
+
+#[tokio::test]
+async fn an_edit_keeps_the_parameters_of_a_run_by_hand() {
+    let world = World::start_on(store(), config()).await;
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": "empty"});
+    let yearly = json!({"cron": "0 0 0 1 1 ?"});
+    let job = create(&world, json!({"pump": pump, "schedule": yearly, "params": {"day": "today"}})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    let params = jobs::run_params(&world.engine, &job, &json!({"day": "yesterday"})).unwrap();
+    let request = RunRequest { params, ..RunRequest::by(Trigger::Manual) };
+    let first = jobs::request_run(&world.engine, &job, request).await.unwrap();
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    let spec = JobSpec { description: "edited".to_owned(), ..job.spec.clone() };
+    jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    until("it goes on under the new definition", async || open_root(&world, 2).await.is_some()).await;
+    let root = open_root(&world, 2).await.unwrap();
+    assert_eq!((root.params.is_some(), root.params), (true, first.params));
+    world.die().await;
+}
+
+#[tokio::test]
+async fn a_pump_does_not_begin_in_a_maintenance_window() {
+    let store = store();
+    let now = <MemStore as Cluster>::now(&store).await.unwrap();
+    let window = MaintenanceWindow {
+        id: MaintenanceId::new(5),
+        namespace: NAMESPACE,
+        // The app of the first job.
+        app: Some(AppId::new(7)),
+        starts_at: now,
+        ends_at: now + Duration::from_secs(3600),
+        fires: FiresInside::Hold,
+    };
+    let (reason, author) = ("moving".to_owned(), "test".to_owned());
+    let record = MaintenanceRecord { window, app_name: None, reason, author, created_at: now };
+    assert!(store.add_maintenance(&record).await.unwrap());
+    let world = World::start_on(store, config()).await;
+    let held = pump(&world, json!({})).await;
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
+    let other = create(&world, json!({"name": "k", "app": "other", "pump": pump})).await;
+    // A look handles the jobs in the order of their ids.
+    until("the pump of another app begins", async || runs(&world).await.iter().any(|run| run.job == other.id)).await;
+    assert!(runs(&world).await.iter().all(|run| run.job != held.id));
+    world.die().await;
+}

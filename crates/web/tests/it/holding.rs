@@ -1,0 +1,67 @@
+//! A store that holds one call back.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use rondel_admin::clock::boot_micros;
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
+use rondel_store::{MemStore, Result};
+use tokio::sync::Notify;
+
+use crate::harness::BEGINNING;
+
+/// The store in memory, of which one call can be held back.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    inner: MemStore,
+    held: Mutex<Option<&'static str>>,
+    /// The call that is held back was made.
+    pub(crate) reached: Notify,
+    /// Lets the call go on.
+    pub(crate) released: Notify,
+    /// The call ended.
+    pub(crate) ended: Notify,
+}
+
+impl Holding {
+    pub(crate) fn new() -> Arc<Self> {
+        let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
+        let inner = MemStore::new(Arc::new(clock));
+        let (reached, released, ended) = (Notify::new(), Notify::new(), Notify::new());
+        Arc::new(Self { inner, held: Mutex::default(), reached, released, ended })
+    }
+
+    /// Holds the next call with this name back.
+    pub(crate) fn hold(&self, name: &'static str) {
+        *self.held.lock().unwrap() = Some(name);
+    }
+
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let is_held = self.held.lock().unwrap().take_if(|held| *held == name).is_some();
+        if !is_held {
+            return effect.await;
+        }
+        self.reached.notify_one();
+        self.released.notified().await;
+        let outcome = effect.await;
+        self.ended.notify_one();
+        outcome
+    }
+}
+
+rondel_store::delegate_store!(Holding {
+    Claim {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+            self.call("claim", self.inner().claim(token, jobs)).await
+        }
+    }
+    Finish {
+        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
+            self.call("finish", self.inner().finish(finisher, batch)).await
+        }
+    }
+});

@@ -1,0 +1,101 @@
+//! More jobs and runs than one request or one filter takes.
+
+use rondel_admin::jobs::{self, RunRequest};
+use rondel_core::outcome::Outcome;
+use rondel_core::{NamespaceId, Trigger};
+use rondel_store::catalog::JobRecord;
+use serde_json::{Value, json};
+
+use crate::harness::Server;
+use crate::visitor::Visitor;
+
+const FAILED: Outcome = Outcome::Failed { retryable: false };
+/// One more than a request changes.
+const COUNT: usize = 501;
+
+async fn make_job(server: &Server, name: &str) -> JobRecord {
+    let spec = serde_json::from_value(json!({"name": name, "app": "app", "handler": "h"})).unwrap();
+    jobs::create(&server.engine, NamespaceId::new(1), spec, "test").await.unwrap()
+}
+
+async fn make_jobs(server: &Server, count: usize) {
+    for number in 0..count {
+        make_job(server, &format!("test-{number:03}")).await;
+    }
+}
+
+async fn bulk(server: &Server, of: &str, body: &Value) -> Value {
+    server.with_body("POST", &format!("/api/v1/{of}:bulk"), body).await.expect(200)
+}
+
+#[tokio::test]
+async fn a_retry_of_many_runs_goes_on_with_the_rest() {
+    let server = Server::start().await;
+    let record = make_job(&server, "a").await;
+    let mut oldest = None;
+    for _ in 0..COUNT {
+        let run = jobs::request_run(&server.engine, &record, RunRequest::by(Trigger::Api)).await.unwrap();
+        server.finish(run.id, FAILED).await;
+        oldest.get_or_insert(run.id);
+    }
+    let retry = |after: &Value| json!({"action": "retry", "q": "status:failed", "after": after});
+    let first = bulk(&server, "runs", &retry(&Value::Null)).await;
+    assert_eq!((&first["done"], &first["has_more"]), (&json!(500), &json!(true)));
+    let rest = bulk(&server, "runs", &retry(&first["after"])).await;
+    assert_eq!((&rest["done"], &rest["has_more"], &rest["after"]), (&json!(1), &json!(false), &Value::Null));
+    let made = server.get(&format!("/api/v1/runs/{}", rest["made"][0].as_str().unwrap())).await.expect(200);
+    assert_eq!(made["parent"], oldest.unwrap().to_string());
+    let with_ids = json!({"action": "retry", "ids": [], "after": first["after"]});
+    server.with_body("POST", "/api/v1/runs:bulk", with_ids).await.expect(422);
+
+    let visitor = Visitor::signed_in(&server).await;
+    let after = first["after"].as_str().unwrap();
+    let asked = visitor.post("/runs:bulk", "do=retry&scope=all&q=status:failed&back=/runs").await.text();
+    assert!(asked.contains("Run 500 runs again?"), "{asked}");
+    let done = visitor.post("/runs:bulk", "do=retry&scope=all&q=status:failed&back=/runs&expected=500").await.text();
+    let next = format!("name=\"after\" value=\"{after}\"");
+    assert!(done.contains(&next) && done.contains("Continue with the rest"), "{done}");
+    let rest = format!("do=retry&scope=all&q=status:failed&back=/runs&after={after}");
+    let rest = visitor.post("/runs:bulk", &rest).await.text();
+    assert!(rest.contains("Run 1 run again?") && rest.contains(&next), "{rest}");
+}
+
+#[tokio::test]
+async fn a_change_of_many_jobs_reaches_them_all() {
+    let server = Server::start().await;
+    make_jobs(&server, COUNT).await;
+    let pause = json!({"action": "pause", "q": "job:test-*"});
+    let first = bulk(&server, "jobs", &pause).await;
+    assert_eq!((first["jobs"].as_array().unwrap().len(), &first["has_more"]), (500, &json!(true)));
+    assert_eq!(first["after"], "test-499");
+    let again = bulk(&server, "jobs", &pause).await;
+    assert_eq!((&again["jobs"], &again["has_more"]), (&json!(["test-500"]), &json!(false)));
+    let run = |after: &Value| json!({"action": "run", "q": "job:test-*", "dry_run": true, "after": after});
+    let first = bulk(&server, "jobs", &run(&Value::Null)).await;
+    assert_eq!((&first["matched"], &first["after"]), (&json!(500), &json!("test-499")));
+    let rest = bulk(&server, "jobs", &run(&first["after"])).await;
+    assert_eq!((&rest["jobs"], &rest["has_more"], &rest["after"]), (&json!(["test-500"]), &json!(false), &Value::Null));
+
+    let visitor = Visitor::signed_in(&server).await;
+    let done = visitor.post("/jobs:bulk", "do=resume&scope=all&q=job:test-*&back=/jobs&expected=500").await.text();
+    assert!(done.contains("name=\"after\" value=\"test-499\""), "{done}");
+    let rest = visitor.post("/jobs:bulk", "do=resume&scope=all&q=job:test-*&back=/jobs&after=test-499").await.text();
+    assert!(rest.contains("Resume 1 job?"), "{rest}");
+}
+
+/// A pattern stands for all jobs that match, so that an action on the others spares each of them.
+#[tokio::test]
+async fn a_filter_of_runs_knows_all_jobs_that_match() {
+    let server = Server::start().await;
+    make_jobs(&server, 520).await;
+    make_job(&server, "other").await;
+    for job in ["test-000", "test-519", "other"] {
+        server.trigger(job).await;
+    }
+    for (q, count) in [("job:test-*", 2), ("-job:test-*", 1), ("test", 2), ("-test", 1)] {
+        let found = server.get(&format!("/api/v1/runs?q={q}")).await.expect(200);
+        assert_eq!(found["items"].as_array().unwrap().len(), count, "{q}: {found}");
+    }
+    let cancelled = bulk(&server, "runs", &json!({"action": "cancel", "q": "-job:test-*"})).await;
+    assert_eq!(cancelled["done"], 1, "{cancelled}");
+}

@@ -1,0 +1,129 @@
+//! What each look at the registrations remembers for the next one.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, Timestamp};
+use rondel_store::xxl::XxlExecutor;
+use tokio::time::Instant;
+
+/// How long an executor counts as registered after its last registration: three times the usual period.
+pub(crate) const REGISTERED_FOR: Duration = Duration::from_secs(90);
+/// How often the store is read for ends that no link has reported.
+const REPORTED_PERIOD: Duration = Duration::from_secs(10);
+
+/// The memory of the looks.
+#[derive(Debug, Default)]
+pub(crate) struct Looks {
+    failed_at: Option<Instant>,
+    /// The executors registered by hand, with those that were removed and still have attempts.
+    by_hand: Vec<XxlExecutor>,
+    /// The executors that are not registered any more and have ends to report, and when they were read.
+    reported: Vec<XxlExecutor>,
+    reported_at: Option<Instant>,
+}
+
+impl Looks {
+    /// Records that a look failed.
+    pub(crate) fn note_failure(&mut self, now: Instant) {
+        self.failed_at = Some(now);
+    }
+
+    /// Whether executors may count as gone. While the store failed, no registration was stored, so that each gets the time for a new one.
+    pub(crate) fn may_expire(&self, now: Instant) -> bool {
+        self.failed_at.is_none_or(|at| now.duration_since(at) >= REGISTERED_FOR)
+    }
+
+    /// The executors registered by hand, and those that were removed while they have attempts: these have signed off. What they
+    /// registered themselves does not count here.
+    pub(crate) fn with_removed(
+        &mut self,
+        by_hand: Vec<XxlExecutor>,
+        now: Timestamp,
+        has_attempts: impl Fn(ExecutorId) -> bool,
+    ) -> Vec<XxlExecutor> {
+        let known: HashSet<ExecutorId> = by_hand.iter().map(|one| one.id).collect();
+        let before = std::mem::take(&mut self.by_hand).into_iter();
+        let removed = before.filter(|one| !known.contains(&one.id) && has_attempts(one.id));
+        let removed = removed.map(|one| XxlExecutor { left_at: one.left_at.or(Some(now)), ..one });
+        let by_hand = by_hand.into_iter().map(|one| XxlExecutor { left_at: None, ..one });
+        self.by_hand = by_hand.chain(removed).collect();
+        self.by_hand.clone()
+    }
+
+    /// Whether the store is to be read again for ends that no link has reported.
+    pub(crate) fn is_reported_due(&self, now: Instant) -> bool {
+        self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
+    }
+
+    /// Records the executors with such ends.
+    pub(crate) fn note_reported(&mut self, reported: Vec<XxlExecutor>, now: Instant) {
+        (self.reported, self.reported_at) = (reported, Some(now));
+    }
+
+    /// Adds the executors with such ends. They get no runs: they have signed off, or were last seen too long ago.
+    pub(crate) fn with_reported(&self, mut found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
+        let known: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
+        let left = |one: &XxlExecutor| XxlExecutor { left_at: one.left_at.or(Some(one.last_seen_at)), ..one.clone() };
+        found.extend(self.reported.iter().filter(|one| !known.contains(&one.id)).map(left));
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, NamespaceId};
+
+    use super::*;
+
+    fn executor(id: i64) -> XxlExecutor {
+        XxlExecutor {
+            id: ExecutorId::new(id),
+            namespace: NamespaceId::new(1),
+            app: AppId::new(2),
+            address: format!("http://10.0.0.{id}:9999"),
+            token: String::new(),
+            first_seen_at: Timestamp::EPOCH,
+            last_seen_at: Timestamp::EPOCH,
+            left_at: None,
+            by_hand_at: Some(Timestamp::EPOCH),
+        }
+    }
+
+    fn shown(found: &[XxlExecutor]) -> Vec<(i64, bool)> {
+        found.iter().map(|one| (one.id.get(), one.left_at.is_some())).collect()
+    }
+
+    #[test]
+    fn an_executor_that_was_removed_leaves_once_it_has_no_attempts() {
+        let (mut looks, now) = (Looks::default(), Timestamp::from_secs(100));
+        let mut look = |by_hand: &[i64], busy: &[i64]| {
+            let by_hand = by_hand.iter().map(|id| executor(*id)).collect();
+            shown(&looks.with_removed(by_hand, now, |id| busy.contains(&id.get())))
+        };
+        assert_eq!(look(&[1, 2, 3], &[1, 2]), [(1, false), (2, false), (3, false)]);
+        assert_eq!(look(&[1], &[1, 2]), [(1, false), (2, true)], "3 has no attempts");
+        assert_eq!(look(&[1], &[1, 2]), [(1, false), (2, true)]);
+        assert_eq!(look(&[1, 2], &[2]), [(1, false), (2, false)], "it was added again");
+        assert_eq!(look(&[], &[2]), [(2, true)]);
+        assert!(look(&[], &[]).is_empty() && look(&[], &[2]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn no_executor_expires_soon_after_the_store_failed() {
+        let (mut looks, now) = (Looks::default(), Instant::now());
+        assert!(looks.may_expire(now));
+        looks.note_failure(now);
+        assert!(!looks.may_expire(now) && !looks.may_expire(now + REGISTERED_FOR / 2));
+        assert!(looks.may_expire(now + REGISTERED_FOR));
+    }
+
+    #[tokio::test]
+    async fn executors_with_ends_to_report_are_leaving() {
+        let (mut looks, now) = (Looks::default(), Instant::now());
+        assert!(looks.is_reported_due(now));
+        looks.note_reported(vec![executor(1), executor(2)], now);
+        assert!(!looks.is_reported_due(now) && looks.is_reported_due(now + REPORTED_PERIOD));
+        assert_eq!(shown(&looks.with_reported(vec![executor(1)])), [(1, false), (2, true)], "1 is registered");
+    }
+}
