@@ -333,5 +333,14 @@ async fn groups_give_roles_to_users_that_are_made_on_the_way() {
     let actions: Vec<_> = page["items"].as_array().expect("items").iter().map(|entry| &entry["action"]).collect();
     assert_eq!(actions, ["user.change", "user.create"], "{page:#}");
     assert_eq!(page["items"][1]["after"]["groups"], json!(["dev", "choir"]));
+    // Bob becomes the only user who may do everything: groups without that role change nothing, and the entry shows it.
+    for teams in [&["ops"][..], &[]] {
+        provider.set_person(person(teams));
+        assert_eq!(Browser::new(&server).sign_in().await.status, 303);
+    }
+    assert_eq!(grants().await[0]["role"], "admin");
+    let page = server.api().get("/api/v1/audit?object=bob@example.com").await.expect(200);
+    let verdicts: Vec<_> = page["items"].as_array().expect("items").iter().map(|entry| &entry["verdict"]).collect();
+    assert_eq!(verdicts, ["failed", "allowed", "allowed", "allowed"], "{page:#}");
     assert!(server.stop().await.success());
 }

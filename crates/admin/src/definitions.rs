@@ -144,7 +144,7 @@ impl Definitions {
                     id: definition.job,
                     version: definition.version,
                     counts: self.namespaces.of(namespace.0, namespace.1),
-                    series: self.jobs.of(definition.job, namespace, &job.name),
+                    series: self.jobs.of(definition.job, namespace.1),
                     labelled: self.labelled.of(namespace.1, &job.app, &definition.spec.labels),
                     namespace: definition.namespace,
                     namespace_name: definition.namespace_name,

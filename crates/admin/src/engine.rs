@@ -115,6 +115,7 @@ impl Engine {
     pub async fn start(store: Arc<dyn Store>, config: EngineConfig, lifecycle: &Lifecycle) -> Result<Self, StartError> {
         let membership = join(store.as_ref(), &config).await?;
         let clock = Clock::starting_at(store.now().await?, config.boot.clone());
+        let metrics = Metrics::starting_at(clock.now());
         let (events, event_queue) = mpsc::channel(EVENT_CAPACITY);
         let (tick, commands) = mpsc::channel(COMMAND_CAPACITY);
         let (steps, step_queue) = mpsc::channel(STEP_CAPACITY);
@@ -137,7 +138,7 @@ impl Engine {
             log_limit: LogLimit::default(),
             lookups: Lookups::default(),
             counters: Counters::default(),
-            metrics: Metrics::default(),
+            metrics,
             noted_successes: NotedSuccesses::default(),
             declared: DeclarationBoard::default(),
             pumps: PumpBoard::default(),

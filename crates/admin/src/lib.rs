@@ -60,7 +60,7 @@ pub use declared::DeclarationProblem;
 pub use dispatch::given_name;
 pub use engine::Engine;
 pub use exposition::METRICS_MEDIA_TYPE;
-pub use host::watched::WatchedHost;
+pub use host::watched::{ServedCertificate, WatchedHost};
 pub use identity::lookups::LookupError;
 pub use identity::{current_password, lineage, oidc, passwords, sign_in, tokens as auth};
 pub use lifecycle::{Lifecycle, Until};

@@ -235,6 +235,7 @@ macro_rules! delegate_store {
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
+                fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;
                 fn free_jobs(token: LeaseToken, dead: NodeId, limit: u32) -> u64;
             } also {});

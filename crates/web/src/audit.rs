@@ -150,9 +150,7 @@ impl PendingEntry {
                 ..self.0
             }
         };
-        if let Err(error) = web.engine.store().answer_audit(&entry).await {
-            complain(&entry, &error);
-        }
+        answer(web, &entry).await;
     }
 }
 
@@ -164,6 +162,13 @@ pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
 /// Stores a complete entry. If that fails, the server log gets an error instead.
 pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().add_audit(entry).await {
+        complain(entry, &error);
+    }
+}
+
+/// Completes an entry that was stored as [`UNANSWERED`]. If that fails, the server log gets an error instead.
+pub(crate) async fn answer(web: &Web, entry: &AuditEntry) {
+    if let Err(error) = web.engine.store().answer_audit(entry).await {
         complain(entry, &error);
     }
 }
@@ -200,8 +205,22 @@ pub(crate) fn action(method: &Method, path: &str) -> String {
 /// The values of a route's path parameters in the path of a request.
 pub(crate) fn object(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
-    let named: Vec<&str> = pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| value).collect();
+    let named: Vec<String> = pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| decoded(value)).collect();
     named.join("/")
+}
+
+/// The text of a part of a path. A part that is not UTF-8 in percent-encoding stays as it is.
+fn decoded(part: &str) -> String {
+    let mut pieces = part.split('%');
+    let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
+    for piece in pieces {
+        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        let (Some(byte), Some(rest)) = (byte, piece.get(2..)) else { return part.to_owned() };
+        bytes.push(byte);
+        bytes.extend_from_slice(rest.as_bytes());
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| part.to_owned())
 }
 
 #[cfg(test)]
@@ -232,5 +251,20 @@ mod tests {
         }
         assert_eq!(object("/api/v1/jobs/{name}/pause", "/api/v1/jobs/a.b/pause"), "a.b");
         assert_eq!(object("/api/v1/jobs", "/api/v1/jobs"), "");
+    }
+
+    #[test]
+    fn an_object_has_the_name_that_users_know() {
+        for (part, expected) in [
+            ("ann%40example.com", "ann@example.com"),
+            ("%E4%BD%A0a", "你a"),
+            ("100%", "100%"),
+            ("a%4", "a%4"),
+            ("a%+4", "a%+4"),
+            ("%ff", "%ff"),
+            ("%2525", "%25"),
+        ] {
+            assert_eq!(object("/api/v1/users/{user}", &format!("/api/v1/users/{part}")), expected);
+        }
     }
 }

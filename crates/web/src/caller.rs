@@ -22,6 +22,8 @@ pub(crate) struct Caller {
     /// The first token in the descent of the caller's token: requests without an account are counted by it.
     pub(crate) line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
+    /// The hash of the cookie of the caller's sign-in, by which the sign-in is checked again.
+    pub(crate) cookie_hash: Option<String>,
     /// The token that made the link with which the account signed in.
     minted_by: Option<TokenId>,
 }
@@ -42,6 +44,7 @@ impl From<Principal> for Caller {
             token: Some(token.id),
             line: Some(token.line),
             session: None,
+            cookie_hash: None,
             minted_by: None,
         }
     }
@@ -64,6 +67,7 @@ impl From<SignedIn> for Caller {
             line: token.as_ref().map(|token| token.line),
             token: token.map(|token| token.id),
             session: Some(session.id),
+            cookie_hash: Some(session.hash),
             minted_by: session.minted_by,
         }
     }
@@ -81,6 +85,7 @@ impl Caller {
             token: None,
             line: None,
             session: None,
+            cookie_hash: None,
             minted_by: None,
         }
     }
@@ -97,6 +102,7 @@ impl Caller {
             token: Some(TokenId::new(1)),
             line: Some(TokenId::new(1)),
             session: None,
+            cookie_hash: None,
             minted_by: None,
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rondel_admin::auth::principal_of;
+use rondel_admin::sign_in::by_hash;
 use rondel_core::access::{Permission, Rights};
 use rondel_core::error_chain::chain;
 use rondel_core::{AppId, NamespaceId};
@@ -85,18 +86,16 @@ impl Recheck {
     /// Reads the caller's present rights; `false` if the token or the sign-in has ended.
     async fn renew(&mut self, web: &Web) -> Result<bool, StoreError> {
         let (store, now) = (web.engine.store(), web.engine.now());
-        if let Some(token) = self.caller.token {
-            let Some(record) = store.token_by_id(token).await? else { return Ok(false) };
-            let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
-            self.caller.rights = principal.rights;
+        // A sign-in by a token's link has a token too, but it may end before the token.
+        if let Some(hash) = &self.caller.cookie_hash {
+            let Some(signed_in) = by_hash(store, hash, now).await? else { return Ok(false) };
+            self.caller.rights = signed_in.rights;
             return Ok(true);
         }
-        let (Some(session), Some(account)) = (self.caller.session, self.caller.account) else { return Ok(false) };
-        let is_open = store.sign_ins(account).await?.iter().any(|one| one.id == session && one.expires_at > now);
-        let Some(account) = store.account(account).await?.filter(|account| is_open && !account.disabled) else {
-            return Ok(false);
-        };
-        self.caller.rights = Rights::new(account.grants);
+        let Some(token) = self.caller.token else { return Ok(false) };
+        let Some(record) = store.token_by_id(token).await? else { return Ok(false) };
+        let Some(principal) = principal_of(store, record, now).await? else { return Ok(false) };
+        self.caller.rights = principal.rights;
         Ok(true)
     }
 }

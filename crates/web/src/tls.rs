@@ -5,6 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
 
+use rondel_admin::ServedCertificate;
+use rondel_core::error_chain::chain;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -69,6 +71,58 @@ pub enum TlsError {
 pub struct Tls {
     files: TlsFiles,
     config: RwLock<Arc<ServerConfig>>,
+    served: ServedCertificate,
+    /// The files as they were before the server's start read them.
+    loaded: Stamps,
+}
+
+/// When each file was last written, and how long it is.
+type Stamps = Vec<Option<(SystemTime, u64)>>;
+
+/// The results of the looks at the files.
+#[derive(Debug)]
+struct Looks {
+    /// The files whose certificates are in use.
+    in_use: Stamps,
+    /// Why the newer files cannot be used, as it was logged last.
+    error: Option<String>,
+}
+
+/// What a look found.
+#[derive(Debug, PartialEq, Eq)]
+enum Look<T> {
+    /// New certificates.
+    Changed(T),
+    /// Files that cannot be used, and why.
+    Failed(String),
+    /// Nothing that was not known.
+    Nothing,
+}
+
+impl Looks {
+    const fn new(in_use: Stamps) -> Self {
+        Self { in_use, error: None }
+    }
+
+    /// Reads the files unless they are those in use. Files that cannot be used are read again at each look: the cause may go away without
+    /// a change of the files.
+    fn look<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> Look<T> {
+        if found == self.in_use {
+            self.error = None;
+            return Look::Nothing;
+        }
+        match read() {
+            Ok(new) => {
+                *self = Self::new(found);
+                Look::Changed(new)
+            }
+            Err(error) => {
+                let error = chain(&error);
+                let is_news = self.error.replace(error.clone()).is_none_or(|known| known != error);
+                if is_news { Look::Failed(error) } else { Look::Nothing }
+            }
+        }
+    }
 }
 
 impl Tls {
@@ -77,44 +131,46 @@ impl Tls {
     /// # Errors
     /// The file that cannot be used, with the reason.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let config = RwLock::new(read(&files)?);
-        Ok(Self { files, config })
+        // Before the files are read: a change while they are read is found by the first look.
+        let loaded = stamps(&files);
+        let (config, certs) = read(&files)?;
+        let served = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
+        Ok(Self { files, config: RwLock::new(config), served, loaded })
+    }
+
+    /// The certificate in use; it follows each change.
+    #[must_use]
+    pub fn served(&self) -> ServedCertificate {
+        self.served.clone()
     }
 
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         TlsAcceptor::from(Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Checks the files for changes until `stop`. New certificates apply to later connections. If they cannot be used, this is logged once,
-    /// and the old ones stay in use.
+    /// Checks the files for changes until `stop`. New certificates apply to later connections. If they cannot be used, the old ones stay in
+    /// use, the files are read again at each look, and each new reason is logged once.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let mut seen = stamps(&self.files);
+        let mut looks = Looks::new(self.loaded.clone());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(LOOK_PERIOD) => {}
             }
-            let found = stamps(&self.files);
-            if found == seen {
-                continue;
-            }
-            seen = found;
-            match read(&self.files) {
-                Ok(config) => {
+            match looks.look(stamps(&self.files), || read(&self.files)) {
+                Look::Changed((config, certs)) => {
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+                    self.served.replace(certs.iter().map(|certificate| &**certificate));
                     tracing::info!(path = %self.files.cert.display(), "new certificates are in use");
                 }
-                Err(error) => {
-                    let error = rondel_core::error_chain::chain(&error);
-                    tracing::error!(error, "new certificates cannot be used; the old ones stay");
-                }
+                Look::Failed(error) => tracing::error!(error, "new certificates cannot be used; the old ones stay"),
+                Look::Nothing => {}
             }
         }
     }
 }
 
-/// When each file was last written, and how long it is.
-fn stamps(files: &TlsFiles) -> Vec<Option<(SystemTime, u64)>> {
+fn stamps(files: &TlsFiles) -> Stamps {
     let stamp = |path: &Path| -> io::Result<(SystemTime, u64)> {
         let found = fs::metadata(path)?;
         Ok((found.modified()?, found.len()))
@@ -125,7 +181,8 @@ fn stamps(files: &TlsFiles) -> Vec<Option<(SystemTime, u64)>> {
         .collect()
 }
 
-fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
+/// Reads the files; returns the configuration, and the chain of certificates in it.
+fn read(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let certs = certificates(&files.cert)?;
     let failed = |source| TlsError::Read { path: files.key.clone(), source };
@@ -146,9 +203,9 @@ fn read(files: &TlsFiles) -> Result<Arc<ServerConfig>, TlsError> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(certs, key).map_err(unusable)?;
+    let mut config = builder.with_single_cert(certs.clone(), key).map_err(unusable)?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Ok((Arc::new(config), certs))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -156,4 +213,33 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let found = found.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     if found.is_empty() { Err(TlsError::Empty { path: path.to_owned() }) } else { Ok(found) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stamps_of(length: u64) -> Stamps {
+        vec![Some((SystemTime::UNIX_EPOCH, length)), None]
+    }
+
+    fn refused(path: &str) -> Result<u8, TlsError> {
+        Err(TlsError::Empty { path: path.into() })
+    }
+
+    #[test]
+    fn files_are_read_again_until_they_can_be_used() {
+        let mut looks = Looks::new(stamps_of(1));
+        assert_eq!(looks.look(stamps_of(1), || Ok(1)), Look::Nothing, "they are in use");
+        let failed = |path: &str| Look::Failed(TlsError::Empty { path: path.into() }.to_string());
+        assert_eq!(looks.look(stamps_of(2), || refused("a")), failed("a"));
+        assert_eq!(looks.look(stamps_of(2), || refused("a")), Look::Nothing, "it is logged once");
+        assert_eq!(looks.look(stamps_of(2), || refused("b")), failed("b"));
+        assert_eq!(looks.look(stamps_of(2), || Ok(2)), Look::Changed(2));
+        assert_eq!(looks.look(stamps_of(2), || Ok(3)), Look::Nothing);
+        // The earlier files come back while the new ones cannot be used, and the same fault comes later.
+        assert_eq!(looks.look(stamps_of(3), || refused("a")), failed("a"));
+        assert_eq!(looks.look(stamps_of(2), || Ok(4)), Look::Nothing);
+        assert_eq!(looks.look(stamps_of(3), || refused("a")), failed("a"));
+    }
 }

@@ -130,6 +130,11 @@ impl DeclarationBoard {
         self.inner().problems.get(&app).cloned().unwrap_or_default()
     }
 
+    /// Discards the problems of other apps: none of their executors is connected here any more.
+    pub(super) fn keep_problems_of(&self, is_kept: impl Fn(AppId) -> bool) {
+        self.inner().problems.retain(|app, _| is_kept(*app));
+    }
+
     /// Stores the problems; returns whether they have changed.
     pub(super) fn set_problems(&self, app: AppId, problems: &[DeclarationProblem]) -> bool {
         let mut inner = self.inner();
@@ -188,6 +193,20 @@ mod tests {
         assert!(!none.is_any() && of_executor(&none).is_empty());
         let refused = DeclaredSet { refusal: Some(all[1].clone()), ..none };
         assert_eq!((refused.is_any(), of_executor(&refused)), (true, vec!["all".to_owned()]));
+    }
+
+    #[test]
+    fn problems_end_with_the_executors_of_their_app() {
+        let board = DeclarationBoard::default();
+        let problem =
+            DeclarationProblem { job: "a".to_owned(), pointer: String::new(), message: "is wrong".to_owned() };
+        let (stays, goes) = (AppId::new(1), AppId::new(2));
+        for app in [stays, goes] {
+            assert!(board.set_problems(app, std::slice::from_ref(&problem)));
+        }
+        board.keep_problems_of(|app| app == stays);
+        assert_eq!((board.problems(stays).len(), board.problems(goes).len()), (1, 0));
+        assert!(board.set_problems(goes, &[problem]), "they are news again");
     }
 
     #[test]

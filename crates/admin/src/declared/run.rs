@@ -76,6 +76,7 @@ impl DeclareLoop {
             }
         }
         self.known.retain(|app, _| apps.contains_key(app));
+        self.node.declared().keep_problems_of(|app| apps.contains_key(&app));
         if apps.is_empty() {
             return Ok(0);
         }

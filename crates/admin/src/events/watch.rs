@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{AppId, JobId, NamespaceId, RunId, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use rondel_store::changes::RunSnapshot;
 use rondel_store::cluster::Session;
 use rondel_store::{Store, StoreError};
@@ -245,7 +245,9 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
     let mut is_cut = false;
     if sweeps {
         for node in &nodes {
-            runs.extend(by_id(store.runs_of_lease(node.token(), SWEEP_LIMIT).await?));
+            let open = store.runs_of_lease(node.token(), SWEEP_LIMIT).await?;
+            is_cut |= is_cut_at(&open, SWEEP_LIMIT);
+            runs.extend(by_id(open));
         }
     }
     let reread = board.to_reread(now);
@@ -261,6 +263,12 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
     let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
     let executors = heard(store, board, &sessions).await?;
     Ok(Snapshot { runs: runs.into_values().collect(), reread, jobs, executors, nodes, is_cut })
+}
+
+/// Whether open runs may be missing, of which at most `limit` of each status were read.
+fn is_cut_at(open: &[RunSnapshot], limit: u32) -> bool {
+    let is_full = |status| open.iter().filter(|run| run.status == status).count() >= limit as usize;
+    [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running].into_iter().any(is_full)
 }
 
 fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
@@ -330,8 +338,10 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use rondel_core::homes::Switch;
+    use rondel_core::run::RunOf;
+    use rondel_core::{IdGen, Run, Trigger};
     use rondel_store::cluster::{Join, JoinRequest};
-    use rondel_store::{Cluster as _, MemStore};
+    use rondel_store::{Claim as _, Cluster as _, MemStore};
 
     use super::*;
 
@@ -418,6 +428,28 @@ mod tests {
         clock.fetch_add(i64::try_from(LOOK_GAP_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
         assert_eq!(names_of(next(&mut first, &store, &clock).await).0, ["gap"]);
         assert_eq!(next(&mut first, &store, &clock).await, Next::Nothing);
+    }
+
+    #[tokio::test]
+    async fn open_runs_that_a_look_leaves_out_are_a_gap() {
+        let (store, clock) = world().await;
+        let now = Timestamp::from_secs(clock.load(Ordering::Relaxed));
+        let token = store.nodes().await.unwrap()[0].token();
+        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+        let begun_at = now - Duration::from_secs(3_600);
+        let add = async |number: u32| {
+            let id = RunId::new(IdGen::first_at(begun_at) + i64::from(number));
+            let fire_at = begun_at + Duration::from_millis(number.into());
+            let run = Run::new(id, of, fire_at, Trigger::Manual, (token.node, token.epoch));
+            assert_eq!(store.request_run(token, run).await.unwrap().id, id);
+        };
+        let is_cut = async || read(&store, &Board::default(), now, true).await.unwrap().is_cut;
+        for number in 1..SWEEP_LIMIT {
+            add(number).await;
+        }
+        assert!(!is_cut().await);
+        add(SWEEP_LIMIT).await;
+        assert!(is_cut().await);
     }
 
     #[tokio::test(start_paused = true)]

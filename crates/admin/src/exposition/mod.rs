@@ -1,26 +1,25 @@
-//! The answer of `/metrics`, gathered at each request. This file is the only list of metric names; docs/METRICS.md describes them.
+//! The answer of `/metrics`, gathered at each request. This folder is the only list of metric names; docs/METRICS.md describes them.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use rondel_core::homes::Switch;
 use rondel_core::{NamespaceId, Timestamp};
-use rondel_store::catalog::JobRecord;
+use rondel_store::cluster::Node;
 
 use self::family::{Family, Label, label, text_of};
 use crate::counters::Count;
-use crate::metrics::{FireOutcome, JobSnapshot, NamespaceCounts, label_name, size};
+use crate::metrics::{FireOutcome, NamespaceCounts, label_name, size};
 use crate::node::Shared;
 
 mod family;
+mod jobs;
 mod process;
 mod pumps;
 
 pub use self::family::MEDIA_TYPE as METRICS_MEDIA_TYPE;
-
-/// Jobs looked up per statement.
-const LOOKUP: usize = 500;
 
 /// Gathers all metrics, as text.
 pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
@@ -35,7 +34,7 @@ pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     families.extend(executors(shared));
     families.extend(cluster(shared, now));
     families.extend(rare(shared));
-    families.extend(jobs(shared, now).await);
+    families.extend(jobs::families(shared, now).await);
     families.extend(process::families());
     text_of(families)
 }
@@ -166,10 +165,10 @@ fn missed_count(counts: &NamespaceCounts, reason: FireOutcome) -> u64 {
 
 fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let metrics = &shared.metrics;
-    let lag = metrics.scanned_at().map_or(0.0, |at| now.since(at).as_secs_f64());
+    let lag = now.since(metrics.scanned_at()).as_secs_f64();
     let replies = [("accepted", &metrics.accepted), ("refused", &metrics.refused)];
     vec![
-        Family::gauge("rondel_scheduler_lag_seconds", "Time since the last completed scan for due jobs", lag),
+        Family::gauge("rondel_scheduler_lag_seconds", "Time since the last scan that could claim fires", lag),
         Family::histogram("rondel_scan_duration_seconds", "A look for due jobs", metrics.scan.read()),
         Family::histogram("rondel_tick_duration_seconds", "The check of what is due next", metrics.tick.read()),
         Family::histograms(
@@ -278,7 +277,6 @@ fn executors(shared: &Shared) -> Vec<Family> {
 fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let nodes = shared.membership.nodes();
     let mut states = BTreeMap::from([("active", 0_u64), ("draining", 0), ("stopped", 0), ("leaving", 0), ("dead", 0)]);
-    let mut ages = Vec::new();
     for node in nodes.iter() {
         let state = match node.is_living(now) {
             false => "dead",
@@ -290,11 +288,9 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
             },
         };
         *states.entry(state).or_default() += 1;
-        let renewed_at = node.lease_until - shared.config.lease;
-        ages.push((vec![label("node", &node.name)], now.since(renewed_at).as_secs_f64()));
     }
     let states = states.into_iter().map(|(state, count)| (vec![label("state", state)], to_f64(count)));
-    let skew = std::time::Duration::from_millis(shared.clock.skew_ms().unsigned_abs()).as_secs_f64();
+    let skew = Duration::from_millis(shared.clock.skew_ms().unsigned_abs()).as_secs_f64();
     let skew = if shared.clock.skew_ms() < 0 { -skew } else { skew };
     let connections = shared.store.connections().into_iter().flat_map(|use_of| {
         [("busy", use_of.busy), ("idle", use_of.idle)]
@@ -305,7 +301,7 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
         Family::gauges(
             "rondel_node_heartbeat_age_seconds",
             "Since a server last renewed its lease, as this one sees it",
-            ages,
+            heartbeat_ages(&nodes, shared.config.lease, now),
         ),
         Family::gauge(
             "rondel_node_lease_held",
@@ -322,67 +318,90 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
+/// How long ago each node renewed its lease. A node that has left in order sends no more heartbeats, which is no fault.
+fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<Label>, f64)> {
+    let stays = nodes.iter().filter(|node| !node.report.is_leaving || node.is_living(now));
+    let age = |node: &Node| now.since(node.lease_until - lease).as_secs_f64();
+    stays.map(|node| (vec![label("node", &node.name)], age(node))).collect()
+}
+
 /// Counters that are 0 in a quiet cluster.
 fn rare(shared: &Shared) -> Vec<Family> {
     Count::ALL.iter().map(|what| Family::counter(what.metric(), what.help(), shared.counters.get(*what))).collect()
 }
 
-/// Series of single jobs, for jobs that still exist. If the database does not answer, there are none.
-async fn jobs(shared: &Shared, now: Timestamp) -> Vec<Family> {
-    let known = shared.definitions.jobs.all();
-    let mut by_namespace: BTreeMap<NamespaceId, Vec<&JobSnapshot>> = BTreeMap::new();
-    for state in &known {
-        by_namespace.entry(state.namespace).or_default().push(state);
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::NodeId;
+    use rondel_store::cluster::NodeReport;
+    use rondel_store::{MemStore, Store};
+    use tokio::time::{Instant, sleep};
+
+    use super::*;
+    use crate::clock::Boot;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::lifecycle::Lifecycle;
+
+    async fn started(lifecycle: &Lifecycle) -> Engine {
+        let began = Instant::now();
+        let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
+        let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config = EngineConfig { boot: Boot::Given(Arc::new(micros)), ..EngineConfig::default() };
+        Engine::start(store, config, lifecycle).await.unwrap()
     }
-    let mut shown: Vec<(&JobSnapshot, JobRecord)> = Vec::new();
-    for (namespace, states) in by_namespace {
-        for chunk in states.chunks(LOOKUP) {
-            let names: Vec<&str> = chunk.iter().map(|state| state.name.as_str()).collect();
-            let Ok(records) = shared.store.jobs_named(namespace, &names).await else { continue };
-            let found = |record: JobRecord| {
-                let state = chunk.iter().find(|state| state.job == record.id)?;
-                Some((*state, record))
-            };
-            shown.extend(records.into_iter().filter_map(found));
-        }
+
+    async fn lag_of(engine: &Engine) -> f64 {
+        let text = engine.metrics().await.unwrap();
+        let lag = text.lines().find_map(|line| line.strip_prefix("rondel_scheduler_lag_seconds "));
+        lag.unwrap().parse().unwrap()
     }
-    let of = |state: &JobSnapshot| vec![label("namespace", &state.namespace_name), label("job", &state.name)];
-    let instants = |read: fn(&(&JobSnapshot, JobRecord)) -> Option<Timestamp>| {
-        let known = shown.iter().filter_map(move |one| Some((of(one.0), seconds(read(one)?))));
-        known.collect::<Vec<_>>()
-    };
-    let info = shown.iter().map(|(state, record)| {
-        let more = [
-            label("app", &record.spec.app),
-            label("handler", &record.spec.handler),
-            label("enabled", record.spec.enabled.to_string()),
-        ];
-        (of(state).into_iter().chain(more).collect(), 1.0)
-    });
-    let statuses = shown.iter().filter_map(|(state, _)| {
-        let status = label("status", state.last_status?.as_str());
-        Some((of(state).into_iter().chain([status]).collect(), 1.0))
-    });
-    let totals = shared.pumps.totals();
-    let pumps = shown.iter().filter_map(|(state, _)| Some((of(state), *totals.get(&state.job)?))).collect::<Vec<_>>();
-    let of_jobs = vec![
-        Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
-        Family::gauges(
-            "rondel_job_next_fire_timestamp_seconds",
-            "When a job fires next",
-            instants(|(_, record)| record.next_fire_at),
-        ),
-        Family::gauges(
-            "rondel_job_last_success_timestamp_seconds",
-            "When a run of a job last succeeded, as far as this node has seen",
-            instants(|(state, _)| state.succeeded_at),
-        ),
-        Family::gauges("rondel_job_last_run_status", "The newest verdict of a job; 1 for the one that it is", statuses),
-        Family::gauges(
-            "rondel_job_consecutive_failures",
-            "Runs of a job that failed since the last one that succeeded",
-            shown.iter().map(|(state, _)| (of(state), to_f64(state.failures))),
-        ),
-    ];
-    of_jobs.into_iter().chain(pumps::families(&pumps, now)).collect()
+
+    /// A scan without the lease claims nothing, however soon it ends.
+    #[tokio::test(start_paused = true)]
+    async fn the_lag_rises_while_no_fire_can_be_claimed() {
+        let lifecycle = Lifecycle::new();
+        let engine = started(&lifecycle).await;
+        sleep(Duration::from_secs(20)).await;
+        let lag = lag_of(&engine).await;
+        assert!(lag < 5.0, "{lag}");
+        engine.shared().membership.give_back();
+        sleep(Duration::from_secs(20)).await;
+        let lag = lag_of(&engine).await;
+        assert!(lag > 15.0, "{lag}");
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+
+        let lifecycle = Lifecycle::new();
+        let engine = started(&lifecycle).await;
+        engine.shared().membership.give_back();
+        sleep(Duration::from_secs(20)).await;
+        let lag = lag_of(&engine).await;
+        assert!(lag > 15.0, "before the first scan: {lag}");
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+
+    #[test]
+    fn a_server_that_has_left_in_order_has_no_heartbeat_age() {
+        let node = |name: &str, lease_until: i64, is_leaving: bool| Node {
+            id: NodeId::new(1),
+            name: name.to_owned(),
+            epoch: 1,
+            lease_until: Timestamp::from_secs(lease_until),
+            advertise_url: None,
+            server_version: String::new(),
+            started_at: Timestamp::EPOCH,
+            switch: Switch::Active,
+            report: NodeReport { is_leaving, ..NodeReport::default() },
+        };
+        let living = [node("lives", 105, false), node("leaves", 104, true)];
+        let ended = [node("left", 90, true), node("gone", 90, false)];
+        let ages = heartbeat_ages(&[living, ended].concat(), Duration::from_secs(5), Timestamp::from_secs(100));
+        let ages: Vec<_> = ages.into_iter().map(|(labels, age)| (labels[0].1.clone(), age)).collect();
+        assert_eq!(ages, [("lives".to_owned(), 0.0), ("leaves".to_owned(), 1.0), ("gone".to_owned(), 15.0)]);
+    }
 }

@@ -1,25 +1,17 @@
 //! Reads the expiry of a TLS certificate.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode as _, Error, Reader as _, SliceReader, Tag, Tagged as _};
 use rondel_core::Timestamp;
 
-const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
-const END: &str = "-----END CERTIFICATE-----";
-
-/// The earliest expiry of the certificates in a PEM file: a chain is valid only as long as all of them are.
-pub(super) fn first_end(pem: &str) -> Result<Timestamp, String> {
+/// The earliest expiry of these certificates, in DER: a chain is valid only as long as all of them are.
+pub(super) fn first_end<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Result<Timestamp, String> {
     let mut first: Option<Timestamp> = None;
-    for block in pem.split(BEGIN).skip(1) {
-        let (text, _) = block.split_once(END).ok_or_else(|| format!("a certificate without {END}"))?;
-        let text: String = text.split_whitespace().collect();
-        let bytes = STANDARD.decode(text).map_err(|error| format!("a certificate that is not base64: {error}"))?;
-        let end = not_after(&bytes).map_err(|error| format!("a certificate that is not X.509: {error}"))?;
+    for certificate in chain {
+        let end = not_after(certificate).map_err(|error| format!("a certificate that is not X.509: {error}"))?;
         first = Some(first.map_or(end, |first| first.min(end)));
     }
-    first.ok_or_else(|| "no certificate in PEM".to_owned())
+    first.ok_or_else(|| "no certificate".to_owned())
 }
 
 /// Reads `notAfter` (RFC 5280, section 4.1). `Certificate` begins with `TBSCertificate`, whose fields are version (if it is not 1), serial
@@ -49,6 +41,9 @@ fn not_after(certificate: &[u8]) -> Result<Timestamp, Error> {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+
     use super::*;
 
     /// A certificate whose expiry has a two-digit year, as until the end of 2049.
@@ -77,21 +72,23 @@ vwIgai9q7RSgIJAbD3gQ79e+lmnid8xHxUmKamJ0AIb3Sa0=
 ";
     const FAR_END: i64 = 2_875_391_245;
 
+    fn der(pem: &str) -> Vec<u8> {
+        STANDARD.decode(pem.lines().filter(|line| !line.starts_with("---")).collect::<String>()).unwrap()
+    }
+
     #[test]
     fn the_first_end_of_a_chain_counts() {
-        assert_eq!(first_end(SOON), Ok(Timestamp::from_secs(SOON_END)));
-        assert_eq!(first_end(FAR), Ok(Timestamp::from_secs(FAR_END)));
-        assert_eq!(first_end(&format!("{FAR}{SOON}")), Ok(Timestamp::from_secs(SOON_END)));
-        assert_eq!(first_end(&SOON.replace('\n', "\r\n")), Ok(Timestamp::from_secs(SOON_END)));
+        let (soon, far) = (der(SOON), der(FAR));
+        assert_eq!(first_end([&*soon]), Ok(Timestamp::from_secs(SOON_END)));
+        assert_eq!(first_end([&*far]), Ok(Timestamp::from_secs(FAR_END)));
+        assert_eq!(first_end([&*far, &*soon]), Ok(Timestamp::from_secs(SOON_END)));
     }
 
     #[test]
     fn what_is_no_certificate_is_an_error_and_no_panic() {
-        for (pem, part) in [("", "no certificate"), (BEGIN, END), (&format!("{BEGIN}!!{END}"), "base64")] {
-            assert!(first_end(pem).is_err_and(|message| message.contains(part)), "{pem}");
-        }
-        let text: String = SOON.lines().filter(|line| !line.starts_with("---")).collect();
-        let bytes = STANDARD.decode(text).unwrap();
+        assert!(first_end([]).is_err_and(|message| message.contains("no certificate")));
+        assert!(first_end([&b"!!"[..]]).is_err_and(|message| message.contains("X.509")));
+        let bytes = der(SOON);
         for length in 0..100 {
             assert!(not_after(&bytes[..length]).is_err(), "{length}");
         }

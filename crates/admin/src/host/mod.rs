@@ -5,12 +5,11 @@
 mod certificate;
 pub(crate) mod watched;
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fs, io};
 
-use rondel_core::Timestamp;
 use rondel_store::host::{DiskReport, HostReport};
 use rustix::fs::statvfs;
 use tokio::task::JoinHandle;
@@ -23,8 +22,6 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(10);
 /// Timeout for a disk's answer; a network disk may not answer at all.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum size of a certificate file, in bytes.
-const CERTIFICATE_LEN_MAX: u64 = 1 << 20;
 
 type Measured = (HostReport, Result<(), String>);
 
@@ -73,10 +70,10 @@ fn measure(host: &WatchedHost) -> Measured {
             Err(error) => result = Err(format!("the disk of {}: {error}", folder.display())),
         }
     }
-    if let Some(path) = &host.certificate {
-        match certificate_ends_at(path) {
+    if let Some(certificate) = &host.certificate {
+        match certificate.ends_at() {
             Ok(at) => report.certificate_ends_at = Some(at),
-            Err(error) => result = Err(format!("the certificate {}: {error}", path.display())),
+            Err(error) => result = Err(format!("the certificate in use: {error}")),
         }
     }
     (report, result)
@@ -92,15 +89,6 @@ fn disk(folder: &Path) -> io::Result<DiskReport> {
     })
 }
 
-fn certificate_ends_at(path: &Path) -> Result<Timestamp, String> {
-    let length = fs::metadata(path).map_err(|error| error.to_string())?.len();
-    if length > CERTIFICATE_LEN_MAX {
-        return Err(format!("{length} bytes are more than {CERTIFICATE_LEN_MAX}"));
-    }
-    let pem = fs::read_to_string(path).map_err(|error| error.to_string())?;
-    certificate::first_end(&pem)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -109,12 +97,13 @@ mod tests {
     fn what_fails_does_not_hide_the_rest() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
-        let folders = vec![missing.clone(), folder.path().to_owned()];
+        let folders = vec![missing, folder.path().to_owned()];
         let (report, result) = measure(&WatchedHost { folders, certificate: None });
         let [disk] = report.disks.as_slice() else { panic!("{report:?}") };
         assert!(disk.size_bytes > 0 && disk.free_bytes <= disk.size_bytes, "{disk:?}");
         assert!(result.unwrap_err().contains("missing"));
-        let (report, result) = measure(&WatchedHost { folders: Vec::new(), certificate: Some(missing) });
+        let certificate = Some(watched::ServedCertificate::new([&b"none"[..]]));
+        let (report, result) = measure(&WatchedHost { folders: Vec::new(), certificate });
         assert_eq!(report, HostReport::default());
         assert!(result.unwrap_err().starts_with("the certificate "));
     }

@@ -1,18 +1,45 @@
 //! The resources that a server measures on its host.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rondel_core::Timestamp;
+
+use super::certificate::first_end;
 
 /// The resources that a server measures on its host.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedHost {
     /// The folders whose disks the server writes to.
     pub folders: Vec<PathBuf>,
-    /// The file with its TLS certificate.
-    pub certificate: Option<PathBuf>,
+    /// The TLS certificate that it serves.
+    pub certificate: Option<ServedCertificate>,
 }
 
 impl WatchedHost {
     pub(crate) const fn is_empty(&self) -> bool {
         self.folders.is_empty() && self.certificate.is_none()
+    }
+}
+
+/// The end of the TLS certificate that a port serves, which may not be the one in its file: that one may be unusable.
+#[derive(Clone, Debug)]
+pub struct ServedCertificate(Arc<Mutex<Result<Timestamp, String>>>);
+
+impl ServedCertificate {
+    /// A chain of certificates in DER.
+    #[must_use]
+    pub fn new<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Self {
+        Self(Arc::new(Mutex::new(first_end(chain))))
+    }
+
+    /// Records that the port serves another chain from now on.
+    pub fn replace<'c>(&self, chain: impl IntoIterator<Item = &'c [u8]>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = first_end(chain);
+    }
+
+    /// When the first certificate of the chain ends, or why that cannot be read.
+    pub(super) fn ends_at(&self) -> Result<Timestamp, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use rondel_core::{JobId, NamespaceId, RunStatus, Timestamp};
+use rondel_core::{JobId, RunStatus, Timestamp};
 
 /// Stored for an unknown instant.
 const NEVER: i64 = i64::MIN;
@@ -14,9 +14,7 @@ const NONE: u8 = u8::MAX;
 /// The results of a job's runs, as far as this node has seen them.
 #[derive(Debug)]
 pub(crate) struct JobSeries {
-    namespace: NamespaceId,
     namespace_name: String,
-    name: RwLock<String>,
     succeeded_at_ms: AtomicI64,
     last_status: AtomicU8,
     failures: AtomicU64,
@@ -26,20 +24,16 @@ pub(crate) struct JobSeries {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct JobSnapshot {
     pub(crate) job: JobId,
-    pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
-    pub(crate) name: String,
     pub(crate) succeeded_at: Option<Timestamp>,
     pub(crate) last_status: Option<RunStatus>,
     pub(crate) failures: u64,
 }
 
 impl JobSeries {
-    fn new((namespace, namespace_name): (NamespaceId, &str), name: &str) -> Self {
+    fn new(namespace_name: &str) -> Self {
         Self {
-            namespace,
             namespace_name: namespace_name.to_owned(),
-            name: RwLock::new(name.to_owned()),
             succeeded_at_ms: AtomicI64::new(NEVER),
             last_status: AtomicU8::new(NONE),
             failures: AtomicU64::new(0),
@@ -65,13 +59,17 @@ impl JobSeries {
         }
     }
 
+    /// Discards what depends on the order of the runs: while the job belongs to another node, this one does not see all of them.
+    fn begin_anew(&self) {
+        self.last_status.store(NONE, Ordering::Relaxed);
+        self.failures.store(0, Ordering::Relaxed);
+    }
+
     fn read(&self, job: JobId) -> JobSnapshot {
         let succeeded_at_ms = self.succeeded_at_ms.load(Ordering::Relaxed);
         JobSnapshot {
             job,
-            namespace: self.namespace,
             namespace_name: self.namespace_name.clone(),
-            name: self.name.read().unwrap_or_else(PoisonError::into_inner).clone(),
             succeeded_at: (succeeded_at_ms != NEVER).then(|| Timestamp::from_millis(succeeded_at_ms)),
             last_status: RunStatus::ALL.get(usize::from(self.last_status.load(Ordering::Relaxed))).copied(),
             failures: self.failures.load(Ordering::Relaxed),
@@ -91,23 +89,19 @@ impl Jobs {
         Self { count_max, known: Mutex::default() }
     }
 
-    /// The series of a job, under its current name; `None` if the maximum is reached.
-    pub(crate) fn of(&self, job: JobId, namespace: (NamespaceId, &str), name: &str) -> Option<Arc<JobSeries>> {
+    /// The series of a job; `None` if the maximum is reached.
+    pub(crate) fn of(&self, job: JobId, namespace_name: &str) -> Option<Arc<JobSeries>> {
         if self.count_max == 0 {
             return None;
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(series) = known.get(&job) {
-            let mut current = series.name.write().unwrap_or_else(PoisonError::into_inner);
-            if *current != name {
-                name.clone_into(&mut current);
-            }
             return Some(Arc::clone(series));
         }
         if known.len() >= self.count_max {
             return None;
         }
-        let series = Arc::new(JobSeries::new(namespace, name));
+        let series = Arc::new(JobSeries::new(namespace_name));
         known.insert(job, Arc::clone(&series));
         Some(series)
     }
@@ -115,6 +109,13 @@ impl Jobs {
     pub(crate) fn all(&self) -> Vec<JobSnapshot> {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.iter().map(|(job, series)| series.read(*job)).collect()
+    }
+
+    /// Discards the newest verdicts of a job that belongs to another node now.
+    pub(crate) fn begin_anew(&self, job: JobId) {
+        if let Some(series) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&job) {
+            series.begin_anew();
+        }
     }
 
     /// Removes the series of a deleted job.
@@ -127,25 +128,25 @@ impl Jobs {
 mod tests {
     use super::*;
 
-    const DEFAULT: (NamespaceId, &str) = (NamespaceId::new(1), "default");
+    const DEFAULT: &str = "default";
 
     #[test]
     fn only_as_many_jobs_have_series_as_the_setting_says() {
         let jobs = Jobs::new(2);
-        let of = |id: i64, name: &str| jobs.of(JobId::new(id), DEFAULT, name);
-        assert!(of(1, "a").is_some() && of(2, "b").is_some() && of(3, "c").is_none());
-        assert!(of(1, "renamed").is_some());
-        let names = || jobs.all().into_iter().map(|state| state.name).collect::<Vec<_>>();
-        assert_eq!(names(), ["renamed", "b"]);
+        let of = |id: i64| jobs.of(JobId::new(id), DEFAULT);
+        assert!(of(1).is_some() && of(2).is_some() && of(3).is_none());
+        assert!(of(1).is_some());
+        let known = || jobs.all().into_iter().map(|state| state.job.get()).collect::<Vec<_>>();
+        assert_eq!(known(), [1, 2]);
         jobs.forget(JobId::new(1));
-        assert!(of(3, "c").is_some());
-        assert_eq!(names(), ["b", "c"]);
-        assert!(Jobs::default().of(JobId::new(1), DEFAULT, "a").is_none());
+        assert!(of(3).is_some());
+        assert_eq!(known(), [2, 3]);
+        assert!(Jobs::default().of(JobId::new(1), DEFAULT).is_none());
     }
 
     #[test]
     fn failures_are_counted_until_the_next_success() {
-        let series = JobSeries::new(DEFAULT, "a");
+        let series = JobSeries::new(DEFAULT);
         let at = Timestamp::from_secs;
         let read = || series.read(JobId::new(1));
         assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, None, 0));
@@ -159,5 +160,8 @@ mod tests {
         );
         series.ended(RunStatus::Succeeded, at(9));
         assert_eq!((read().succeeded_at, read().failures), (Some(at(9)), 0));
+        series.ended(RunStatus::Failed, at(10));
+        series.begin_anew();
+        assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, Some(at(9)), 0));
     }
 }

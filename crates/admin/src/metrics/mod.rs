@@ -64,7 +64,7 @@ pub(crate) struct Metrics {
     pub(crate) runs_active: AtomicU64,
     pub(crate) runs_queued: AtomicU64,
     pub(crate) held: HeldRuns,
-    /// When the last scan completed; 0 before the first.
+    /// When the last scan completed that could claim fires; before the first one, when the node started.
     scanned_at_ms: AtomicI64,
 }
 
@@ -78,8 +78,9 @@ pub(crate) struct HeldRuns {
     pub(crate) roll_call: AtomicU64,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
+impl Metrics {
+    /// The metrics of a node that starts now.
+    pub(crate) fn starting_at(now: Timestamp) -> Self {
         Self {
             fire_lateness: Histogram::new(histogram::LATENESS),
             run_queue: Histogram::new(histogram::LATENESS),
@@ -101,7 +102,7 @@ impl Default for Metrics {
             runs_active: AtomicU64::new(0),
             runs_queued: AtomicU64::new(0),
             held: HeldRuns::default(),
-            scanned_at_ms: AtomicI64::new(0),
+            scanned_at_ms: AtomicI64::new(now.as_millis()),
         }
     }
 }
@@ -168,13 +169,13 @@ impl Metrics {
         self.runs_queued.store(queued, Ordering::Relaxed);
     }
 
+    /// Records a scan that could claim fires.
     pub(crate) fn scanned(&self, now: Timestamp) {
         self.scanned_at_ms.store(now.as_millis(), Ordering::Relaxed);
     }
 
-    pub(crate) fn scanned_at(&self) -> Option<Timestamp> {
-        let ms = self.scanned_at_ms.load(Ordering::Relaxed);
-        (ms > 0).then(|| Timestamp::from_millis(ms))
+    pub(crate) fn scanned_at(&self) -> Timestamp {
+        Timestamp::from_millis(self.scanned_at_ms.load(Ordering::Relaxed))
     }
 
     pub(crate) fn answered(&self, status: u16, took: Duration) {

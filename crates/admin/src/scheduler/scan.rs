@@ -103,7 +103,7 @@ impl Background for ScanLoop {
         let began = Instant::now();
         let claimed = self.scan().await;
         self.shared.metrics.scan.observe(began.elapsed());
-        let claimed = claimed?;
+        let Some(claimed) = claimed? else { return Ok(0) };
         self.shared.metrics.scanned(self.shared.clock.now());
         Ok(claimed)
     }
@@ -136,17 +136,17 @@ impl ScanLoop {
         }
     }
 
-    /// One scan. Returns for how many jobs fires were claimed.
-    async fn scan(&mut self) -> Result<u64, StoreError> {
-        let Some(held) = self.shared.membership.held() else { return Ok(0) };
+    /// One scan. Returns for how many jobs fires were claimed; `None` if this node may claim none now.
+    async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
+        let Some(held) = self.shared.membership.held() else { return Ok(None) };
         if !self.shared.has_adopted() {
-            return Ok(0);
+            return Ok(None);
         }
         let began = self.shared.clock.boot_micros();
         self.judged_as_of = self.caught_up.begin(held.token, self.shared.membership.held_since(), began);
         let is_taken_up = self.take_up.take_up(&self.shared, &held).await?;
         if self.is_full() {
-            return Ok(0);
+            return Ok(None);
         }
         let now = self.shared.clock.now();
         let homes = self.shared.membership.claimable_homes(now);
@@ -160,7 +160,7 @@ impl ScanLoop {
         if !(self.is_full() || taken.is_exhausted && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
-        Ok(u64::try_from(taken.won).unwrap_or(u64::MAX))
+        Ok(Some(u64::try_from(taken.won).unwrap_or(u64::MAX)))
     }
 
     /// Claims the jobs that are due soon first, and then late ones: however many are late, the others stay on time.

@@ -88,7 +88,7 @@ impl Node {
             alert_secrets: secret_sources(settings),
             watchdog_url: settings.watchdog_url.clone(),
             watchdog_period: settings.watchdog_period.0,
-            host: watched_host(config),
+            host: watched_host(config, tls.as_deref()),
             metrics_job_max: usize::try_from(config.settings.metrics_job_max).unwrap_or(usize::MAX),
             metrics_labels: config.settings.metrics_labels.clone(),
             traces: config.settings.otlp_endpoint.is_some(),
@@ -295,14 +295,14 @@ fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
 }
 
 /// The disks that this server writes to, and its certificate.
-fn watched_host(config: &ServerConfig) -> WatchedHost {
+fn watched_host(config: &ServerConfig, tls: Option<&Tls>) -> WatchedHost {
     let settings = &config.settings;
     let database = config.database.0.sqlite_path().and_then(Path::parent);
     // A file without a folder is in the folder that the server was started in.
     let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
     let mut folders = vec![settings.data_dir.clone()];
     folders.extend(database.filter(|folder| *folder != settings.data_dir).map(Path::to_owned));
-    WatchedHost { folders, certificate: config.tls.as_ref().map(|tls| tls.cert.clone()) }
+    WatchedHost { folders, certificate: tls.map(Tls::served) }
 }
 
 /// The sources that secrets of channels may refer to.

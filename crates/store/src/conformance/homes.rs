@@ -206,6 +206,11 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     let moves = [HomeMove { job: busy.id, runs: Vec::new(), to: to.node }];
     assert_eq!(store.move_jobs(token, &moves, at).await.unwrap().jobs, [busy.id]);
     assert_eq!(loads(at).await, [(token.node, 1, 0), (to.node, 1, 866_001)]);
+    let fresh = job(store, Some(at)).await;
+    let mut homes = [(busy.id, to.node), (idle.id, token.node), (fresh.id, NodeId::new(0))];
+    homes.sort_unstable();
+    let unknown = JobId::new(next_id());
+    assert_eq!(store.homes_of(&[fresh.id, unknown, idle.id, busy.id]).await.unwrap(), homes);
     assert_eq!(store.jobs_at(to.node, JobId::new(0), 10).await.unwrap(), [JobAtHome { job: busy.id, recent_fires }]);
     assert_eq!(store.home_loads(&[NodeId::new(next_id())], at).await.unwrap(), []);
 }

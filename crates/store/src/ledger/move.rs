@@ -68,6 +68,9 @@ pub trait Move {
     /// Jobs that this node is home to, by id after `after`, at most `limit`.
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
 
+    /// The homes of these jobs, by the jobs' ids; a job without a home has the node 0, and a deleted job is left out.
+    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>>;
+
     /// The loads of these nodes as homes, as of `now`; nodes that are home to nothing are left out.
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;
 

@@ -183,6 +183,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&activity::READ_ACTIVITY, "run_open_job (node_id=? AND status=? AND job_id=?)"),
         (&activity::READ_ACTIVITY, "run USING INDEX sqlite_autoindex_run_1 (job_id=?)"),
         (&activity::READ_ACTIVITY, "job_due USING INTEGER PRIMARY KEY"),
+        (&run::r#move::READ_HOMES, "job_due USING INTEGER PRIMARY KEY"),
         (&activity::READ_ACTIVITY, "job_pulse USING INTEGER PRIMARY KEY"),
         (&rollups::READ_COMING, "job_due_next (home=? AND next_fire_at_ms<?)"),
         (&heal::READ_STUCK, "job_due_stuck"),

@@ -11,8 +11,8 @@ use rondel_admin::oidc::{AccountUpdate, Callback, Identity, Oidc, OidcError, PEN
 use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_core::AuditId;
 use rondel_core::name::NAME_LEN_MAX;
-use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, Verdict};
-use serde_json::{Value, json};
+use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, UNANSWERED, Verdict};
+use serde_json::json;
 
 use super::sign_in::{Browser, add_cookie, begin, too_many_attempts};
 use crate::grants::GrantNames;
@@ -64,8 +64,14 @@ pub(super) async fn return_from_provider(
     let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
     match resolve_account(&web, oidc, (pending_cookie, browser.address()), &callback(&uri)).await {
         Ok((identity, arrival, next)) => {
-            audit_sign_in(&web, &browser, oidc, &identity, &arrival).await?;
-            let account = arrival.settle(web.engine.store()).await.map_err(|error| oidc_problem(&error))?;
+            let name = arrival.account.name.clone();
+            let change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
+            let settled = arrival.settle(web.engine.store()).await;
+            if let Some(change) = change {
+                end_change(&web, change, settled.as_ref().is_ok_and(|settled| settled.is_changed)).await;
+            }
+            let account = settled.map_err(|error| oidc_problem(&error))?.account;
+            audit_sign_in(&web, &browser, oidc, &name).await?;
             let mut response = begin(&web, &browser, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, spent);
             Ok(response)
@@ -124,35 +130,46 @@ async fn refuse(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) ->
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
-/// Records in the audit log the sign-in and the changes to its account that the provider's answer requires. If recording fails, the changes
-/// are not made.
-async fn audit_sign_in(
+/// Begins the audit entry of the change to the account that the provider's answer requires, if it requires one. If that fails, the change is
+/// not made. Returns the entry as it is if the change succeeds.
+async fn begin_change(
     web: &Web,
     browser: &Browser,
     oidc: &Oidc,
     identity: &Identity,
     arrival: &AccountUpdate,
-) -> Result<(), Problem> {
-    let (account, issuer) = (&arrival.account, &oidc.config().issuer);
-    let entry = |action| entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
-    let add = async |entry: AuditEntry, before: Option<Value>, after: Value| {
-        let (before, after) = (before.map(|before| before.to_string()), Some(after.to_string()));
-        let entry = AuditEntry { object: account.name.clone(), before, after, ..entry };
-        web.engine.store().add_audit(&entry).await
-    };
-    if arrival.is_new || arrival.grants_before.is_some() {
-        let before = arrival.grants_before.as_deref().unwrap_or_default();
-        let places = GrantNames::of(&web.engine, before.iter().chain(&account.grants)).await?;
-        let mut after = json!({"by": issuer, "groups": identity.groups, "grants": places.show(&account.grants)});
-        if arrival.is_new {
-            after["display_name"] = json!(account.display_name);
-            add(entry("user.create"), None, after).await?;
-        } else {
-            add(entry("user.change"), Some(json!({"grants": places.show(before)})), after).await?;
-        }
+) -> Result<Option<AuditEntry>, Problem> {
+    if !arrival.changes_account() {
+        return Ok(None);
     }
-    let entry = AuditEntry { after: Some(json!({"by": issuer}).to_string()), ..entry("session.create") };
-    Ok(web.engine.store().add_audit(&entry).await?)
+    let account = &arrival.account;
+    let before = arrival.grants_before.as_deref().unwrap_or_default();
+    let places = GrantNames::of(&web.engine, before.iter().chain(&account.grants)).await?;
+    let by = &oidc.config().issuer;
+    let mut after = json!({"by": by, "groups": identity.groups, "grants": places.show(&account.grants)});
+    let (action, before) = if arrival.is_new {
+        after["display_name"] = json!(account.display_name);
+        ("user.create", None)
+    } else {
+        ("user.change", Some(json!({"grants": places.show(before)}).to_string()))
+    };
+    let entry = entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
+    let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };
+    web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
+    Ok(Some(entry))
+}
+
+/// Completes the entry of a change with its outcome.
+async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
+    let entry = if is_made { entry } else { AuditEntry { verdict: Verdict::Failed, after: None, ..entry } };
+    audit::answer(web, &entry).await;
+}
+
+/// Records the sign-in in the audit log. If that fails, the sign-in does not begin.
+async fn audit_sign_in(web: &Web, browser: &Browser, oidc: &Oidc, name: &str) -> Result<(), Problem> {
+    let entry = entry(web, browser, (name, AuthMethod::Session), ("session.create", Verdict::Allowed));
+    let after = json!({"by": oidc.config().issuer}).to_string();
+    Ok(web.engine.store().add_audit(&AuditEntry { after: Some(after), ..entry }).await?)
 }
 
 fn entry(

@@ -294,7 +294,8 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
         IncidentRecord { incident, rule, spec: spec.clone() }
     };
     let group = record(SubjectKind::Group, 0, None);
-    let of_group = Some(group.incident.id);
+    let group_id = group.incident.id;
+    let of_group = Some(group_id);
     let oldest = record(SubjectKind::Job, 500, of_group);
     let mut incidents = vec![group, oldest, record(SubjectKind::Job, 600, None)];
     incidents.extend((1..=90).map(|number| record(SubjectKind::Job, number, of_group)));
@@ -315,6 +316,6 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     assert!(all.contains("subject-600") && !all.contains("subject-500"), "{all}");
     let now = visitor.get("/").await.text();
     assert!(now.contains("href=\"/alerts\">alerts <b>17</b>"), "{now}");
-    let own = visitor.get(&format!("/alerts/incidents/{}", of_group.unwrap())).await.text();
+    let own = visitor.get(&format!("/alerts/incidents/{group_id}")).await.text();
     assert!(own.contains("subject-500") && !own.contains("subject-600"), "{own}");
 }

@@ -8,6 +8,7 @@ use rondel_web::{HttpLimits, WebConfig};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
+use crate::visitor::Visitor;
 
 /// Each look is a second after the one before.
 async fn a_while() {
@@ -129,4 +130,18 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
         shutdown.cancel();
     });
     assert_eq!(heard.last().unwrap().2, json!({"reason": "stopping"}));
+}
+
+/// The token of the link with which the sign-in began stays valid.
+#[tokio::test]
+async fn a_stream_ends_with_its_sign_in() {
+    let server = listening_for(20).await;
+    let visitor = Visitor::signed_in(&server).await;
+    let mut request = visitor.request("GET", "/api/v1/events").body(Body::empty()).unwrap();
+    request.headers_mut().insert("accept", "text/event-stream".parse().unwrap());
+    let (heard, ()) = tokio::join!(server.send(request), async {
+        a_while().await;
+        assert_eq!(visitor.post("/sign-out", "").await.status, 303);
+    });
+    assert_eq!(parsed(&heard.text()).last().unwrap().2, json!({"reason": "token_over"}));
 }

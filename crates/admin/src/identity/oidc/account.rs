@@ -24,6 +24,16 @@ pub struct AccountUpdate {
     pub grants_before: Option<Vec<Grant>>,
 }
 
+/// What became of an update.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// The account that signs in.
+    pub account: AccountId,
+    /// Whether the account was created, or has its new roles. Roles stay where no other account may do everything, and another server may
+    /// have created the account first.
+    pub is_changed: bool,
+}
+
 pub(super) async fn resolve(
     store: &dyn Store,
     config: &OidcConfig,
@@ -83,16 +93,24 @@ fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
 }
 
 impl AccountUpdate {
-    /// Stores the changes; returns the id of the account.
+    /// Whether the account is to be created, or to get other roles.
+    #[must_use]
+    pub const fn changes_account(&self) -> bool {
+        self.is_new || self.grants_before.is_some()
+    }
+
+    /// Stores the changes.
     ///
     /// # Errors
     /// The account was deleted, or the store fails.
-    pub async fn settle(self, store: &dyn Store) -> Result<AccountId, OidcError> {
+    pub async fn settle(self, store: &dyn Store) -> Result<Settled, OidcError> {
+        let mut is_changed = self.changes_account();
         let Self { account, is_new, is_first, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
             // Another tab or another server created it first. The next sign-in checks the roles again.
-            return Ok(store.account_by_name(&account.name).await?.ok_or_else(gone)?.id);
+            let account = store.account_by_name(&account.name).await?.ok_or_else(gone)?.id;
+            return Ok(Settled { account, is_changed: false });
         }
         if let Some(linked_at) = account.provider_linked_at.filter(|_| is_first) {
             let change =
@@ -107,12 +125,13 @@ impl AccountUpdate {
                 AccountChanged::Done => {}
                 AccountChanged::NotFound => return Err(gone().into()),
                 AccountChanged::LastAdmin => {
+                    is_changed = false;
                     let name = &account.name;
                     tracing::warn!(name, "groups would leave no account that may do everything; the roles stay");
                 }
             }
         }
-        Ok(account.id)
+        Ok(Settled { account: account.id, is_changed })
     }
 }
 
@@ -162,9 +181,10 @@ mod tests {
         let email = ann(&[]).email;
         assert_eq!(refused(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
         let made = resolve(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
-        assert_eq!(made.clone().settle(&store).await.unwrap(), AccountId::new(7));
+        let settled = |is_changed| Settled { account: AccountId::new(7), is_changed };
+        assert_eq!(made.clone().settle(&store).await.unwrap(), settled(true));
         let late = AccountUpdate { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
-        assert_eq!(late.settle(&store).await.unwrap(), AccountId::new(7), "another tab was faster");
+        assert_eq!(late.settle(&store).await.unwrap(), settled(false), "another tab was faster");
         assert!(made.is_new && made.account.grants.is_empty() && made.account.password.is_none());
         assert_eq!(made.account.display_name, "Ann");
         let again = resolve(&store, &config(true, &[]), &ann(&[]), 8, NOW).await.unwrap();
@@ -180,7 +200,10 @@ mod tests {
     async fn an_account_with_a_password_needs_a_link() {
         let store = MemStore::new(Arc::new(|| NOW));
         let config = config(true, &[]);
-        let came = async || resolve(&store, &config, &ann(&[]), 8, NOW).await.unwrap().settle(&store).await.unwrap();
+        let came = async || {
+            let update = resolve(&store, &config, &ann(&[]), 8, NOW).await.unwrap();
+            update.settle(&store).await.unwrap().account
+        };
         let password = Some(PasswordHash::new("$argon2id$".to_owned()));
         let account = Account { password, provider_linked_at: None, ..fresh(&ann(&[]), 7, NOW) };
         assert!(store.create_account(&account).await.unwrap());
@@ -205,8 +228,13 @@ mod tests {
         let config = config(true, &["ops=admin", "dev=viewer", "lost=viewer:nowhere"]);
         // Signs in with these groups; returns the roles afterwards.
         let came = async |groups: &[&str]| {
-            let id = resolve(&store, &config, &ann(groups), 7, NOW).await.unwrap().settle(&store).await.unwrap();
-            store.account(id).await.unwrap().unwrap().grants
+            let update = resolve(&store, &config, &ann(groups), 7, NOW).await.unwrap();
+            let wanted = update.account.grants.clone();
+            let is_asked = update.changes_account();
+            let Settled { account, is_changed } = update.settle(&store).await.unwrap();
+            let grants = store.account(account).await.unwrap().unwrap().grants;
+            assert_eq!(is_changed, is_asked && grants == wanted, "{groups:?}");
+            grants
         };
         assert_eq!(came(&["dev", "lost"]).await, [Grant::everywhere(Role::Viewer)]);
         let promoted = resolve(&store, &config, &ann(&["ops"]), 7, NOW).await.unwrap();

@@ -22,7 +22,7 @@ use rondel_core::Timestamp;
 use rondel_store::{Store, StoreError};
 use tokio::sync::OnceCell;
 
-pub use account::AccountUpdate;
+pub use account::{AccountUpdate, Settled};
 pub use pending_sign_in::LIFETIME as PENDING_SIGN_IN_LIFETIME;
 use pending_sign_in::{Key, PendingSignIn};
 pub use provider::Identity;

@@ -225,18 +225,30 @@ pub struct SignedIn {
     pub rights: Rights,
 }
 
-/// Finds the sign-in with this cookie; `None` if the sign-in, its account or its token has ended.
+/// Finds the sign-in with this cookie, and records that it is used; `None` if the sign-in, its account or its token has ended.
 ///
 /// # Errors
 /// The store's.
 pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
-    let found = store.sign_in(&Token::from_text(cookie).hash()).await?;
+    let signed_in = by_hash(store, &Token::from_text(cookie).hash(), now).await?;
+    if let Some(signed_in) = signed_in.as_ref().filter(|one| one.session.last_seen_at + USE_PERIOD <= now) {
+        record_use(store.touch_sign_in(signed_in.session.id, now)).await;
+    }
+    Ok(signed_in)
+}
+
+/// Finds the sign-in with this hash of its cookie, without recording a use; `None` if the sign-in, its account or its token has ended.
+///
+/// # Errors
+/// The store's.
+pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Option<SignedIn>, StoreError> {
+    let found = store.sign_in(hash).await?;
     let is_open = |session: &WebSession| session.expires_at > now && session.last_seen_at + IDLE_MAX > now;
     let Some(session) = found.filter(is_open) else { return Ok(None) };
     if !is_minter_valid(store, session.minted_by, now).await? {
         return Ok(None);
     }
-    let signed_in = match (session.account, session.token) {
+    Ok(match (session.account, session.token) {
         (Some(id), _) => store.account(id).await?.filter(|account| !account.disabled).map(|account| {
             let rights = Rights::new(account.grants.clone());
             SignedIn { session, account: Some(account), token: None, rights }
@@ -252,11 +264,7 @@ pub async fn by_cookie(store: &dyn Store, cookie: &str, now: Timestamp) -> Resul
             })
         }
         (None, None) => None,
-    };
-    if let Some(signed_in) = signed_in.as_ref().filter(|one| one.session.last_seen_at + USE_PERIOD <= now) {
-        record_use(store.touch_sign_in(signed_in.session.id, now)).await;
-    }
-    Ok(signed_in)
+    })
 }
 
 /// The name under which changes by this sign-in are recorded; `None` if its account or token was deleted.

@@ -69,6 +69,14 @@ impl Move for MemStore {
         Ok(jobs)
     }
 
+    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
+        let state = self.state();
+        let mut homes: Vec<(JobId, NodeId)> =
+            jobs.iter().filter_map(|job| Some((*job, state.due.get(job)?.home))).collect();
+        homes.sort_unstable();
+        Ok(homes)
+    }
+
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>> {
         let state = self.state();
         let mut loads: BTreeMap<NodeId, (u64, u64)> = BTreeMap::new();

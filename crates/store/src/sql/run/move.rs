@@ -25,6 +25,8 @@ const READ_JOBS_AT: Statement = Statement {
     name: "read_jobs_at",
     text: "SELECT job_id, recent_fires, recent_at_ms FROM job_due WHERE job_id > ? AND home = ? ORDER BY job_id LIMIT ?",
 };
+pub(in crate::sql) const READ_HOMES: Statement =
+    Statement { name: "read_homes", text: "SELECT job_id, home FROM job_due WHERE job_id {in_list} ORDER BY job_id" };
 const READ_HOME_LOADS: Statement = Statement {
     name: "read_home_loads",
     text: "SELECT home, CAST(COUNT(*) AS {bigint}) AS job_count, \
@@ -135,6 +137,18 @@ impl Move for SqlStore {
             Ok(JobAtHome { job, recent_fires: recent_fires(&mut columns)? })
         };
         self.rows(query).await?.iter().map(job).collect()
+    }
+
+    async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>> {
+        let mut homes = Vec::with_capacity(jobs.len());
+        for chunk in jobs.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_HOMES).list(chunk.iter().map(|job| job.get()))).await? {
+                let mut columns = Reader::new(&row, "job_due");
+                homes.push((JobId::new(columns.int("job_id")?), NodeId::new(columns.int("home")?)));
+            }
+        }
+        homes.sort_unstable();
+        Ok(homes)
     }
 
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>> {

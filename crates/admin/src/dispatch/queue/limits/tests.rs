@@ -41,14 +41,9 @@ fn runs_of_a_key_share_its_limit() {
     let other = definition(&json!({"concurrency": {"key": "disk", "max": 1}}));
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
     let now = at(0);
-    for (second, definition, goes) in [
-        (1, &two, true),
-        (2, &three, true),
-        (3, &two, false),
-        (4, &three, true),
-        (5, &other, true),
-        (6, &two, false),
-    ] {
+    for (second, definition, goes) in
+        [(1, &two, true), (2, &three, true), (3, &two, false), (4, &three, true), (5, &other, true), (6, &two, false)]
+    {
         assert_eq!(send(&mut limits, &ready(second, definition), now, &mut runs), goes, "{second}");
     }
     let key = limits.release(RunId::new(1_000)).unwrap();
@@ -123,11 +118,7 @@ fn in_a_cluster_one_node_counts() {
     let whole = ready(5, &broadcast);
     let root = Ready { run: whole.run.clone().for_all_shards(), ..whole };
     let other = LimitName { namespace: NamespaceId::new(1), key: "other".to_owned() };
-    assert_eq!(
-        limits.holding_back(&root, at(0)),
-        Some(LimitKey::Home(other.clone())),
-        "it is cut where they count"
-    );
+    assert_eq!(limits.holding_back(&root, at(0)), Some(LimitKey::Home(other.clone())), "it is cut where they count");
     limits.count_here(other);
     assert_eq!(limits.holding_back(&root, at(0)), None, "it counts by its shards");
 }

@@ -1,0 +1,222 @@
+//! Metrics of single jobs, for jobs that have series of their own and still exist.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use rondel_core::{JobId, NodeId, Timestamp};
+use rondel_store::StoreError;
+use rondel_store::catalog::JobRecord;
+use tokio::time::timeout;
+
+use super::family::{Family, Label, label};
+use super::{pumps, seconds, to_f64};
+use crate::metrics::JobSnapshot;
+use crate::node::Shared;
+
+/// Jobs looked up per statement.
+const LOOKUP: usize = 500;
+/// How long the look-up may take: a scrape must answer within its own timeout, above all while the database does not.
+const TIMEOUT: Duration = Duration::from_secs(3);
+
+/// A job with its series.
+struct ShownJob {
+    state: JobSnapshot,
+    record: JobRecord,
+    /// Whether the job belongs to no other node. Only its home sees all of its runs, so that only there the newest verdict is known.
+    is_here: bool,
+}
+
+impl ShownJob {
+    fn labels(&self) -> Vec<Label> {
+        vec![label("namespace", &self.state.namespace_name), label("job", &self.record.spec.name)]
+    }
+}
+
+/// The series of single jobs. If the database does not answer, there are none.
+pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
+    let shown = match timeout(TIMEOUT, shown_jobs(shared)).await {
+        Ok(Ok(shown)) => shown,
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    };
+    let instants = |read: fn(&ShownJob) -> Option<Timestamp>| {
+        let known = shown.iter().filter_map(move |job| Some((job.labels(), seconds(read(job)?))));
+        known.collect::<Vec<_>>()
+    };
+    let info = shown.iter().map(|job| {
+        let spec = &job.record.spec;
+        let (app, handler) = (label("app", &spec.app), label("handler", &spec.handler));
+        let more = [app, handler, label("enabled", spec.enabled.to_string())];
+        (job.labels().into_iter().chain(more).collect(), 1.0)
+    });
+    let here = || shown.iter().filter(|job| job.is_here);
+    let statuses = here().filter_map(|job| {
+        let status = label("status", job.state.last_status?.as_str());
+        Some((job.labels().into_iter().chain([status]).collect(), 1.0))
+    });
+    let totals = shared.pumps.totals();
+    let pumps = shown.iter().filter_map(|job| Some((job.labels(), *totals.get(&job.state.job)?))).collect::<Vec<_>>();
+    let of_jobs = vec![
+        Family::gauges("rondel_job_info", "Jobs with series of their own; always 1", info),
+        Family::gauges(
+            "rondel_job_next_fire_timestamp_seconds",
+            "When a job fires next",
+            instants(|job| job.record.next_fire_at),
+        ),
+        Family::gauges(
+            "rondel_job_last_success_timestamp_seconds",
+            "When a run of a job last succeeded, as far as this node has seen",
+            instants(|job| job.state.succeeded_at),
+        ),
+        Family::gauges(
+            "rondel_job_last_run_status",
+            "The newest verdict of a job, by its home; 1 for the one that it is",
+            statuses,
+        ),
+        Family::gauges(
+            "rondel_job_consecutive_failures",
+            "Runs of a job that failed since the last one that succeeded, by its home",
+            here().map(|job| (job.labels(), to_f64(job.state.failures))),
+        ),
+    ];
+    of_jobs.into_iter().chain(pumps::families(&pumps, now)).collect()
+}
+
+/// Reads the jobs that have series. Discards the series of jobs that no longer exist, whichever server deleted them, and the results that
+/// this node has seen of jobs that now belong to another one.
+async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
+    if shared.database.trouble().is_some() {
+        return Ok(Vec::new());
+    }
+    let (series, own) = (&shared.definitions.jobs, shared.membership.token().node);
+    let known = series.all();
+    let mut shown = Vec::with_capacity(known.len());
+    for chunk in known.chunks(LOOKUP) {
+        let ids: Vec<JobId> = chunk.iter().map(|state| state.job).collect();
+        let records = shared.store.jobs_by_id(&ids).await?;
+        let mut records: HashMap<JobId, JobRecord> = records.into_iter().map(|record| (record.id, record)).collect();
+        let homes: HashMap<JobId, NodeId> = shared.store.homes_of(&ids).await?.into_iter().collect();
+        for state in chunk {
+            let Some(record) = records.remove(&state.job) else {
+                series.forget(state.job);
+                continue;
+            };
+            let is_here = homes.get(&state.job).is_none_or(|home| *home == own || *home == NodeId::new(0));
+            if !is_here {
+                series.begin_anew(state.job);
+            }
+            shown.push(ShownJob { state: state.clone(), record, is_here });
+        }
+    }
+    Ok(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_core::{NamespaceId, RunId, RunStatus};
+    use rondel_store::catalog::{Deleted, JobDeletion};
+    use rondel_store::cluster::{Join, JoinRequest};
+    use rondel_store::ledger::{ClaimJob, DueRange};
+    use rondel_store::{LeaseToken, MemStore, Store, Trouble};
+    use serde_json::json;
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::config::EngineConfig;
+    use crate::engine::Engine;
+    use crate::jobs;
+    use crate::lifecycle::Lifecycle;
+
+    const NAMESPACE: NamespaceId = NamespaceId::new(1);
+    const FAILURES: &str = r#"rondel_job_consecutive_failures{namespace="default",job="j"}"#;
+    const INFO: &str = r#"rondel_job_info{namespace="default",job="j""#;
+
+    async fn started(lifecycle: &Lifecycle) -> Engine {
+        let started = Instant::now();
+        let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config = EngineConfig { metrics_job_max: 10, ..EngineConfig::default() };
+        Engine::start(store, config, lifecycle).await.unwrap()
+    }
+
+    /// A job that is due in an hour, and that has failed here.
+    async fn failed_job(engine: &Engine) -> JobRecord {
+        let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"delay": "1h"}});
+        let record = jobs::create(engine, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
+        let key = (record.id, record.version);
+        let definition = engine.definitions([key]).await.unwrap().remove(&key).unwrap();
+        definition.series.as_ref().unwrap().ended(RunStatus::Failed, engine.now());
+        record
+    }
+
+    async fn join(store: &dyn Store, name: &str) -> LeaseToken {
+        let request = JoinRequest {
+            name: name.to_owned(),
+            lease: Duration::from_secs(1_000),
+            advertise_url: None,
+            server_version: String::new(),
+            take_over: false,
+            held: None,
+        };
+        match store.join(&request).await.unwrap() {
+            Join::Joined { token, .. } => token,
+            other => unreachable!("{other:?}"),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_shown_by_the_home_alone_and_series_end_with_their_job() {
+        let lifecycle = Lifecycle::new();
+        let engine = started(&lifecycle).await;
+        let record = failed_job(&engine).await;
+        let shown = engine.metrics().await.unwrap();
+        assert!(shown.contains(&format!("{FAILURES} 1.0\n")), "{shown}");
+
+        let other = join(engine.store(), "other").await;
+        let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
+        let seen = engine.store().due_jobs(&[NodeId::new(0)], range).await.unwrap().pop().unwrap();
+        let claim = ClaimJob {
+            recent_fires: seen.recent_fires,
+            held_from: None,
+            next_fire_at: Some(seen.next_fire_at),
+            runs: Vec::new(),
+            follows: None,
+            seen,
+        };
+        assert_eq!(engine.store().claim(other, &[claim]).await.unwrap().jobs.len(), 1);
+        let shown = engine.metrics().await.unwrap();
+        assert!(shown.contains(INFO) && !shown.contains(FAILURES), "{shown}");
+        let series = || engine.shared().definitions.jobs.all();
+        let failures = || series().into_iter().map(|state| state.failures).collect::<Vec<_>>();
+        assert_eq!(failures(), [0], "what failed here is old if the job comes back");
+
+        // Deleted by another server.
+        let deletion = JobDeletion {
+            id: record.id,
+            expected_version: None,
+            before: None,
+            spare: RunId::new(engine.new_id()),
+            now: engine.now(),
+            reached: engine.now(),
+            leaves_followers: false,
+        };
+        assert!(matches!(engine.store().delete_job(deletion).await.unwrap(), Deleted::Done));
+        assert!(!engine.metrics().await.unwrap().contains(INFO));
+        assert!(failures().is_empty(), "another job may have its place");
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scrape_asks_nothing_of_a_database_in_trouble() {
+        let lifecycle = Lifecycle::new();
+        let engine = started(&lifecycle).await;
+        failed_job(&engine).await;
+        engine.shared().database.failed(Trouble::Unreachable, "no answer", engine.now());
+        let shown = engine.metrics().await.unwrap();
+        assert!(shown.contains("rondel_db_up 0.0\n") && !shown.contains(INFO), "{shown}");
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+}
