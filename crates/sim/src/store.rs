@@ -129,7 +129,7 @@ rondel_store::delegate_store!(SimStore {
                 let runs = self.inner().runs(ids).await?;
                 let now = self.world.now();
                 for run in &runs {
-                    self.world.truth().first_read.entry((run.id, run.attempt)).or_insert(now);
+                    self.world.truth().reads.entry((run.id, run.attempt)).or_default().push(now);
                 }
                 Ok(runs)
             };

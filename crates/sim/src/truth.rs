@@ -75,10 +75,11 @@ pub(crate) struct Truth {
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// The planned times without any server, by the database's clock.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
-    /// When a server first read the row of an attempt that another server may have saved, by the database's clock. With pages
-    /// of two rows, the owner finds such a run seconds after its instant. It also looks only every few seconds whether
-    /// another server has saved the end of an attempt, after which the next attempt may begin.
-    pub(crate) first_read: BTreeMap<(RunId, i32), Timestamp>,
+    /// When servers read the row of an attempt that another server may have saved, by the database's clock. With pages
+    /// of two rows, the owner finds such a run seconds after its instant, and so does each server to which it is handed over.
+    /// It also looks only every few seconds whether another server has saved the end of an attempt, after which the next
+    /// attempt may begin.
+    pub(crate) reads: BTreeMap<(RunId, i32), Vec<Timestamp>>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
     /// Runs whose verdict was provisional until the true one came late: the consequences of the first one stay.

@@ -368,7 +368,7 @@ mod tests {
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;
         assert!(lag < 5.0, "{lag}");
-        engine.shared().membership.give_back();
+        engine.shared().membership.give_back().await;
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;
         assert!(lag > 15.0, "{lag}");
@@ -377,7 +377,7 @@ mod tests {
 
         let lifecycle = Lifecycle::new();
         let engine = started(&lifecycle).await;
-        engine.shared().membership.give_back();
+        engine.shared().membership.give_back().await;
         sleep(Duration::from_secs(20)).await;
         let lag = lag_of(&engine).await;
         assert!(lag > 15.0, "before the first scan: {lag}");

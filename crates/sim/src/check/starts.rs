@@ -205,7 +205,7 @@ pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I12: no run begins later than its queue time after it was due. If there was no server then, the queue time counts
-/// from the return of one. If the owner found the attempt in the store after its instant, it counts from the reading.
+/// from the return of one. If a server took up the attempt from the store after its instant, it counts from the last reading.
 /// Catch-up runs are left out, because their time counts from the scan.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     if !facts.has_steady_servers {
@@ -238,6 +238,6 @@ fn server_came(truth: &Truth, start: &Start, run: &Run) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
     let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);
     let keys = [Some((start.run, start.attempt)), run.parent.map(|parent| (parent, 1))];
-    let reads = keys.into_iter().flatten().filter_map(|key| truth.first_read.get(&key));
+    let reads = keys.into_iter().flatten().filter_map(|key| truth.reads.get(&key)).flatten();
     reads.filter(|read| **read <= start.at).fold(came, |came, read| came.max(*read))
 }

@@ -169,6 +169,9 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
         detail: None,
     };
     assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)]);
+    let given_up = AttemptEnd { owner: Some(token), executor: None, ..finish(&run, Outcome::Skipped(Reason::Misfire)) };
+    assert_eq!(finish_one(store, given_up).await, Finished::Superseded);
+    assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)], "no report");
     let late = finish(&run, Outcome::Succeeded);
     assert_eq!(finish_all(store, &[late.clone(), late.clone()]).await, vec![Finished::Superseded; 2]);
     let expected = attempt(RunStatus::Succeeded, Some("executor-a"), late.started_at);

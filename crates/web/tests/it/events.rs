@@ -137,11 +137,13 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
 async fn a_stream_ends_with_its_sign_in() {
     let server = listening_for(20).await;
     let visitor = Visitor::signed_in(&server).await;
-    let mut request = visitor.request("GET", "/api/v1/events").body(Body::empty()).unwrap();
+    let mut request = visitor.request("GET", "/n/default/live").body(Body::empty()).unwrap();
     request.headers_mut().insert("accept", "text/event-stream".parse().unwrap());
     let (heard, ()) = tokio::join!(server.send(request), async {
         a_while().await;
         assert_eq!(visitor.post("/sign-out", "").await.status, 303);
     });
-    assert_eq!(parsed(&heard.text()).last().unwrap().2, json!({"reason": "token_over"}));
+    let text = heard.text();
+    let end = parsed(&text).pop().map(|(.., data)| data);
+    assert_eq!(end, Some(json!({"reason": "token_over"})), "{} {text}", heard.status);
 }

@@ -108,12 +108,12 @@ async fn a_refused_form_of_a_token_keeps_what_was_typed() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "admin"}])).await;
     let ann = signed_in(&server, "ann").await;
-    let form = "name=bot&kind=executor&grants=executor+default/a&expires_in=30+days";
+    let form = "name=bot&kind=executor&grants=executor+default/a&expires_in=30+moons";
     let refused = ann.post("/account/tokens", form).await;
     assert_eq!(refused.status, 422);
     let page = refused.text();
     assert!(page.contains("<option value=\"executor\" selected>"), "{page}");
-    assert!(page.contains("name=\"expires_in\" value=\"30 days\""), "{page}");
+    assert!(page.contains("name=\"expires_in\" value=\"30 moons\""), "{page}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, RunId, Timestamp};
+use rondel_core::{ExecutorId, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
 use serde_json::json;

@@ -50,7 +50,10 @@ impl State {
             Judgement::Duplicate => Finished::Duplicate,
             Judgement::NotOwner => Finished::NotOwner,
             Judgement::Superseded => {
-                self.keep_superseded(&clean);
+                // Only an executor knows how an attempt ended that was given up.
+                if finish.owner.is_none() {
+                    self.keep_superseded(&clean);
+                }
                 Finished::Superseded
             }
             Judgement::Late(status, reason) => {

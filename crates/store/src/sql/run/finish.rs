@@ -210,14 +210,17 @@ impl<'f> Batch<'f> {
             Judgement::Duplicate => self.answers.push(Finished::Duplicate),
             Judgement::NotOwner => self.answers.push(Finished::NotOwner),
             Judgement::Superseded => {
-                self.superseded.push(EndedAttempt {
-                    finish: clean,
-                    status: settle::attempt_status(finish.outcome),
-                    reason: None,
-                    executor_id: clean.executor_id,
-                    executor: clean.executor.clone(),
-                    started_at: clean.started_at,
-                });
+                // Only an executor knows how an attempt ended that was given up.
+                if finish.owner.is_none() {
+                    self.superseded.push(EndedAttempt {
+                        finish: clean,
+                        status: settle::attempt_status(finish.outcome),
+                        reason: None,
+                        executor_id: clean.executor_id,
+                        executor: clean.executor.clone(),
+                        started_at: clean.started_at,
+                    });
+                }
                 self.answers.push(Finished::Superseded);
             }
             Judgement::Late(status, reason) => {
