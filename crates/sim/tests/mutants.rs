@@ -22,7 +22,6 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("due_means_unsent", 5, "I1 verdicts"),
     ("streams_end_with_the_last_beat", 28, "I1 verdicts"),
     ("each_stream_ends_the_row", 5326, "I6 durable"),
-    ("stream_of_ended_lease", 144528173, "I6 durable"),
     ("late_result_overwrites", 53, "I6 durable"),
     ("lost_verdict_is_final", 873, "I6 durable"),
     ("any_attempt_ends", 73, "I6 durable"),
@@ -116,6 +115,9 @@ const UNSEEN: &[&str] = &[
     "ahead_of_the_lease",
     // `what_was_sent_ahead_is_due_before_the_end_of_its_lease_and_stream` in crates/admin/tests/gateway/ahead.rs.
     "end_before_ahead",
+    // `an_executor_that_connects_during_a_change_of_the_lease_connects_again` in crates/admin/tests/gateway/rejoining.rs: seed 144528173
+    // showed it, before other changes of the engine let it go another way.
+    "stream_of_ended_lease",
     // `an_order_is_sent_again_until_the_group_has_taken_it` in crates/admin/src/pumps/orders.rs: in a world, the next change of the group's
     // items repeats the order.
     "order_once",

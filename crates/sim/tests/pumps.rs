@@ -96,7 +96,7 @@ const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = {
         (Mutant::AnyOwnerReports, 10, "P3 counts"),
         (Mutant::SequenceIsIgnored, 10, "P3 counts"),
         (Mutant::ItemsOfAnyNode, 20, "P1 fencing"),
-        (Mutant::OrdersOfFenced, 161, "P1 fencing"),
+        (Mutant::OrdersOfFenced, 664, "P1 fencing"),
         (Mutant::DealtBeforeReleased, 16, "P1 lost"),
         (Mutant::ReleasedWithRowsInWork, 10, "P1 overlap"),
         (Mutant::EndedAttemptsKeepItems, 12, "P2 owner"),

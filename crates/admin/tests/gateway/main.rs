@@ -19,6 +19,7 @@ mod pass;
 mod permissions;
 mod pump_requests;
 mod pumps;
+mod rejoining;
 mod resting_pumps;
 mod same_app;
 mod slow;
