@@ -291,7 +291,7 @@ impl Limits {
     ) -> Vec<(&'a LimitKey, &'a Ready)> {
         let is_chosen = &is_chosen;
         let queues = self.limits.iter().map(|(key, limit)| {
-            let waiting = limit.waiting.iter().take(count).filter_map(move |turn| runs.ready(turn.run));
+            let waiting = limit.waiting.iter().filter_map(move |turn| runs.ready(turn.run));
             waiting.filter(move |ready| is_chosen(ready)).map(move |ready| (key, ready))
         });
         round_robin(queues, count)
