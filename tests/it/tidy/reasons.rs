@@ -73,7 +73,7 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
     (
         "Moved",
         "crates/core/src/outcome.rs",
-        "crates/core/src/outcome.rs",
+        "crates/core/src/outcome/tests.rs",
         "a_group_of_a_pump_goes_on_until_it_is_asked_to_end",
     ),
 ];

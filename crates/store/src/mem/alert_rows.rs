@@ -6,7 +6,6 @@ use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{Incident, Standing, SubjectKind};
 use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, RunId, SilenceId, Timestamp};
 
-use super::size;
 use crate::alerts::{
     AlertEvent, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
 };
@@ -55,7 +54,8 @@ impl AlertRows {
                 && is_wanted(record)
         };
         let its = self.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
-        its.map(|(_, record)| record).filter(is_asked).take(size(query.limit)).cloned().collect()
+        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+        its.map(|(_, record)| record).filter(is_asked).take(limit).cloned().collect()
     }
 
     /// Replaces the expectations of a job that is saved or deleted now; `before` is its definition until now, `None` for a new job.
