@@ -4,10 +4,32 @@
 ///
 /// The type has `fn inner(&self)`, which returns the other store, and
 /// `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
-/// each call with its name. The wrapper writes `claim` and `finish` itself, in the braces of their traits; a wrapper that intercepts more
-/// also writes `note_running`, `check_runs`, `runs` and `change_items`.
+/// each call with its name. A wrapper that needs the arguments of `claim` and `finish` writes these two itself, in the braces of their
+/// traits; one that intercepts more also writes `note_running`, `check_runs`, `runs` and `change_items`.
 #[macro_export]
 macro_rules! delegate_store {
+    ($wrapper:ty) => {
+        $crate::delegate_store!($wrapper {
+            Claim {
+                async fn claim(
+                    &self,
+                    token: $crate::LeaseToken,
+                    jobs: &[$crate::ledger::ClaimJob],
+                ) -> $crate::Result<$crate::ledger::Claimed> {
+                    self.call("claim", $crate::Claim::claim(self.inner(), token, jobs)).await
+                }
+            }
+            Finish {
+                async fn finish(
+                    &self,
+                    finisher: $crate::ledger::Finisher<'_>,
+                    batch: &[$crate::ledger::AttemptEnd],
+                ) -> $crate::Result<$crate::ledger::Ends> {
+                    self.call("finish", $crate::Finish::finish(self.inner(), finisher, batch)).await
+                }
+            }
+        });
+    };
     ($wrapper:ty { Claim { $($claim:tt)* } Finish { $($finish:tt)* } }) => {
         $crate::delegate_store!($wrapper {
             Claim { $($claim)* }

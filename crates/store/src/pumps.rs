@@ -45,8 +45,8 @@ pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The root rows of a job's fires whose instant is not after `now` (see [`has_come`]); a root row stands for all groups of its fire. Returns the
-    /// newest ones, at most `limit`, and all that are open. The latest planned instant comes first.
+    /// The root rows of a job's fires whose instant is not after `now` (see [`has_come`]); a root row stands for all groups of its fire.
+    /// Returns the newest ones, at most `limit`, and all that are open. The latest planned instant comes first.
     async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.

@@ -167,7 +167,7 @@ async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> R
     response
 }
 
-/// Waits for the answer of a call, and renews the call meanwhile. A renewal that fails is made up for by the next one.
+/// Waits for the answer of a call, and renews the call meanwhile. If a renewal fails, the next one takes its place.
 async fn renewed<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
 where
     R: Future<Output = Result<(), StoreError>>,

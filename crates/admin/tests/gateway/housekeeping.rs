@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
 
 use super::world::{LIMIT, store};
@@ -23,18 +22,7 @@ impl Uncounted {
     }
 }
 
-rondel_store::delegate_store!(Uncounted {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Uncounted);
 
 /// The others are done, and each has a report of its own.
 #[tokio::test(start_paused = true)]

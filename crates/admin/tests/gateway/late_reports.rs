@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rondel_core::RunId;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Pumps as _, Result, Runs as _, Store};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -37,18 +36,7 @@ impl Gated {
     }
 }
 
-rondel_store::delegate_store!(Gated {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Gated);
 
 #[tokio::test]
 async fn the_last_report_of_a_group_that_ends_during_a_look_counts() {

@@ -8,7 +8,6 @@ use rondel_admin::EngineConfig;
 use rondel_core::RunId;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::cluster::Node;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{Cluster as _, MemStore, Result, Store};
 use serde_json::json;
 use tokio::sync::Notify;
@@ -66,18 +65,7 @@ impl LateRenewal {
     }
 }
 
-rondel_store::delegate_store!(LateRenewal {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(LateRenewal);
 
 /// The lease is given back between two renewals, so that the node that starts next need not wait for its end.
 #[tokio::test]

@@ -8,7 +8,6 @@ use rondel_core::RunId;
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use serde_json::json;
 
@@ -35,18 +34,7 @@ impl Failing {
     }
 }
 
-rondel_store::delegate_store!(Failing {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Failing);
 
 fn no_answer() -> StoreError {
     StoreError::no_answer("append_logs")

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_core::Timestamp;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, Store};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -46,18 +45,7 @@ impl LateSession {
     }
 }
 
-rondel_store::delegate_store!(LateSession {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(LateSession);
 
 /// The row of its session states that its stream ended with the lease before, so nothing may be sent to it.
 #[tokio::test]

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rondel_core::homes::Switch;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{Cluster as _, MemStore, Result, Store};
 use serde_json::json;
 
@@ -33,18 +32,7 @@ impl Watched {
     }
 }
 
-rondel_store::delegate_store!(Watched {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Watched);
 
 #[tokio::test]
 async fn an_idle_pump_is_not_read_until_something_is_noticed() {

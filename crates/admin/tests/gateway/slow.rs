@@ -13,7 +13,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunQuery};
+use rondel_store::ledger::RunQuery;
 use rondel_store::{Claim as _, Cluster as _, MemStore, Result, Runs as _, Store};
 use tokio::sync::{mpsc, watch};
 use tokio_stream::StreamExt as _;
@@ -70,18 +70,7 @@ impl Slow {
     }
 }
 
-rondel_store::delegate_store!(Slow {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Slow);
 
 /// The lease counts from before its renewal was sent: if the answer takes longer than the lease, another node may have
 /// fenced it by then.

@@ -85,7 +85,7 @@ fn lost_attempts_are_counted_apart_and_end() {
         unreceived,
         verdict(RunStatus::Failed, Some(Reason::NotReceived)),
     );
-    // The fourth attempt is the first that failed by itself.
+    // Three attempts were lost with their executors, so the fourth is the first failure of the handler.
     check_after(POLICY, after_three, FAILED, again_in(10, Reason::Retry, 3));
     let unreceived_twice = Ended { attempt: 3, unreceived_count: 2, ..FIRST };
     check_after(POLICY, unreceived_twice, FAILED, again_in(10, Reason::Retry, 0));

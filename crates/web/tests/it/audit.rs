@@ -10,7 +10,6 @@ use axum::http::Request;
 use rondel_admin::auth::Token;
 use rondel_admin::clock::boot_micros;
 use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use rondel_web::{Access, WebConfig, route_table};
 use serde_json::{Value, json};
@@ -49,18 +48,7 @@ impl Failing {
     }
 }
 
-rondel_store::delegate_store!(Failing {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Failing);
 
 async fn server() -> (Arc<Failing>, Server) {
     let store = Failing::new();

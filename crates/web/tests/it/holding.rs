@@ -4,7 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rondel_admin::clock::boot_micros;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result};
 use tokio::sync::Notify;
 
@@ -53,15 +52,4 @@ impl Holding {
     }
 }
 
-rondel_store::delegate_store!(Holding {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Holding);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_admin::clock::boot_micros;
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunAtExecutor};
+use rondel_store::ledger::RunAtExecutor;
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use serde_json::{Value, json};
@@ -169,18 +169,7 @@ impl Counting {
     }
 }
 
-rondel_store::delegate_store!(Counting {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(Counting);
 
 /// The states of the jobs of a page are read together: once for each time that the page reads jobs, which is twice.
 #[tokio::test]

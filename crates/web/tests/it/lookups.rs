@@ -10,7 +10,6 @@ use axum::http::Request;
 use futures_util::future::join_all;
 use rondel_admin::clock::boot_micros;
 use rondel_admin::gateway::Peer;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher};
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use tokio::sync::Semaphore;
@@ -51,18 +50,7 @@ impl SlowTokens {
     }
 }
 
-rondel_store::delegate_store!(SlowTokens {
-    Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-            self.call("claim", self.inner().claim(token, jobs)).await
-        }
-    }
-    Finish {
-        async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
-            self.call("finish", self.inner().finish(finisher, batch)).await
-        }
-    }
-});
+rondel_store::delegate_store!(SlowTokens);
 
 async fn start() -> (Arc<SlowTokens>, Server) {
     let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
