@@ -88,7 +88,7 @@ macro_rules! delegate_store {
             use ::std::time::Duration;
             use ::rondel_core::{
                 AccountId, AlertRuleId, AppId, CalendarId, ChannelId, DeliveryId, ExecutorId, IncidentId, JobId, MaintenanceId, MessageId, NamespaceId,
-                NodeId, OutboxId, Reason, Run, RunId, ScriptId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
+                NodeId, OutboxId, Reason, Run, RunId, RunStatus, ScriptId, SessionId, SilenceId, Timestamp, TokenId, TraceParent,
             };
             use ::rondel_core::alert::{Incident, OpenIncidents, SubjectKind};
             use ::rondel_core::dense::DenseInstant;
@@ -99,11 +99,9 @@ macro_rules! delegate_store {
             use ::rondel_core::request::IfOpen;
             use ::rondel_core::run::Attempt;
             use ::rondel_core::sketch::Step;
-            use ::rondel_core::RunStatus;
             use $crate::{LeaseToken, StoreError, Trouble};
             use $crate::access::{
-                Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, KeptAccess, PasswordHash, SignInLink,
-                TokenQuery, TokenRecord, WebSession,
+                Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, KeptAccess, PasswordHash, SignInLink, TokenQuery, TokenRecord, WebSession,
             };
             use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
             use $crate::catalog::{
@@ -129,13 +127,11 @@ macro_rules! delegate_store {
             use $crate::pumps::{ChangedItems, PumpJob};
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
             use $crate::request_keys::{CallState, KeptAnswer, KeyedCall};
-            use $crate::rollups::{
-                ComingJob, JobActivity, NewestOutcomes, JobTrouble, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint,
-            };
+            use $crate::rollups::{ComingJob, JobActivity, JobTrouble, NewestOutcomes, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint};
             use ::rondel_core::shadow::compare::OldFire;
-            use $crate::shadow::{ShadowFire, ShadowSpan};
-            use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
+            use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
+            use $crate::shadow::{ShadowFire, ShadowSpan};
             use $crate::upkeep::{JobStat, StuckJob};
             use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun};
 
