@@ -34,6 +34,30 @@ pub enum BenchError {
         #[source]
         source: std::io::Error,
     },
+    /// A flag cannot be used.
+    #[error("{what}")]
+    Refused {
+        /// The flag, and why.
+        what: String,
+    },
+    /// The peer does not answer.
+    #[error("--peer-url: cannot reach {url}")]
+    Unreachable {
+        /// The URL that was called.
+        url: String,
+        /// The error of the client.
+        #[source]
+        source: reqwest::Error,
+    },
+    /// The peer refused the user, the password or the token.
+    #[error("{what}")]
+    Auth {
+        /// The flag, and what was answered.
+        what: String,
+    },
+    /// The measurement was stopped before its end.
+    #[error("stopped before the end")]
+    Stopped,
     /// A part of the measurement failed, so that the figures would be useless.
     #[error("{what}")]
     Void {
@@ -45,6 +69,10 @@ pub enum BenchError {
 impl BenchError {
     pub(crate) fn system(doing: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::System { doing, source }
+    }
+
+    pub(crate) fn refused(what: impl Into<String>) -> Self {
+        Self::Refused { what: what.into() }
     }
 
     pub(crate) fn void(what: impl Into<String>) -> Self {

@@ -9,6 +9,7 @@
 //! - `recorder` is the handler, which writes to a `histogram`; `witness` is a bare timer and `probe` a bare database,
 //!   with which the figures are compared; `usage` reads the kernel's figures for processes;
 //! - `xxl` has executors of XXL-JOB's protocol, for a server in another process;
+//! - [`run_peer`] measures another server with them: XXL-JOB's own admin, or ratch-job;
 //! - [`seed`] fills a database with jobs and their history, for looking at pages and measuring them.
 //!
 //! Load is open: the due instants are fixed beforehand, and lateness counts from the planned instant.
@@ -20,6 +21,7 @@ mod histogram;
 mod load;
 mod max;
 mod metered;
+mod peer;
 mod plan;
 mod probe;
 mod recorder;
@@ -34,6 +36,7 @@ mod xxl;
 pub use error::BenchError;
 pub use fleet::{ExecutorPlan, run_executor};
 pub use max::{Bounds, MaxReport, Round, find_max};
+pub use peer::{PeerCounts, PeerCpu, PeerKind, PeerPlan, PeerProcess, PeerReport, PeerSecret, run_peer};
 pub use plan::{Flood, Mode, Plan};
 pub use report::{Counts, Cpu, Durability, Lateness, Memory, Probe, ProbeLane, Report, StoreCall};
 pub use seed::{SeedPlan, SeedReport, seed};

@@ -308,16 +308,17 @@ impl Probe {
     }
 }
 
+/// Lines of names and values.
 #[derive(Debug, Default)]
-struct Lines(Vec<(String, String)>);
+pub(crate) struct Lines(pub(crate) Vec<(String, String)>);
 
 impl Lines {
-    fn row(&mut self, name: &str, value: impl Into<String>) {
+    pub(crate) fn row(&mut self, name: &str, value: impl Into<String>) {
         self.0.push((name.to_owned(), value.into()));
     }
 }
 
-fn late(lateness: &Lateness) -> String {
+pub(crate) fn late(lateness: &Lateness) -> String {
     let Lateness { p50_ms, p99_ms, p999_ms, max_ms, count } = lateness;
     format!("p50 {p50_ms:.2} ms, p99 {p99_ms:.2} ms, p999 {p999_ms:.2} ms, max {max_ms:.2} ms of {count}")
 }

@@ -44,6 +44,12 @@ pub(crate) fn memory(pid: u32) -> (u64, u64) {
     (kilobytes(&path, "VmRSS:"), kilobytes(&path, "VmHWM:"))
 }
 
+/// The name of a process; `None` if there is no such process.
+pub(crate) fn name(pid: u32) -> Option<String> {
+    stat(pid)?;
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default().trim().to_owned())
+}
+
 /// Resets the peak of this process's memory.
 pub(crate) fn reset_peak() {
     if let Err(error) = fs::write("/proc/self/clear_refs", "5") {
@@ -115,5 +121,7 @@ mod tests {
         assert!(memory_of_tree(pid) > 0);
         assert!(stat(pid).is_some_and(|stat| stat.parent > 0));
         assert_eq!(load().split(' ').count(), 3);
+        assert!(name(pid).is_some_and(|name| !name.is_empty()));
+        assert_eq!(name(0), None);
     }
 }

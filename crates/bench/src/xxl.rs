@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
 use axum::routing::post;
-use reqwest::Client;
+use reqwest::{Client, StatusCode};
 use rondel_core::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -43,16 +44,27 @@ const BATCH: usize = 500;
 /// Maximum number of waiting callbacks of one executor.
 const WAITING_MAX: usize = 100_000;
 const TIMEOUT: Duration = Duration::from_secs(5);
-const TOKEN_HEADER: &str = "XXL-JOB-ACCESS-TOKEN";
+/// The header with the token that servers and executors of XXL-JOB share.
+pub(crate) const TOKEN_HEADER: &str = "XXL-JOB-ACCESS-TOKEN";
+
+/// The servers that executors call, and the app that they belong to.
+#[derive(Clone)]
+pub(crate) struct Target {
+    /// The URLs below which `api/registry` and `api/callback` lie.
+    pub(crate) bases: Vec<String>,
+    pub(crate) app: String,
+    pub(crate) token: String,
+}
+
+type OnStart = Box<dyn Fn(RunRequest) + Send + Sync>;
 
 /// What the executors of a process share.
 struct Shared {
-    recorder: Recorder,
-    /// The newest planned second of each job that was started.
-    newest: Mutex<HashMap<i64, i64>>,
+    target: Target,
     client: Client,
-    servers: Vec<String>,
-    token: String,
+    on_start: OnStart,
+    /// Results that a server accepted.
+    acknowledged: AtomicU64,
 }
 
 /// One executor.
@@ -62,12 +74,20 @@ struct Stub {
     ended: mpsc::Sender<RunRequest>,
 }
 
+/// A request to start a run.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RunRequest {
-    job_id: i64,
-    log_id: i64,
-    log_date_time: i64,
+pub(crate) struct RunRequest {
+    pub(crate) job_id: i64,
+    pub(crate) log_id: i64,
+    pub(crate) log_date_time: i64,
+}
+
+impl RunRequest {
+    /// The planned second: executors do not learn it, so it is the second in which the server made the run.
+    pub(crate) fn second(self) -> i64 {
+        self.log_date_time.div_euclid(1_000)
+    }
 }
 
 /// What the executors observed.
@@ -91,30 +111,77 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let messages = InputMessages::listen(&recorder)?;
     let (token, stop) = (messages.token.await.map_err(|_| BenchError::void("a token comes first"))?, messages.stop);
-    rustls::crypto::ring::default_provider().install_default().ok();
-    let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
-    let shared = Arc::new(Shared {
-        recorder: recorder.clone(),
-        newest: Mutex::default(),
-        client: client.map_err(|error| BenchError::void(error.to_string()))?,
-        servers: plan.servers,
-        token,
-    });
-    let mut tasks = JoinSet::new();
-    for _ in 0..plan.count {
-        start(&shared, &stop, &mut tasks).await?;
-    }
+    let bases = plan.servers.into_iter().map(|server| format!("{server}/xxl-job-admin")).collect();
+    let target = Target { bases, app: APP.to_owned(), token };
+    let (noted, newest) = (recorder.clone(), Mutex::new(HashMap::new()));
+    let mut executors = XxlExecutors::start(target, plan.count, move |run| note(&noted, &newest, run)).await?;
     stop.cancelled().await;
-    tasks.shutdown().await;
+    executors.end().await;
     let Observations { started, repeated, early, lateness } = recorder.seen();
     let summary = Summary { started, repeated, early, lateness: Lateness::from(&lateness) };
     serde_json::to_string(&summary).map_err(|error| BenchError::void(error.to_string()))
 }
 
-/// Starts one executor: its port, its registrations, and its callbacks.
-async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Result<(), BenchError> {
+/// Records a start; `newest` is the newest planned second of each job that was started.
+fn note(recorder: &Recorder, newest: &Mutex<HashMap<i64, i64>>, run: RunRequest) {
+    let is_repeated = {
+        let mut newest = newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = newest.insert(run.job_id, run.second());
+        before.is_some_and(|before| before >= run.second())
+    };
+    recorder.note_now(Timestamp::from_secs(run.second()), is_repeated);
+}
+
+/// Running executors.
+pub(crate) struct XxlExecutors {
+    shared: Arc<Shared>,
+    addresses: Vec<String>,
+    stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl XxlExecutors {
+    /// Starts so many executors. `on_start` is called as the first thing of each run.
+    pub(crate) async fn start(
+        target: Target,
+        count: u32,
+        on_start: impl Fn(RunRequest) + Send + Sync + 'static,
+    ) -> Result<Self, BenchError> {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
+        let client = client.map_err(|error| BenchError::void(error.to_string()))?;
+        let shared = Shared { target, client, on_start: Box::new(on_start), acknowledged: AtomicU64::new(0) };
+        let (stop, tasks) = (CancellationToken::new(), JoinSet::new());
+        let mut executors = Self { shared: Arc::new(shared), addresses: Vec::new(), stop, tasks };
+        for _ in 0..count {
+            let address = start(&executors.shared, &executors.stop, &mut executors.tasks).await?;
+            executors.addresses.push(address);
+        }
+        Ok(executors)
+    }
+
+    /// The addresses that they register.
+    pub(crate) fn addresses(&self) -> &[String] {
+        &self.addresses
+    }
+
+    /// How many results a server has accepted so far.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.shared.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// Ends them at once: their registrations are left to expire.
+    pub(crate) async fn end(&mut self) {
+        self.stop.cancel();
+        self.tasks.shutdown().await;
+    }
+}
+
+/// Starts one executor: its port, its registrations, and its callbacks. Returns its address.
+async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinSet<()>) -> Result<String, BenchError> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(BenchError::system("listen"))?;
     let address = listener.local_addr().map_err(BenchError::system("listen"))?;
+    let address = format!("http://{address}/");
     let (ended, ends) = mpsc::channel(WAITING_MAX);
     let stub = Stub { shared: Arc::clone(shared), ended };
     let app = Router::new()
@@ -126,9 +193,9 @@ async fn start(shared: &Arc<Shared>, stop: &CancellationToken, tasks: &mut JoinS
         .with_state(stub);
     let stopped = stop.clone().cancelled_owned();
     tasks.spawn(async move { drop(axum::serve(listener, app).with_graceful_shutdown(stopped).await) });
-    tasks.spawn(register(Arc::clone(shared), format!("http://{address}/")));
+    tasks.spawn(register(Arc::clone(shared), address.clone()));
     tasks.spawn(report(Arc::clone(shared), ends));
-    Ok(())
+    Ok(address)
 }
 
 fn answer(fields: Value) -> axum::Json<Value> {
@@ -147,15 +214,9 @@ async fn log() -> axum::Json<Value> {
     answer(json!({"content": {"fromLineNum": 1, "toLineNum": 0, "logContent": "", "isEnd": true}}))
 }
 
-/// Accepts a run, which ends at once. Its planned instant is the second in which it was sent.
+/// Accepts a run, which ends at once.
 async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
-    let planned = request.log_date_time.div_euclid(1_000);
-    let is_repeated = {
-        let mut newest = stub.shared.newest.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = newest.insert(request.job_id, planned);
-        before.is_some_and(|before| before >= planned)
-    };
-    stub.shared.recorder.note_now(Timestamp::from_secs(planned), is_repeated);
+    (stub.shared.on_start)(request);
     if stub.ended.send(request).await.is_err() {
         tracing::warn!("a run came after the end");
     }
@@ -163,25 +224,46 @@ async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunReques
 }
 
 impl Shared {
-    /// Sends a request to the first server that accepts it, and tries again until one does.
-    async fn send(&self, path: &str, body: &Value) {
+    /// Sends a request to the first server that answers with a good status, and tries again until one does. Returns whether
+    /// the answer itself was good.
+    async fn send(&self, path: &str, body: &Value) -> bool {
         loop {
-            for server in &self.servers {
-                let url = format!("{server}/xxl-job-admin/api/{path}");
-                let sent = self.client.post(url).header(TOKEN_HEADER, &self.token).json(body).send().await;
-                match sent {
-                    Ok(answer) if answer.status().is_success() => return,
-                    Ok(answer) => tracing::warn!(status = %answer.status(), path, "refused"),
+            for base in &self.target.bases {
+                match self.post(base, path, body).await {
+                    Ok((status, answer)) if status.is_success() => {
+                        let is_accepted = is_accepted(&answer);
+                        if !is_accepted {
+                            tracing::debug!(answer, path, "refused");
+                        }
+                        return is_accepted;
+                    }
+                    Ok((status, _)) => tracing::warn!(%status, path, "refused"),
                     Err(error) => tracing::debug!(%error, path, "not sent"),
                 }
             }
             tokio::time::sleep(TRY_AGAIN).await;
         }
     }
+
+    async fn post(&self, base: &str, path: &str, body: &Value) -> reqwest::Result<(StatusCode, String)> {
+        let request = self.client.post(format!("{base}/api/{path}")).header(TOKEN_HEADER, &self.target.token);
+        let answer = request.json(body).send().await?;
+        Ok((answer.status(), answer.text().await?))
+    }
+}
+
+/// Whether an answer of a server has the code of success.
+fn is_accepted(answer: &str) -> bool {
+    serde_json::from_str::<Value>(answer).is_ok_and(|answer| answer["code"] == 200)
+}
+
+/// The body that registers an executor, and ends its registration.
+pub(crate) fn registration(app: &str, address: &str) -> Value {
+    json!({"registryGroup": "EXECUTOR", "registryKey": app, "registryValue": address})
 }
 
 async fn register(shared: Arc<Shared>, address: String) {
-    let body = json!({"registryGroup": "EXECUTOR", "registryKey": APP, "registryValue": address});
+    let body = registration(&shared.target.app, &address);
     loop {
         shared.send("registry", &body).await;
         tokio::time::sleep(REGISTER_EACH).await;
@@ -192,10 +274,32 @@ async fn register(shared: Arc<Shared>, address: String) {
 async fn report(shared: Arc<Shared>, mut ends: mpsc::Receiver<RunRequest>) {
     let mut batch = Vec::new();
     while ends.recv_many(&mut batch, BATCH).await > 0 {
+        let count = batch.len() as u64;
         let callbacks = batch.drain(..).map(
             |run| json!({"logId": run.log_id, "logDateTim": run.log_date_time, "handleCode": 200, "handleMsg": null}),
         );
         let callbacks: Vec<Value> = callbacks.collect();
-        shared.send("callback", &Value::Array(callbacks)).await;
+        if shared.send("callback", &Value::Array(callbacks)).await {
+            shared.acknowledged.fetch_add(count, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_code_of_success_is_an_acknowledgement() {
+        assert!(is_accepted(r#"{"code":200,"msg":null}"#));
+        assert!(!is_accepted(r#"{"code":500,"msg":"The access token is wrong."}"#));
+        assert!(!is_accepted("<html>"));
+        assert!(!is_accepted("[]"));
+    }
+
+    #[test]
+    fn the_planned_second_is_that_of_the_run() {
+        let run = RunRequest { job_id: 1, log_id: 2, log_date_time: 1_795_277_978_308 };
+        assert_eq!(run.second(), 1_795_277_978);
     }
 }

@@ -1,10 +1,13 @@
 //! `rondel bench`: measures the throughput of this machine and a database.
 
+mod peer;
+
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use rondel_bench::{BenchError, Bounds, ExecutorPlan, MaxReport, Plan, SeedPlan, XxlPlan};
 
+use self::peer::{Load, PeerArgs};
 use crate::config::{Database, DatabaseParser, Length};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
@@ -18,12 +21,13 @@ const LATE_MAX: Duration = Duration::from_millis(100);
 const JOBS_MAX: u32 = 1_000_000;
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
-/// the database alone. Needs an empty database, which is left with what was measured.
+/// the database alone. Needs an empty database, which is left with what was measured. With --peer-url, another server is
+/// measured in the same way, for a comparison on one machine.
 #[derive(Debug, Args)]
 #[command(subcommand_negates_reqs = true, args_conflicts_with_subcommands = true)]
 pub(crate) struct BenchArgs {
     /// The database: the URL of an SQLite file, of PostgreSQL or of MySQL/MariaDB
-    #[arg(long, value_name = "URL", required = true, value_parser = DatabaseParser)]
+    #[arg(long, value_name = "URL", required_unless_present = "peer_url", value_parser = DatabaseParser)]
     database: Option<Database>,
     /// What to measure
     #[arg(long, value_enum, default_value_t = Mode::Steady)]
@@ -67,6 +71,8 @@ pub(crate) struct BenchArgs {
     /// Use a database that is not empty: what is due in it takes part
     #[arg(long)]
     reuse: bool,
+    #[command(flatten)]
+    peer: PeerArgs,
     #[command(flatten)]
     format: FormatArgs,
     #[command(subcommand)]
@@ -217,6 +223,10 @@ impl BenchArgs {
             }
             Some(BenchCommand::Seed(args)) => return seed(args, format),
             None => {}
+        }
+        let Self { jobs, seconds, warm_up, executors, .. } = self;
+        if let Some(plan) = self.peer.plan(Load { jobs, seconds, warm_up, executors })? {
+            return peer::measure(&plan, format);
         }
         let bounds = self.bounds()?;
         let plan = self.plan()?;

@@ -82,7 +82,7 @@ pub(crate) fn path_from_environment() -> Option<PathBuf> {
 }
 
 /// Reads a variable without clap, which would add a flag for it: every user of the machine can see a flag's value.
-fn variable(name: &str) -> Option<OsString> {
+pub(crate) fn variable(name: &str) -> Option<OsString> {
     std::env::var_os(name).filter(|value| !value.is_empty())
 }
 

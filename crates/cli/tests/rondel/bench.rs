@@ -93,3 +93,28 @@ fn nonsense_is_refused() {
     measure(&[]).refused(1, &["/nonexistent/x.db"]);
     assert_eq!(run(&["bench"]).code, Some(2));
 }
+
+#[test]
+fn another_server_has_flags_of_its_own() {
+    let measure = |more: &[&str]| run(&[&["bench", "--peer-url", "http://127.0.0.1:1/xxl-job-admin"], more].concat());
+    measure(&[]).refused(2, &["--peer-password-file", "RONDEL_PEER_PASSWORD"]);
+    let folder = tempdir().expect("make a folder");
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).expect("write a file");
+        path.display().to_string()
+    };
+    let (password, empty) = (file("password", "123456\n"), file("empty", "\n"));
+    let with_password = |more: &[&str]| measure(&[&["--peer-password-file", password.as_str()], more].concat());
+    measure(&["--peer-password-file", &empty]).refused(2, &["--peer-password-file", "is empty"]);
+    with_password(&["--peer-token-file", &empty]).refused(2, &["--peer-token-file", "is empty"]);
+    with_password(&["--jobs", "0"]).refused(2, &["--jobs"]);
+    with_password(&["--peer-pid", "0"]).refused(2, &["--peer-pid"]);
+    with_password(&["--peer-console", "x"]).refused(2, &["--peer-console"]);
+    with_password(&[]).refused(8, &["--peer-url", "cannot reach http://127.0.0.1:1/"]);
+    for more in [["--mode", "burst"], ["--database", "sqlite:///nonexistent/x.db"], ["--slots", "9"]] {
+        assert_eq!(with_password(&more).code, Some(2), "{more:?}");
+    }
+    let without = run(&["bench", "--database", "sqlite:///nonexistent/x.db", "--peer-pid", "1"]);
+    assert_eq!(without.code, Some(2), "{}", without.stderr);
+}

@@ -1,0 +1,86 @@
+//! What the peer's processes use in the window.
+
+use super::report::PeerProcess;
+use crate::BenchError;
+use crate::usage::{self, Usage};
+
+/// The processes that were named, each with its descendants.
+#[derive(Debug)]
+pub(crate) struct Processes(Vec<Process>);
+
+#[derive(Debug)]
+struct Process {
+    pid: u32,
+    name: String,
+    before: Usage,
+    peak: u64,
+}
+
+impl Processes {
+    /// Finds the processes; refuses a number without one.
+    pub(crate) fn find(pids: &[u32]) -> Result<Self, BenchError> {
+        let mut found: Vec<Process> = Vec::new();
+        for pid in pids {
+            if found.iter().any(|process| process.pid == *pid) {
+                continue;
+            }
+            let missing = || BenchError::refused(format!("--peer-pid: there is no process {pid}"));
+            let name = usage::name(*pid).ok_or_else(missing)?;
+            found.push(Process { pid: *pid, name, before: Usage::default(), peak: 0 });
+        }
+        Ok(Self(found))
+    }
+
+    /// Counts from now on.
+    pub(crate) fn begin(&mut self) {
+        for process in &mut self.0 {
+            process.before = usage::of_tree(process.pid);
+        }
+    }
+
+    /// Reads their memory, of which the largest value is kept.
+    pub(crate) fn sample(&mut self) {
+        for process in &mut self.0 {
+            let of_tree = usage::memory_of_tree(process.pid);
+            // The memory of another user's process may be hidden; its resident size is not.
+            let now = if of_tree == 0 { usage::memory(process.pid).0 } else { of_tree };
+            process.peak = process.peak.max(now);
+        }
+    }
+
+    /// What they used since [`Self::begin`].
+    pub(crate) fn end(self) -> Result<Vec<PeerProcess>, BenchError> {
+        let mut used = Vec::new();
+        for Process { pid, name, before, peak } in self.0 {
+            if usage::name(pid).is_none() {
+                let what = format!("--peer-pid: the process {pid} ({name}) ended during the measurement");
+                return Err(BenchError::void(what));
+            }
+            let cpu_s = usage::of_tree(pid).since(before).cpu.as_secs_f64();
+            used.push(PeerProcess { pid, name, cpu_s, peak_mb: peak as f64 / 1e6 });
+        }
+        Ok(used)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_are_found_once() {
+        let own = std::process::id();
+        let mut processes = Processes::find(&[own, own]).unwrap();
+        processes.begin();
+        processes.sample();
+        let used = processes.end().unwrap();
+        assert_eq!(used.len(), 1);
+        assert!(used[0].pid == own && used[0].peak_mb > 0.0 && !used[0].name.is_empty());
+    }
+
+    #[test]
+    fn a_number_without_a_process_is_refused() {
+        let refusal = Processes::find(&[0]).unwrap_err().to_string();
+        assert_eq!(refusal, "--peer-pid: there is no process 0");
+    }
+}

@@ -1,0 +1,9 @@
+//! What happens to a job at a peer.
+
+/// A change of a job that exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum JobChange {
+    Start,
+    Stop,
+    Remove,
+}

@@ -1,0 +1,302 @@
+//! Measures another admin server with executors of XXL-JOB's protocol, beside which Rondel can be measured on the same
+//! machine: XXL-JOB itself, or ratch-job.
+//!
+//! - [`run_peer`] is the whole measurement; `plan` has its input, and `report` what it found;
+//! - `admin` is the signed-in user at a server of either kind: `xxl_admin` and `ratch_admin`, which send their requests through
+//!   `http`; `job` names what happens to a job;
+//! - `starts` decides which fire each start belongs to, and `cost` counts what the server's processes use.
+
+mod admin;
+mod cost;
+mod http;
+mod job;
+mod plan;
+mod ratch_admin;
+mod report;
+mod starts;
+mod xxl_admin;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_core::Timestamp;
+use rondel_core::error_chain::chain_in_one_line;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use self::admin::{Admin, Registry};
+use self::cost::Processes;
+use self::job::JobChange;
+use self::plan::Place;
+pub use self::plan::{PeerKind, PeerPlan, PeerSecret};
+pub use self::report::{PeerCounts, PeerCpu, PeerProcess, PeerReport};
+use self::starts::{StartBook, settle};
+use crate::report::Lateness;
+use crate::usage;
+use crate::witness::Witness;
+use crate::xxl::{Target, XxlExecutors};
+use crate::{BenchError, clock};
+
+/// Requests about jobs at the same time.
+const LANES: usize = 8;
+/// How long the server may take until its triggers go to the executors.
+const KNOWN_TIMEOUT: Duration = Duration::from_secs(100);
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// How long after the window its last runs may start.
+const GRACE_SECONDS: i64 = 10;
+/// How many seconds before the window are looked at, so that their late runs are not taken for repetitions.
+const LEAD_SECONDS: u32 = 5;
+/// How long the removal of jobs and app may take.
+const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(180);
+
+/// Measures a running admin server. Whatever happens, and also when `stop` is cancelled, the jobs and the app are removed from
+/// the server, as far as it answers.
+///
+/// # Errors
+/// Those of [`BenchError`]; [`BenchError::Stopped`] if `stop` was cancelled.
+pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerReport, BenchError> {
+    plan.check()?;
+    let (place, processes) = (Place::of(plan)?, Processes::find(&plan.pids)?);
+    let load_before = usage::load();
+    let app = format!("rondel-bench-{}", clock::now().as_millis());
+    let registry = Registry::new(&place, plan.token.reveal(), &app)?;
+    let mut admin = Admin::sign_in(plan, &place).await?;
+    let created = admin.create_app(&app).await;
+    let mut round =
+        Round { plan, admin: Arc::new(admin), registry, app, stop, executors: None, book: StartBook::default() };
+    let measured = match created {
+        Ok(()) => round.measure(&place, processes).await,
+        Err(error) => Err(error),
+    };
+    let left_behind = round.clean_up().await;
+    if let (Err(_), Some(left)) = (&measured, &left_behind) {
+        tracing::warn!("left behind: {left}");
+    }
+    Ok(PeerReport { left_behind, load_before, url: place.base, ..measured? })
+}
+
+/// One measurement.
+struct Round<'a> {
+    plan: &'a PeerPlan,
+    admin: Arc<Admin>,
+    registry: Registry,
+    app: String,
+    stop: &'a CancellationToken,
+    executors: Option<XxlExecutors>,
+    book: StartBook,
+}
+
+impl Round<'_> {
+    async fn measure(&mut self, place: &Place, mut processes: Processes) -> Result<PeerReport, BenchError> {
+        let plan = self.plan;
+        let target =
+            Target { bases: vec![place.base.clone()], app: self.app.clone(), token: plan.token.reveal().to_owned() };
+        let book = self.book.clone();
+        let executors = XxlExecutors::start(target, plan.executors, move |run| book.note(run)).await?;
+        let executors = self.executors.insert(executors);
+        self.registry.register(executors.addresses()).await?;
+        wait_until_known(&self.admin, &self.app, executors.addresses(), self.stop).await?;
+
+        let creation = Instant::now();
+        let jobs = create_jobs(&self.admin, &self.app, plan.jobs, self.stop).await?;
+        change_jobs(&self.admin, &jobs, JobChange::Start, Some(self.stop)).await?;
+        let create = creation.elapsed();
+
+        let warm_up = Duration::from_secs(plan.warm_up.into());
+        let from = (clock::now() + self.admin.head_start()).ceil_second() + warm_up;
+        let window = from.second()..from.second() + i64::from(plan.seconds);
+        let lead = i64::from(LEAD_SECONDS.min(plan.warm_up));
+        self.book.open(window.start - lead..window.end + GRACE_SECONDS);
+        sleep_until(from, self.stop).await?;
+
+        let witness = Witness::start()?;
+        processes.begin();
+        let (cpu, acknowledged, start) = (clock::cpu(), executors.acknowledged(), Instant::now());
+        let watched = watch(&mut processes, &window, self.stop).await;
+        let (took, cpu) = (start.elapsed().as_secs_f64(), clock::cpu().saturating_sub(cpu).as_secs_f64());
+        let acknowledged = executors.acknowledged() - acknowledged;
+        // Its thread ends in any case.
+        let witness = witness.end();
+        watched?;
+        let processes = processes.end()?;
+        wait_for_last_starts(&self.book, plan.planned(), &window, self.stop).await?;
+
+        let (started_in_all, starts) = self.book.take();
+        let fires = settle(starts, &jobs, &window, lead);
+        let counts = PeerCounts {
+            planned: plan.planned(),
+            started: fires.started,
+            started_late: fires.started_late,
+            missing: fires.missing,
+            repeated: fires.repeated,
+            early: fires.early,
+            acknowledged,
+            started_in_all,
+        };
+        Ok(PeerReport {
+            peer: self.admin.name(),
+            url: String::new(),
+            version: env!("CARGO_PKG_VERSION"),
+            jobs: plan.jobs,
+            seconds: took,
+            executors: plan.executors,
+            create_s: create.as_secs_f64(),
+            load_before: String::new(),
+            runs_per_second: acknowledged as f64 / took,
+            start_lateness: Lateness::from(&fires.lateness),
+            witness: Lateness::from(&witness),
+            counts,
+            cpu: PeerCpu::new(&processes, cpu, acknowledged),
+            processes,
+            left_behind: None,
+        })
+    }
+
+    /// Removes jobs, registrations and app. Returns what is left, and why.
+    async fn clean_up(mut self) -> Option<String> {
+        let app = self.app.clone();
+        let removed = tokio::time::timeout(CLEAN_UP_TIMEOUT, self.remove()).await;
+        let removed = removed.unwrap_or_else(|_| Err(BenchError::void("the server took too long")));
+        removed.err().map(|error| format!("the app {app} and perhaps jobs of it: {}", chain_in_one_line(&error)))
+    }
+
+    async fn remove(&mut self) -> Result<(), BenchError> {
+        let jobs = remove_jobs(&self.admin, &self.app).await;
+        let mut registrations = Ok(());
+        if let Some(executors) = &mut self.executors {
+            executors.end().await;
+            registrations = match self.registry.unregister(executors.addresses()).await {
+                // A server that refuses the token has registered none.
+                Err(BenchError::Auth { .. }) => Ok(()),
+                unregistered => unregistered,
+            };
+        }
+        // It is tried in any case: XXL-JOB keeps a group that still has jobs.
+        let app = self.admin.remove_app(&self.app).await;
+        jobs.and(registrations).and(app)
+    }
+}
+
+/// Waits until the server's triggers go to all executors.
+async fn wait_until_known(
+    admin: &Admin,
+    app: &str,
+    addresses: &[String],
+    stop: &CancellationToken,
+) -> Result<(), BenchError> {
+    let start = Instant::now();
+    while !admin.knows(app, addresses).await? {
+        if start.elapsed() > KNOWN_TIMEOUT {
+            let count = addresses.len();
+            let what = format!("the server did not list all of the {count} executors that registered as {app}");
+            return Err(BenchError::void(what));
+        }
+        sleep_until(clock::now() + ASK_AGAIN, stop).await?;
+    }
+    Ok(())
+}
+
+/// Creates the jobs, all of them stopped; returns their ids.
+async fn create_jobs(
+    admin: &Arc<Admin>,
+    app: &str,
+    count: u32,
+    stop: &CancellationToken,
+) -> Result<Vec<i64>, BenchError> {
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES {
+        let names = (0..count).skip(lane).step_by(LANES).map(|number| format!("{app}-{number:05}"));
+        let (names, admin, stop): (Vec<String>, _, _) = (names.collect(), Arc::clone(admin), stop.clone());
+        lanes.spawn(async move {
+            let mut created = Vec::new();
+            for name in names {
+                go_on(&stop)?;
+                created.push(admin.create_job(&name).await?);
+            }
+            Ok::<_, BenchError>(created)
+        });
+    }
+    let mut created = Vec::new();
+    while let Some(lane) = lanes.join_next().await {
+        created.extend(lane.map_err(|error| BenchError::void(format!("a lane broke: {error}")))??);
+    }
+    Ok(created)
+}
+
+/// Changes jobs one by one, in several lanes.
+async fn change_jobs(
+    admin: &Arc<Admin>,
+    jobs: &[i64],
+    change: JobChange,
+    stop: Option<&CancellationToken>,
+) -> Result<(), BenchError> {
+    let mut lanes = JoinSet::new();
+    for lane in 0..LANES {
+        let jobs: Vec<i64> = jobs.iter().skip(lane).step_by(LANES).copied().collect();
+        let (admin, stop) = (Arc::clone(admin), stop.cloned());
+        lanes.spawn(async move {
+            for job in jobs {
+                stop.as_ref().map_or(Ok(()), go_on)?;
+                admin.change_job(job, change).await?;
+            }
+            Ok::<_, BenchError>(())
+        });
+    }
+    while let Some(lane) = lanes.join_next().await {
+        lane.map_err(|error| BenchError::void(format!("a lane broke: {error}")))??;
+    }
+    Ok(())
+}
+
+/// Stops and removes all jobs that the server lists for the app. This finds jobs whose creation was not answered too.
+async fn remove_jobs(admin: &Arc<Admin>, app: &str) -> Result<(), BenchError> {
+    let mut before = Vec::new();
+    loop {
+        let jobs = admin.jobs(app).await?;
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        if jobs == before {
+            return Err(BenchError::void("the server removed no job, and reported success"));
+        }
+        change_jobs(admin, &jobs, JobChange::Stop, None).await?;
+        change_jobs(admin, &jobs, JobChange::Remove, None).await?;
+        before = jobs;
+    }
+}
+
+/// Sleeps through the window. Memory is read in the middle of seconds, where it does not disturb the fires.
+async fn watch(processes: &mut Processes, window: &Range<i64>, stop: &CancellationToken) -> Result<(), BenchError> {
+    for second in window.clone() {
+        sleep_until(Timestamp::from_millis(second * 1_000 + 500), stop).await?;
+        processes.sample();
+    }
+    sleep_until(Timestamp::from_secs(window.end), stop).await
+}
+
+/// Waits until all runs of the window have started, up to a limit.
+async fn wait_for_last_starts(
+    book: &StartBook,
+    planned: u64,
+    window: &Range<i64>,
+    stop: &CancellationToken,
+) -> Result<(), BenchError> {
+    let until = Timestamp::from_secs(window.end + GRACE_SECONDS);
+    while (book.fires(window) as u64) < planned && clock::micros_after(until) < 0 {
+        sleep_until(clock::now() + Duration::from_millis(200), stop).await?;
+    }
+    Ok(())
+}
+
+async fn sleep_until(at: Timestamp, stop: &CancellationToken) -> Result<(), BenchError> {
+    tokio::select! {
+        () = stop.cancelled() => Err(BenchError::Stopped),
+        () = clock::sleep_until(at) => Ok(()),
+    }
+}
+
+fn go_on(stop: &CancellationToken) -> Result<(), BenchError> {
+    if stop.is_cancelled() { Err(BenchError::Stopped) } else { Ok(()) }
+}

@@ -1,0 +1,158 @@
+//! Another server is measured: a small one, which speaks as XXL-JOB or ratch-job does and really fires its jobs.
+
+mod fake_admin;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rondel_bench::{BenchError, PeerKind, PeerPlan, PeerReport, PeerSecret, run_peer};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::fake_admin::{Dialect, FakeAdmin, PASSWORD, TOKEN};
+
+fn plan(fake: &FakeAdmin) -> PeerPlan {
+    PeerPlan {
+        url: format!("{}/xxl-job-admin/", fake.url),
+        console: (fake.dialect == Dialect::Ratch).then(|| fake.url.clone()),
+        kind: None,
+        user: "admin".to_owned(),
+        password: PeerSecret::new(PASSWORD),
+        token: PeerSecret::new(TOKEN),
+        pids: vec![std::process::id()],
+        jobs: 4,
+        seconds: 3,
+        warm_up: 1,
+        executors: 2,
+    }
+}
+
+async fn measure(plan: &PeerPlan) -> Result<PeerReport, BenchError> {
+    run_peer(plan, &CancellationToken::new()).await
+}
+
+/// Nothing of the measurement is left at the server.
+#[track_caller]
+fn is_clean(fake: &FakeAdmin) {
+    let world = fake.world();
+    assert!(world.groups.is_empty() && world.jobs.is_empty() && world.addresses.is_empty(), "{world:?}");
+}
+
+async fn each_fire_is_counted(dialect: Dialect, name: &str) {
+    let fake = FakeAdmin::start(dialect).await;
+    let report = measure(&plan(&fake)).await.expect("a report");
+    assert!(report.peer.starts_with(name), "{report:?}");
+    assert_eq!(report.left_behind, None);
+    let counts = report.counts;
+    // Of three seconds, one has no fire of one job, and one has two of another.
+    assert_eq!((counts.planned, counts.started, counts.missing), (12, 11, 1), "{report:?}");
+    assert_eq!((counts.repeated, counts.early, counts.started_late), (1, 0, 0), "{report:?}");
+    assert!(counts.started_in_all >= 12 && (9..=16).contains(&counts.acknowledged), "{report:?}");
+    assert_eq!(report.start_lateness.count, 11);
+    assert!(report.start_lateness.max_ms < 1_000.0 && report.witness.count > 0, "{report:?}");
+    let [process] = report.processes.as_slice() else { unreachable!("one process: {report:?}") };
+    assert!(process.pid == std::process::id() && process.peak_mb > 0.0, "{process:?}");
+    let lines = report.lines();
+    let fires = lines.iter().find(|(name, _)| name == "fires").map(|(_, text)| text.as_str());
+    assert_eq!(fires, Some("12 planned, 11 started, 1 missing, 1 repeated, 0 early"));
+    is_clean(&fake);
+    // The jobs were created stopped, started, stopped, and removed.
+    let world = fake.world();
+    assert_eq!([world.created, world.started, world.stopped, world.removed], [4, 4, 4, 4], "{world:?}");
+}
+
+#[tokio::test]
+async fn xxl_job_since_3_3_is_measured() {
+    each_fire_is_counted(Dialect::XxlNew, "XXL-JOB 3.3 or later").await;
+}
+
+#[tokio::test]
+async fn xxl_job_before_3_3_is_measured() {
+    each_fire_is_counted(Dialect::XxlOld, "XXL-JOB before 3.3").await;
+}
+
+#[tokio::test]
+async fn ratch_job_is_measured() {
+    each_fire_is_counted(Dialect::Ratch, "ratch-job 0.2.1").await;
+}
+
+#[tokio::test]
+async fn a_stop_leaves_nothing_behind() {
+    for dialect in [Dialect::XxlNew, Dialect::Ratch] {
+        let fake = FakeAdmin::start(dialect).await;
+        let (plan, stop) = (PeerPlan { seconds: 600, ..plan(&fake) }, CancellationToken::new());
+        let mut measured = JoinSet::new();
+        let (stopped, shared) = (stop.clone(), Arc::clone(&fake.shared));
+        measured.spawn(async move { run_peer(&plan, &stopped).await.map(|_| ()) });
+        for _ in 0..1_000 {
+            if shared.is_started(4) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stop.cancel();
+        let ended = measured.join_next().await.expect("a task").expect("no panic");
+        assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
+        is_clean(&fake);
+    }
+}
+
+#[tokio::test]
+async fn refusals_name_the_flag_and_the_answer() {
+    for dialect in [Dialect::XxlNew, Dialect::XxlOld, Dialect::Ratch] {
+        let fake = FakeAdmin::start(dialect).await;
+        let password = PeerSecret::new("wrong-one");
+        let refused = measure(&PeerPlan { password, ..plan(&fake) }).await.expect_err("a refusal");
+        let text = refused.to_string();
+        assert!(matches!(refused, BenchError::Auth { .. }), "{dialect:?}: {text}");
+        assert!(text.contains("--peer-user or its password") && !text.contains("wrong-one"), "{text}");
+
+        let token = PeerSecret::new("another-one");
+        let refused = measure(&PeerPlan { token, ..plan(&fake) }).await.expect_err("a refusal");
+        let text = refused.to_string();
+        assert!(
+            text.contains("--peer-token") && text.contains("token is wrong") && !text.contains("another-one"),
+            "{text}"
+        );
+        is_clean(&fake);
+    }
+}
+
+#[tokio::test]
+async fn a_console_with_a_captcha_names_the_setting() {
+    let fake = FakeAdmin::start(Dialect::RatchWithCaptcha).await;
+    let plan = PeerPlan { console: Some(fake.url.clone()), ..plan(&fake) };
+    let refused = measure(&plan).await.expect_err("a refusal").to_string();
+    assert!(refused.contains("RATCH_CONSOLE_ENABLE_CAPTCHA=false"), "{refused}");
+}
+
+#[tokio::test]
+async fn other_servers_are_refused_with_their_answer() {
+    let fake = FakeAdmin::start(Dialect::WebPage).await;
+    let refused = measure(&plan(&fake)).await.expect_err("a refusal").to_string();
+    assert!(refused.starts_with("--peer-url: ") && refused.contains("<h1>Welcome</h1>"), "{refused}");
+    let refused = measure(&PeerPlan { kind: Some(PeerKind::Ratch), console: Some(fake.url.clone()), ..plan(&fake) })
+        .await
+        .expect_err("a refusal");
+    assert!(refused.to_string().starts_with("--peer-console: "), "{refused}");
+
+    let url = format!("{}/xxl-job-admin", FakeAdmin::closed_url().await);
+    let refused = measure(&PeerPlan { url, ..plan(&fake) }).await.expect_err("a refusal");
+    assert!(matches!(refused, BenchError::Unreachable { .. }), "{refused:?}");
+    assert!(refused.to_string().starts_with("--peer-url: cannot reach "), "{refused}");
+}
+
+#[tokio::test]
+async fn bad_plans_are_refused_before_the_server_is_asked() {
+    let fake = FakeAdmin::start(Dialect::XxlNew).await;
+    for (bad, flag) in [
+        (PeerPlan { jobs: 0, ..plan(&fake) }, "--jobs"),
+        (PeerPlan { executors: 0, ..plan(&fake) }, "--executors"),
+        (PeerPlan { url: "x".to_owned(), ..plan(&fake) }, "--peer-url"),
+        (PeerPlan { pids: vec![0], ..plan(&fake) }, "--peer-pid"),
+    ] {
+        let refused = measure(&bad).await.expect_err("a refusal");
+        assert!(matches!(refused, BenchError::Refused { .. }) && refused.to_string().contains(flag), "{refused}");
+    }
+    assert_eq!(fake.world().calls, 0);
+}

@@ -1,0 +1,156 @@
+//! `rondel bench --peer-url`: measures another admin server in place of Rondel.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use rondel_bench::{BenchError, PeerKind, PeerPlan, PeerSecret};
+use rondel_core::error_chain::chain_in_one_line;
+
+use super::facts;
+use crate::exit::{Exit, Failure};
+use crate::format::{Format, FormatArgs};
+use crate::input::read_text;
+use crate::token_file::variable;
+use crate::{output, runtime};
+
+const USER: &str = "admin";
+/// The token with which both servers are delivered.
+const TOKEN: &str = "default_token";
+const PASSWORD_VARIABLE: &str = "RONDEL_PEER_PASSWORD";
+const TOKEN_VARIABLE: &str = "RONDEL_PEER_TOKEN";
+
+/// The flags about another server.
+#[derive(Debug, Args)]
+pub(super) struct PeerArgs {
+    /// Measure a running XXL-JOB (2.3 to 3.4) or ratch-job in place of Rondel, with jobs and an app that are removed again:
+    /// the URL that its executors are configured with, such as `http://127.0.0.1:8080/xxl-job-admin`
+    #[arg(
+        long,
+        value_name = "URL",
+        conflicts_with_all = [
+            "database", "mode", "late_max", "jobs_max", "nodes", "slots", "flood", "separate", "database_pid", "probe",
+            "reuse",
+        ],
+    )]
+    peer_url: Option<String>,
+    /// What is at --peer-url; the server is asked if it is left out
+    #[arg(long, value_enum, value_name = "KIND", requires = "peer_url")]
+    peer_kind: Option<Kind>,
+    /// The URL of ratch-job's console; the port of --peer-url plus 100 if it is left out
+    #[arg(long, value_name = "URL", requires = "peer_url")]
+    peer_console: Option<String>,
+    /// The user that creates the jobs at --peer-url, an administrator; admin if it is left out
+    #[arg(long, value_name = "NAME", requires = "peer_url")]
+    peer_user: Option<String>,
+    /// The file with that user's password, - for stdin; `RONDEL_PEER_PASSWORD` if it is left out
+    #[arg(long, value_name = "FILE", requires = "peer_url")]
+    peer_password_file: Option<PathBuf>,
+    /// The file with the access token of the executors at --peer-url; `RONDEL_PEER_TOKEN` if it is left out, or `default_token`
+    #[arg(long, value_name = "FILE", requires = "peer_url")]
+    peer_token_file: Option<PathBuf>,
+    /// A process of the server at --peer-url, or of its database, to count what it and its children use; repeatable
+    #[arg(long = "peer-pid", value_name = "PID", requires = "peer_url")]
+    peer_pids: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Kind {
+    /// XXL-JOB's own admin
+    Xxl,
+    /// ratch-job
+    Ratch,
+}
+
+/// The flags that other measurements have too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) jobs: u32,
+    pub(super) seconds: u32,
+    pub(super) warm_up: u32,
+    pub(super) executors: u32,
+}
+
+impl PeerArgs {
+    /// The plan, if another server is measured.
+    pub(super) fn plan(&self, load: Load) -> Result<Option<PeerPlan>, Failure> {
+        let Some(url) = &self.peer_url else {
+            // What conflicts with --peer-url, such as --database, makes clap forget that these flags require it.
+            let given = [
+                ("--peer-kind", self.peer_kind.is_some()),
+                ("--peer-console", self.peer_console.is_some()),
+                ("--peer-user", self.peer_user.is_some()),
+                ("--peer-password-file", self.peer_password_file.is_some()),
+                ("--peer-token-file", self.peer_token_file.is_some()),
+                ("--peer-pid", !self.peer_pids.is_empty()),
+            ];
+            let flag = given.into_iter().find(|(_, is_given)| *is_given).map(|(flag, _)| flag);
+            return flag.map_or(Ok(None), |flag| Err(Failure::refused(format!("{flag} needs --peer-url"))));
+        };
+        let password = secret("--peer-password-file", self.peer_password_file.as_deref(), PASSWORD_VARIABLE)?;
+        let Some(password) = password else {
+            let missing =
+                format!("--peer-password-file is missing: name a file with the password, or set {PASSWORD_VARIABLE}");
+            return Err(Failure::refused(missing));
+        };
+        let token = secret("--peer-token-file", self.peer_token_file.as_deref(), TOKEN_VARIABLE)?;
+        Ok(Some(PeerPlan {
+            url: url.clone(),
+            console: self.peer_console.clone(),
+            kind: self.peer_kind.map(|kind| match kind {
+                Kind::Xxl => PeerKind::Xxl,
+                Kind::Ratch => PeerKind::Ratch,
+            }),
+            user: self.peer_user.clone().unwrap_or_else(|| USER.to_owned()),
+            password,
+            token: token.unwrap_or_else(|| PeerSecret::new(TOKEN)),
+            pids: self.peer_pids.clone(),
+            jobs: load.jobs,
+            seconds: load.seconds,
+            warm_up: load.warm_up,
+            executors: load.executors,
+        }))
+    }
+}
+
+/// The first line of a file, or a variable of the environment.
+fn secret(flag: &str, file: Option<&Path>, name: &str) -> Result<Option<PeerSecret>, Failure> {
+    let text = match file {
+        Some(path) => {
+            let text = read_text(path)?;
+            let line = text.lines().next().unwrap_or_default();
+            if line.is_empty() {
+                return Err(Failure::refused(format!("{flag}: the first line of {} is empty", path.display())));
+            }
+            Some(line.to_owned())
+        }
+        None => match variable(name).map(std::ffi::OsString::into_string) {
+            Some(Ok(text)) => Some(text),
+            Some(Err(_)) => return Err(Failure::refused(format!("the environment variable {name} is not UTF-8"))),
+            None => None,
+        },
+    };
+    Ok(text.map(PeerSecret::new))
+}
+
+/// Measures another server, and prints the report.
+pub(super) fn measure(plan: &PeerPlan, format: FormatArgs) -> Result<Exit, Failure> {
+    runtime::serve(|stop| async move {
+        let report = rondel_bench::run_peer(plan, &stop).await.map_err(not_measured)?;
+        match format.format {
+            Format::Json | Format::Jsonl | Format::Yaml => {
+                output::document(&serde_json::to_string(&report)?, format.format)
+            }
+            Format::Table | Format::Wide | Format::Name => output::data(&facts(report.lines())),
+        }
+    })
+}
+
+fn not_measured(error: BenchError) -> Failure {
+    match error {
+        BenchError::Refused { what } => Failure::refused(what),
+        BenchError::Auth { what } => Failure::new(Exit::Auth, what),
+        BenchError::Stopped => Failure::silent(Exit::Interrupted),
+        error @ BenchError::Unreachable { .. } => Failure::new(Exit::Unreachable, chain_in_one_line(&error)),
+        error => Failure::of("nothing was measured", &error),
+    }
+}
