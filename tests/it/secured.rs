@@ -158,13 +158,27 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
     let mut stranger = agent("other", Some("other"));
     stranger.wait_for_line(LIMIT, "does not let in executors of app").await;
     stranger.kill().await;
-    let mut good = agent("billing", Some("billing"));
-    wait_until(LIMIT, "the agent is online", async || {
+    let is_online = async || {
         let (_, listed, _) = client(at, &url, &admin, &["executor", "list"]);
         if listed.contains("online") { Ok(()) } else { Err(listed) }
-    })
-    .await;
+    };
+    let mut good = agent("billing", Some("billing"));
+    wait_until(LIMIT, "the agent is online", async || is_online().await).await;
     good.terminate(LIMIT).await;
+    // The certificate is replaced while the agent runs.
+    let replace = |name: &str| {
+        for ending in ["key", "pem"] {
+            std::fs::copy(at.join(format!("{name}.{ending}")), at.join(format!("renewed.{ending}"))).expect("a file");
+        }
+    };
+    replace("other");
+    let mut renewed = agent("billing", Some("renewed"));
+    renewed.wait_for_line(LIMIT, "is made out to").await;
+    let is_offline = async || is_online().await.err().ok_or("it is online");
+    wait_until(LIMIT, "the first agent is not online any more", is_offline).await;
+    replace("billing");
+    wait_until(LIMIT, "the agent is online with its new certificate", async || is_online().await).await;
+    renewed.terminate(LIMIT).await;
     let (done, listed, errors) = client(at, &url, &admin, &["audit", "--action", "token.create"]);
     assert!(done && listed.contains("agents"), "{listed}{errors}");
     server.terminate(LIMIT).await;

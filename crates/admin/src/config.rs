@@ -107,7 +107,7 @@ pub struct EngineConfig {
     pub queued_max: u32,
     /// How long the caller's answer waits for the owners to end these runs.
     pub queued_wait: Duration,
-    /// How many of these runs an owner reads per statement.
+    /// How many of these runs, and of the cancels that are delivered for other nodes, are read per statement.
     pub drop_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,

@@ -227,6 +227,14 @@ impl Engine {
         fires::why(&self.node, record, at, within).await
     }
 
+    /// Why a run of a job has its status, whatever triggered it.
+    ///
+    /// # Errors
+    /// The store's.
+    pub async fn why_run(&self, record: &JobRecord, run: &Run, within: Option<&[AppId]>) -> Result<Why, StoreError> {
+        fires::why_run(&self.node, record, run, within).await
+    }
+
     /// Why a job is in its present state: explains its newest run that is due and open; otherwise its last fire, or its last run if that is
     /// later; otherwise its next fire.
     ///

@@ -1,9 +1,12 @@
 //! Accounts for a job's fires: this module reads the facts, `core` computes the account.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use rondel_core::fires::{self, Account, AnswerContext, AnswerSubject, Definition, FireInput, Range, Why};
 use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, Run, RunStatus, Timestamp};
+use rondel_core::{AppId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, VersionRecord};
 use rondel_store::ledger::RunQuery;
@@ -18,7 +21,7 @@ const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
 const AROUND: std::time::Duration = fires::RANGE_MAX;
 
-/// Number of newest runs that are searched for the last one: some of them may be claimed early, or be shards.
+/// Number of newest runs that are searched for the one that an answer is about: some of them may be shards.
 const NEWEST_COUNT: u32 = 100;
 const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
@@ -119,10 +122,7 @@ pub(crate) async fn why(
     at: Timestamp,
     within: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
-    let mut versions = read_versions(node, record, at - AROUND, at + AROUND).await?;
-    if is_cut(&versions, at) {
-        versions.extend(node.store().versions(record.id, at, at, 2).await?);
-    }
+    let versions = versions_around(node, record, at).await?;
     let rows = node.store().planned_rows(record.id, at, at, 2).await?;
     let input = with_context(node, read_facts(node, record, versions, rows, within).await?, within).await?;
     let (why, input) = compute(move || (fires::why(&input.facts(), at), input)).await;
@@ -133,11 +133,44 @@ pub(crate) async fn why(
     let mut rows = vec![run];
     sight::conceal(node, record.namespace, within, &mut rows).await?;
     let input = with_context(node, AccountInput { rows, ..input }, within).await?;
-    let facts = input.facts();
-    let answers =
-        facts.rows.iter().map(|run| fires::why_run(&facts, run).about(AnswerSubject::NearRun(run.trigger), &facts));
     let (before, after) = (why.before, why.after);
-    Ok(answers.map(|answer| Why { before, after, ..answer }).next().unwrap_or(why))
+    Ok(answer_about_run(&input).map_or(why, |answer| Why { before, after, ..answer }))
+}
+
+fn answer_about_run(input: &AccountInput) -> Option<Why> {
+    let (facts, run) = (input.facts(), input.rows.first()?);
+    Some(fires::why_run(&facts, run).about(AnswerSubject::NearRun(run.trigger), &facts))
+}
+
+/// Why a run of the job has its status, whatever triggered it.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn why_run(
+    node: &Node,
+    record: &JobRecord,
+    run: &Run,
+    within: Option<&[AppId]>,
+) -> Result<Why, StoreError> {
+    let is_planned = run.cause == 0 && is_whole(run);
+    let answer = if is_planned { None } else { why_this(node, record, run, within).await? };
+    match answer {
+        Some(answer) => Ok(answer),
+        None => why(node, record, run.fire_at, within).await,
+    }
+}
+
+/// Why a run has its status that the account of fires does not have: one that no schedule planned, or a shard.
+async fn why_this(
+    node: &Node,
+    record: &JobRecord,
+    run: &Run,
+    within: Option<&[AppId]>,
+) -> Result<Option<Why>, StoreError> {
+    let versions = versions_around(node, record, run.fire_at).await?;
+    let input = read_facts(node, record, versions, vec![run.clone()], within).await?;
+    let input = with_context(node, input, within).await?;
+    Ok(answer_about_run(&input))
 }
 
 /// The run of a job nearest to an instant without a planned fire: one that was triggered, follows a parent job,
@@ -148,12 +181,12 @@ async fn run_near(
     at: Timestamp,
     within: Option<&[AppId]>,
 ) -> Result<Option<Run>, StoreError> {
-    let within = within.map(<[AppId]>::to_vec);
-    let until = Some(at + fires::NEAR);
-    let query = RunQuery { job: Some(record.id), until, within, limit: NEWEST_COUNT, ..RunQuery::default() };
-    let mut runs = node.store().list_runs(record.namespace, &query).await?;
-    runs.retain(is_whole);
-    Ok(fires::nearest_run(runs, at))
+    let mut runs = newest_runs(node, record, (at + fires::NEAR, &[]), within).await?;
+    // A job that is triggered often has more runs after the instant than were read.
+    if is_full(&runs) && runs.last().is_some_and(|oldest| oldest.fire_at > at) {
+        runs.append(&mut newest_runs(node, record, (at, &[]), within).await?);
+    }
+    Ok(fires::nearest_run(whole_runs(node, runs).await?, at))
 }
 
 /// Why a job is in its present state: explains its newest run that is due and open; otherwise its last fire, or its
@@ -186,18 +219,51 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     }
 }
 
-/// The newest due run of a job by planned instant; shards are skipped.
+/// The newest due run of a job by planned instant; a shard stands for the run of all shards.
 async fn newest_run(
     node: &Node,
     record: &JobRecord,
     statuses: &[RunStatus],
     within: Option<&[AppId]>,
 ) -> Result<Option<Run>, StoreError> {
-    let statuses = statuses.to_vec();
-    let (now, within) = (node.now(), within.map(<[AppId]>::to_vec));
-    let query = RunQuery { job: Some(record.id), statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
-    let runs = node.store().list_runs(record.namespace, &query).await?;
-    Ok(runs.into_iter().find(|run| run.fire_at <= now && is_whole(run)))
+    let runs = newest_runs(node, record, (node.now(), statuses), within).await?;
+    let runs = whole_runs(node, runs).await?;
+    Ok(runs.into_iter().find(|run| statuses.is_empty() || statuses.contains(&run.status)))
+}
+
+/// The newest runs of a job that are planned up to an instant and have one of these statuses; with none, whatever status they have.
+async fn newest_runs(
+    node: &Node,
+    record: &JobRecord,
+    (until, statuses): (Timestamp, &[RunStatus]),
+    within: Option<&[AppId]>,
+) -> Result<Vec<Run>, StoreError> {
+    let (until, statuses, within) = (Some(until), statuses.to_vec(), within.map(<[AppId]>::to_vec));
+    let query = RunQuery { job: Some(record.id), until, statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
+    node.store().list_runs(record.namespace, &query).await
+}
+
+/// These runs in their order, with the run of all shards in the place of its shards: a page may have hundreds of shards, and not that run.
+async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
+    let (mut whole, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
+    let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();
+    let missing: Vec<RunId> = roots.into_iter().filter(|root| whole.iter().all(|run| run.id != *root)).collect();
+    whole.append(&mut node.store().runs(&missing).await?);
+    whole.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
+    Ok(whole)
+}
+
+fn is_full(runs: &[Run]) -> bool {
+    runs.len() >= usize::try_from(NEWEST_COUNT).unwrap_or(usize::MAX)
+}
+
+/// The definitions from which the account around an instant is computed.
+async fn versions_around(node: &Node, record: &JobRecord, at: Timestamp) -> Result<Vec<VersionRecord>, StoreError> {
+    let mut versions = read_versions(node, record, at - AROUND, at + AROUND).await?;
+    if is_cut(&versions, at) {
+        versions.extend(node.store().versions(record.id, at, at, 2).await?);
+    }
+    Ok(versions)
 }
 
 async fn read_versions(
@@ -252,7 +318,7 @@ async fn with_context(node: &Node, input: AccountInput, within: Option<&[AppId]>
     };
     let context = match input.rows.last() {
         Some(run) => context::ContextReader(node).of(run, within).await?,
-        None => AnswerContext::default(),
+        None => context::ContextReader(node).of_fire().await?,
     };
     Ok(AccountInput { attempts, context, ..input })
 }

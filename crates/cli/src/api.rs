@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use reqwest::Method;
 
-use crate::client::{Ask, ClientArgs};
+use crate::client::{Ask, ClientArgs, JSON};
 use crate::exit::Failure;
 use crate::input::read_text;
 use crate::output;
@@ -63,8 +63,7 @@ impl ApiArgs {
         let query: Vec<(&str, &str)> = pairs.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let headers: Vec<(&str, &str)> =
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let has_type = headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
-        let body = self.body()?.map(|text| (if has_type { "" } else { "application/json" }, text));
+        let body = self.body()?.map(|text| (JSON, text));
         let ask = Ask { method: self.method, path: &segments, query: &query, body, headers: &headers };
         match client.ask(ask).await? {
             Ok(body) => output::answer(body.text()),

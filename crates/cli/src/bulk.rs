@@ -7,7 +7,7 @@ use rondel_core::words::counted;
 use serde_json::{Value, json};
 
 use crate::client::{Body, Client, text_of};
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
@@ -49,9 +49,13 @@ pub(crate) struct Bulk<'a> {
 }
 
 impl Bulk<'_> {
-    /// Applies the action to these ids.
-    pub(crate) async fn these(&self, client: &Client, ids: &[&String], format: FormatArgs) -> Result<(), Failure> {
-        let done = post(client, self, &json!({ "ids": ids })).await?;
+    /// Applies the action to the one with this id.
+    pub(crate) async fn one(&self, client: &Client, id: &str, format: FormatArgs) -> Result<(), Failure> {
+        let done = post(client, self, &json!({ "ids": [id] })).await?;
+        let found = done.value()?;
+        if found["matched"] == 0 && found["left_out"] == 0 {
+            return Err(Failure::new(Exit::NotFound, format!("there is no {} {}", self.noun, harmless(id))));
+        }
         report(&done, self, false, format)
     }
 }
@@ -60,6 +64,13 @@ impl BulkArgs {
     /// Applies the action to everything that passes the filter.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
         let filter = self.filter.as_deref().unwrap_or_default();
+        // A variable that is not set, in a script, must not become all there is.
+        if filter.trim().is_empty() && self.yes && !self.dry_run {
+            let noun = bulk.noun;
+            let message =
+                format!("--filter is empty, which every {noun} passes; with --yes, write 'app:*' for all {noun}s");
+            return Err(Failure::refused(message));
+        }
         let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
         let found = counted_first.value()?;
         let matched = found["matched"].as_u64().unwrap_or_default();
@@ -69,7 +80,10 @@ impl BulkArgs {
         }
         if matched == 0 {
             output::talk(&format!("no {} passes the filter; nothing was done", bulk.noun));
-            return Ok(());
+            return match format.format {
+                Format::Json | Format::Jsonl | Format::Yaml => output::document(counted_first.text(), format.format),
+                Format::Name | Format::Table | Format::Wide => Ok(()),
+            };
         }
         if !self.yes {
             ask(bulk, &found, matched)?;

@@ -1,10 +1,11 @@
 //! `rondel calendar`: business calendars.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use rondel_core::Timestamp;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::client::{Client, ClientArgs, text_of, time_of};
 use crate::delete::delete;
@@ -106,6 +107,9 @@ enum As {
     Workdays,
 }
 
+/// What the server adds to a definition in its answers, and refuses in a definition.
+const ANSWER_FIELDS: [&str; 4] = ["namespace", "version", "created_at", "updated_at"];
+
 const VIEW: View = View { name: "name", headers: &["NAME", "DESCRIPTION", "VERSION", "UPDATED"], row };
 const USERS: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
 
@@ -135,7 +139,18 @@ async fn apply(client: &Client, file: &Path, format: FormatArgs) -> Result<(), F
     let Some(name) = document["name"].as_str() else {
         return Err(Failure::refused(format!("{}: /name: is missing: the calendar's name", file.display())));
     };
-    VIEW.line(&client.put(&["calendars", name], &text).await?, format)
+    VIEW.line(&client.put(&["calendars", name], &definition(&document, &text)).await?, format)
+}
+
+/// The text without the fields that only answers have, so that what `rondel calendar get` printed can be applied.
+fn definition<'t>(document: &Value, text: &'t str) -> Cow<'t, str> {
+    let Some(fields) = document.as_object() else { return Cow::Borrowed(text) };
+    if !ANSWER_FIELDS.iter().any(|name| fields.contains_key(*name)) {
+        return Cow::Borrowed(text);
+    }
+    let own = fields.iter().filter(|(name, _)| !ANSWER_FIELDS.contains(&name.as_str()));
+    let own: Map<String, Value> = own.map(|(name, value)| (name.clone(), value.clone())).collect();
+    Cow::Owned(Value::Object(own).to_string())
 }
 
 impl ImportArgs {

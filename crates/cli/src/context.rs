@@ -5,8 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use rondel_admin::auth::Token;
-use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use serde_json::json;
+use tokio::sync::oneshot;
 
 use crate::client::{Body, ClientArgs, Credential, check_server, text_of};
 use crate::contexts::{Context, Contexts};
@@ -171,9 +172,9 @@ impl LoginArgs {
             return Err(Failure::from_text(message));
         };
         let context = contexts.get(&name)?.clone();
-        let token = read_token(&context.server)?;
+        let token = read_token(&context.server).await?;
         let credential = Credential { token: token.clone(), from: "that was read".to_owned() };
-        let client = ClientArgs::of_context(&context).client_with(Some(credential))?;
+        let client = self.client.for_context(&context).client_with(Some(credential))?;
         client.get(&["jobs"], &[("limit", "1")]).await?;
         contexts.keep_token(&name, &token)?;
         output::talk(&format!("signed in to {}", client.server_url()));
@@ -195,31 +196,43 @@ impl LogoutArgs {
     }
 }
 
-/// Reads a token from a line of standard input; a terminal does not echo it.
-fn read_token(server: &str) -> Result<Token, Failure> {
-    let stdin = std::io::stdin();
-    let shown = if stdin.is_terminal() {
+/// Reads a token from a line of standard input; a terminal does not echo it. Ctrl-C ends the command meanwhile.
+async fn read_token(server: &str) -> Result<Token, Failure> {
+    let hidden = if std::io::stdin().is_terminal() {
         write!(std::io::stderr(), "token for {server}: ").ok();
-        hide()
+        HiddenInput::begin()
     } else {
         None
     };
-    let mut line = String::new();
-    let read = stdin.lock().read_line(&mut line);
-    if let Some(modes) = shown {
-        tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok();
-        output::talk("");
-    }
-    read?;
-    token_file::check(&line)
+    let (sender, line) = oneshot::channel();
+    // A read from a terminal cannot be ended, so no runtime may wait for its thread.
+    std::thread::Builder::new().name("token".to_owned()).spawn(move || {
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        sender.send(read.map(|_| line)).ok();
+    })?;
+    let line = line.await;
+    drop(hidden);
+    token_file::check(&line??)
         .ok_or_else(|| Failure::refused("what was read is no token: one line of visible characters, at least 16"))
 }
 
-/// Stops the terminal from showing typed text; returns its previous modes.
-fn hide() -> Option<rustix::termios::Termios> {
-    let before = tcgetattr(std::io::stdin()).ok()?;
-    let mut modes = before.clone();
-    modes.local_modes.remove(LocalModes::ECHO);
-    tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok()?;
-    Some(before)
+/// A terminal that does not show typed text. Its previous modes return with the drop of this, also where the command is interrupted.
+struct HiddenInput(Termios);
+
+impl HiddenInput {
+    fn begin() -> Option<Self> {
+        let before = tcgetattr(std::io::stdin()).ok()?;
+        let mut modes = before.clone();
+        modes.local_modes.remove(LocalModes::ECHO);
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &modes).ok()?;
+        Some(Self(before))
+    }
+}
+
+impl Drop for HiddenInput {
+    fn drop(&mut self) {
+        tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0).ok();
+        output::talk("");
+    }
 }

@@ -23,7 +23,8 @@ pub(crate) async fn delete(
             output::talk(&sentence);
             Ok(())
         }
-        // The server's answer is empty.
-        Format::Json | Format::Jsonl | Format::Yaml => Ok(()),
+        // The server's answer is empty, unless runs were queued.
+        Format::Json | Format::Jsonl | Format::Yaml if answer.text().is_empty() => Ok(()),
+        Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format),
     }
 }

@@ -8,7 +8,7 @@ mod names;
 use std::path::Path;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, Command, FromArgMatches as _};
 use reqwest::Method;
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
@@ -193,10 +193,25 @@ async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
     checks
 }
 
-/// The settings as a server that starts with this config file checks them.
+/// The settings as a server that starts with this config file and this environment checks them.
 fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
-    let settings = file.server(ServerSettings::default())?;
-    config::checked_server(settings, file.oidc(OidcSettings::default())?, file.http(HttpSettings::default())?)
+    let (settings, oidc, http) = environment().map_err(|error| {
+        let text = error.to_string();
+        Failure::refused(text.lines().next().unwrap_or_default().trim_start_matches("error: "))
+    })?;
+    config::checked_server(file.server(settings)?, file.oidc(oidc)?, file.http(http)?)
+}
+
+/// The settings that the environment has.
+fn environment() -> Result<(ServerSettings, OidcSettings, HttpSettings), clap::Error> {
+    let command = Command::new("server").no_binary_name(true);
+    let command = HttpSettings::augment_args(OidcSettings::augment_args(ServerSettings::augment_args(command)));
+    let found = command.try_get_matches_from(std::iter::empty::<&str>())?;
+    Ok((
+        ServerSettings::from_arg_matches(&found)?,
+        OidcSettings::from_arg_matches(&found)?,
+        HttpSettings::from_arg_matches(&found)?,
+    ))
 }
 
 /// Checks that the database's file or folder exists, or that a database server listens at its address. The database is not
@@ -220,14 +235,43 @@ async fn database(config: &ServerConfig) -> Check {
         };
     }
     let Ok(url) = reqwest::Url::parse(&shown) else { return good("database", shown) };
-    let port = url.port().unwrap_or(if url.scheme().starts_with("postgres") { 5432 } else { 3306 });
-    let place = (url.host_str().unwrap_or("localhost").to_owned(), port);
+    if let Some(socket) = socket(&url) {
+        return match Path::new(&socket).exists() {
+            true => good("database", format!("{shown}, by the socket of this machine at {socket}")),
+            false => {
+                wrong("database", format!("{shown}: there is no {socket}"), "does the database run on this machine?")
+            }
+        };
+    }
+    let place = place(&url);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
     match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
         Ok(Ok(_)) => good("database", format!("a server listens at {shown}")),
         Ok(Err(error)) => wrong("database", format!("{shown}: {error}"), remedy),
         Err(_) => wrong("database", format!("{shown} does not answer within {DATABASE_TIMEOUT:?}"), remedy),
     }
+}
+
+/// The socket on this machine that a URL names in place of a host: a file of MySQL, or the folder of PostgreSQL's.
+fn socket(url: &reqwest::Url) -> Option<String> {
+    let named = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
+    let named = named.map(|(_, value)| value.into_owned());
+    let encoded = || Some(url.host_str()?.replace("%2F", "/").replace("%2f", "/"));
+    named.or_else(encoded).filter(|path| path.starts_with('/'))
+}
+
+/// The host and the port of a database server.
+fn place(url: &reqwest::Url) -> (String, u16) {
+    let is_postgres = url.scheme().starts_with("postgres");
+    // PostgreSQL takes both from the query, too.
+    let named = |name: &str| {
+        let mut pairs = url.query_pairs().filter(|_| is_postgres);
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())
+    };
+    let port = named("port").and_then(|port| port.parse().ok()).or(url.port());
+    // A URL has an IPv6 address in brackets.
+    let in_url = || url.host_str().unwrap_or("localhost").trim_matches(['[', ']']).to_owned();
+    (named("host").unwrap_or_else(in_url), port.unwrap_or(if is_postgres { 5432 } else { 3306 }))
 }
 
 fn disk(folder: &Path) -> Check {
@@ -281,6 +325,36 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
                 format!("{verdict} {:<12} {}{remedy}", check.name, harmless(&check.found))
             };
             output::data(&checks.iter().map(line).collect::<Vec<_>>().join("\n"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_socket_is_no_host() {
+        for (url, expected) in [
+            ("postgres:///rondel?host=/run/postgresql", Some("/run/postgresql")),
+            ("postgres://me@%2Frun%2Fpostgresql/rondel", Some("/run/postgresql")),
+            ("mysql://me@localhost/rondel?socket=/run/mysqld/mysqld.sock", Some("/run/mysqld/mysqld.sock")),
+            ("postgres://me@db.example.com/rondel?sslmode=require", None),
+            ("postgres://me@[::1]/rondel", None),
+        ] {
+            assert_eq!(socket(&url.parse().unwrap()).as_deref(), expected, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_place_of_a_database_server_can_be_connected_to() {
+        for (url, host, port) in [
+            ("postgres://me@[::1]/rondel", "::1", 5432),
+            ("mysql://me@[fd00::7]:3307/rondel", "fd00::7", 3307),
+            ("mariadb://me@db.example.com/rondel", "db.example.com", 3306),
+            ("postgres:///rondel?host=db.example.com&port=5433", "db.example.com", 5433),
+        ] {
+            assert_eq!(place(&url.parse().unwrap()), (host.to_owned(), port), "{url}");
         }
     }
 }

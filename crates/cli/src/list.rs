@@ -52,13 +52,24 @@ pub(crate) async fn read_at(
     query: &[(&str, &str)],
     bounds: &BoundArgs,
 ) -> Result<Body, Failure> {
+    read_in_pages(client, path, query, (bounds, PAGE_LEN_MAX)).await
+}
+
+/// Like [`read_at`], for a list of which the server returns fewer items at once.
+pub(crate) async fn read_in_pages(
+    client: &Client,
+    path: &[&str],
+    query: &[(&str, &str)],
+    (bounds, page_len_max): (&BoundArgs, usize),
+) -> Result<Body, Failure> {
     let max = bounds.max();
-    let first = page(client, path, query, (max, None)).await?;
+    let first = page(client, path, query, (max.min(page_len_max), None)).await?;
     let (mut items, mut next) = parse_page(&first)?;
     let first_count = items.len();
     while items.len() < max {
         let Some(cursor) = &next else { break };
-        let body = page(client, path, query, (max - items.len(), Some(cursor))).await?;
+        let count = (max - items.len()).min(page_len_max);
+        let body = page(client, path, query, (count, Some(cursor))).await?;
         let (more, following) = parse_page(&body)?;
         items.extend(more);
         next = following;
@@ -103,7 +114,7 @@ async fn page(
     query: &[(&str, &str)],
     (count, cursor): (usize, Option<&str>),
 ) -> Result<Body, Failure> {
-    let limit = count.min(PAGE_LEN_MAX).to_string();
+    let limit = count.to_string();
     let mut query = query.to_vec();
     query.push(("limit", &limit));
     query.extend(cursor.map(|cursor| ("cursor", cursor)));

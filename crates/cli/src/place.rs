@@ -10,17 +10,25 @@ pub(crate) fn roles(words: &[String]) -> Result<Value, Failure> {
 }
 
 fn role(word: &str) -> Result<Value, Failure> {
-    let (role, place) = word.split_once(':').unwrap_or((word, ""));
+    let (role, place) = match word.split_once(':') {
+        Some((role, place)) => (role, Some(place)),
+        None => (word, None),
+    };
     let known = ["viewer", "operator", "editor", "admin", "executor"];
     if !known.contains(&role) {
         return Err(Failure::refused(format!("--role: {role:?} is none of {}", known.join(", "))));
     }
-    let (namespace, app) = match place.split_once('/') {
-        Some((namespace, app)) => (Some(namespace), Some(app)),
-        None => (Some(place), None),
+    let (namespace, app) = match place.map(|place| place.split_once('/').ok_or(place)) {
+        None => (None, None),
+        Some(Ok((namespace, app))) => (Some(namespace), Some(app)),
+        Some(Err(namespace)) => (Some(namespace), None),
     };
-    let some = |text: Option<&str>| text.filter(|text| !text.is_empty()).map(str::to_owned);
-    Ok(json!({"role": role, "namespace": some(namespace), "app": some(app)}))
+    // An empty place, of a variable that is not set, must not become a role everywhere.
+    if namespace == Some("") || app == Some("") {
+        let forms = "ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP";
+        return Err(Failure::refused(format!("--role: {word:?} names no place; give {forms}")));
+    }
+    Ok(json!({"role": role, "namespace": namespace, "app": app}))
 }
 
 /// Adds a hint if a role names an app in place of a namespace.
@@ -53,7 +61,9 @@ mod tests {
         for word in ["viewer", "operator:default", "executor:default/billing"] {
             assert_eq!(role_argument(&role(word).unwrap()), word);
         }
-        assert!(role("root").is_err());
+        for word in ["root", "viewer:", "viewer:default/", "executor:/billing", "viewer:/"] {
+            assert!(role(word).is_err(), "{word}");
+        }
         let failure = Failure::refused("/grants/0/namespace: there is no namespace \"billing\"");
         let hinted = with_place_hint(failure, &["executor:billing".to_owned()]);
         assert!(

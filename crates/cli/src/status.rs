@@ -27,7 +27,7 @@ const SHOWN: usize = 5;
 /// Runs that were skipped longer ago than this are not listed.
 const SKIPPED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Reasons for skipping a run that should have run; other reasons follow from its job's definition.
-const SKIPPED_REASONS: [&str; 3] = ["no_executor", "misfire", "expired"];
+const SKIPPED_REASONS: [&str; 4] = ["no_executor", "misfire", "expired", "stopped"];
 
 /// The cluster in one screen.
 #[derive(Debug, Args)]
@@ -50,8 +50,10 @@ struct StatusData {
     /// Runs that are due, but were not sent to an executor in time.
     overdue: Vec<Value>,
     failed: Vec<Value>,
-    /// Skipped for lack of an executor or a server, or after too long a wait; the newest first.
+    /// Skipped for lack of an executor or a server, because of their app's switch, or after too long a wait; the newest first.
     skipped: Vec<Value>,
+    /// Whether there were so many skipped runs lately that the older ones were not looked at.
+    is_skipped_cut: bool,
 }
 
 impl StatusArgs {
@@ -60,21 +62,24 @@ impl StatusArgs {
         let client = self.client.client()?;
         let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", PAGE_LEN)]).await;
         let now = clock::now();
+        let skipped = runs("skipped").await?;
+        let is_skipped_cut = is_cut(&skipped, now);
         let seen = StatusData {
             nodes: items(&client, &["nodes"], &[]).await?,
             executors: items(&client, &["executors"], &[("limit", PAGE_LEN)]).await?,
             running: runs("running").await?,
             waiting: runs("waiting").await?,
-            overdue: runs("pending").await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
+            overdue: pending_until(&client, now).await?.into_iter().filter(|run| is_overdue(run, now)).collect(),
             failed: newest(&client, "failed,timed_out,unknown").await?,
-            skipped: runs("skipped").await?.into_iter().filter(|run| is_skipped_lately(run, now)).collect(),
+            skipped: skipped.into_iter().filter(|run| is_skipped_lately(run, now)).collect(),
+            is_skipped_cut,
         };
         clock::show_utc(self.format.utc);
         match self.format.format {
             Format::Table | Format::Wide => output::data(&seen.screen(&client, Paint::of_stdout())),
             Format::Name => output::names(seen.nodes.iter().map(|node| text_of(&node["name"]))),
             form @ (Format::Json | Format::Jsonl | Format::Yaml) => {
-                let StatusData { nodes, executors, running, waiting, overdue, failed, skipped } = seen;
+                let StatusData { nodes, executors, running, waiting, overdue, failed, skipped, .. } = seen;
                 let whole = json!({
                     "server": client.server_url(), "nodes": nodes, "executors": executors, "running": running,
                     "waiting": waiting, "overdue": overdue, "failed": failed,
@@ -92,6 +97,12 @@ async fn newest(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> 
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
+/// The pending runs of fires up to this instant: those claimed ahead are newer, and may be many more.
+pub(crate) async fn pending_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
+    let fires = format!("until:{at}");
+    items(client, &["runs"], &[("status", "pending"), ("q", &fires), ("limit", PAGE_LEN)]).await
+}
+
 /// Whether a pending run should have been sent by now.
 pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
     let due_at = run["due_at"].as_str().or_else(|| run["fire_at"].as_str());
@@ -101,9 +112,20 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 
 /// Whether the run was skipped recently although its job wanted it to run.
 fn is_skipped_lately(run: &Value, now: Timestamp) -> bool {
+    let is_listed = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
+    // The overlap policy let it wait behind an earlier run, which did not end within the queue timeout.
+    let has_waited_behind = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
+    (is_listed || has_waited_behind) && ended_lately(run, now)
+}
+
+fn ended_lately(run: &Value, now: Timestamp) -> bool {
     let finished_at = run["finished_at"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
-    let should_have_run = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
-    should_have_run && finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
+    finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
+}
+
+/// Whether these runs, the newest first, may not be all of the time that is looked at.
+fn is_cut(runs: &[Value], now: Timestamp) -> bool {
+    runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| ended_lately(oldest, now))
 }
 
 /// How many fires these runs stand for: one row may have several.
@@ -132,10 +154,13 @@ impl StatusData {
         } else {
             format!("{}\n{}", title("Failed lately"), self.failed_lines())
         });
+        let among =
+            if self.is_skipped_cut { format!("among the newest {COUNT_MAX} skipped runs") } else { String::new() };
         parts.push(match fire_count(&self.skipped) {
-            0 => format!("{} none", title("Skipped lately")),
+            0 => format!("{} none {among}", title("Skipped lately")).trim_end().to_owned(),
             count => {
-                let count = paint.ink(Ink::Red, &format!("{count} in the last 24 h"));
+                let span = if self.is_skipped_cut { among.as_str() } else { "in the last 24 h" };
+                let count = paint.ink(Ink::Red, &format!("{count} {span}"));
                 format!("{} {count}\n{}", title("Skipped lately"), self.skipped_lines())
             }
         });
@@ -218,6 +243,12 @@ mod tests {
         for reason in ["overlap", "paused", "handler", "covered"] {
             assert!(!is_skipped_lately(&run(reason, today, 1), now), "{reason}");
         }
+        let many = vec![run("overlap", today, 1); COUNT_MAX];
+        assert!(is_cut(&many, now) && !is_cut(&many[1..], now));
+        assert!(!is_cut(&[&many[1..], &[run("overlap", before, 1)]].concat(), now));
+        let mut behind = run("overlap", today, 1);
+        behind["detail"] = json!({"waits_for": "run", "waited_ms": 3_600_000});
+        assert!(is_skipped_lately(&behind, now));
         assert_eq!(fire_count(&[run("misfire", today, 40), json!({"reason": "expired"})]), 41);
     }
 }

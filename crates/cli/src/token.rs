@@ -203,8 +203,8 @@ async fn new_apps(client: &Client, wanted: &[String]) -> Vec<String> {
 
 /// Prints the secret alone on stdout, so that it can be written to a file.
 fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
-    if matches!(format.format, Format::Json | Format::Jsonl) {
-        return output::data(made.text());
+    if matches!(format.format, Format::Json | Format::Jsonl | Format::Yaml) {
+        return output::document(made.text(), format.format);
     }
     let value = made.value()?;
     for warning in value["warnings"].as_array().into_iter().flatten() {

@@ -35,45 +35,46 @@ impl WhyArgs {
     /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
-        let (job, at) = match fire_of_run(&client, &self.subject).await? {
+        let about_run = match job_of_run(&client, &self.subject).await? {
             Some(_) if self.at.is_some() => {
                 return Err(Failure::refused(format!(
                     "--at is for a job: run {} is that of its own instant",
                     self.subject
                 )));
             }
-            Some((job, fire_at)) => (job, Some(fire_at)),
-            None => (self.subject, self.at),
+            about_run => about_run,
         };
-        explain(&client, &job, at.as_deref(), self.lang, self.format).await
+        let (job, about) = match (&about_run, self.at.as_deref()) {
+            (Some(job), _) => (job.as_str(), Some(("run", self.subject.as_str()))),
+            (None, at) => (self.subject.as_str(), at.map(|at| ("at", at))),
+        };
+        explain(&client, job, about, self.lang, self.format).await
     }
 }
 
-/// The job of a run and the run's planned instant; `None` if there is no run with this id. A job's name may consist of digits, too.
-async fn fire_of_run(client: &Client, subject: &str) -> Result<Option<(String, String)>, Failure> {
+/// The job of a run; `None` if there is no run with this id. A job's name may consist of digits, too.
+async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Failure> {
     if !subject.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
     }
     let ask = Ask { method: Method::GET, path: &["runs", subject], query: &[], body: None, headers: &[] };
     match client.ask(ask).await? {
-        Ok(run) => {
-            let run = run.value()?;
-            Ok(Some((text_of(&run["job"]), text_of(&run["fire_at"]))))
-        }
+        Ok(run) => Ok(Some(text_of(&run.value()?["job"]))),
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
         Err(refusal) => Err(client.failure(&refusal)),
     }
 }
 
-/// Prints why a job ran or did not run at an instant; without one, why its open run waits, or else how its last fire went.
+/// Prints why a job ran or did not run at an instant, or why a run has its status; without either, why the job's open run waits, or else how
+/// its last fire went.
 async fn explain(
     client: &Client,
     job: &str,
-    at: Option<&str>,
+    about: Option<(&str, &str)>,
     lang: LangArgs,
     format: FormatArgs,
 ) -> Result<(), Failure> {
-    let query: Vec<(&str, &str)> = at.map(|at| ("at", at)).into_iter().collect();
+    let query: Vec<(&str, &str)> = about.into_iter().collect();
     let body = client.get(&["jobs", job, "why"], &query).await?;
     let language = lang.lang().as_str();
     match format.format {

@@ -22,7 +22,7 @@ fn groups(count: i64) -> Vec<Group> {
 fn of_items(c: &mut Criterion) {
     let names: BTreeMap<String, String> =
         (0..ITEM_COUNT).map(|item| (format!("region-{item}"), String::new())).collect();
-    let wanted = DealSettings { names: &names, per_group: None, hand_over: Duration::from_secs(45) };
+    let wanted = DealSettings { names: &names, per_group: None, hand_over: Duration::from_secs(45), saved_at: NOW };
     let make = |items: &mut BTreeMap<String, Item>, changes: Vec<(String, ItemChange)>| {
         changes.iter().filter(|(name, change)| apply(items, name, change, NOW)).count()
     };

@@ -40,6 +40,8 @@ pub struct JobWithoutExecutor {
     pub job: String,
     /// The handler that it asks for.
     pub handler: String,
+    /// Whether executors offer the handler: then none of them may take the job's runs.
+    pub is_offered: bool,
     /// How many fires were skipped.
     pub count: u64,
 }
@@ -98,7 +100,7 @@ pub enum Finding {
     LoopFails(String, String, Timestamp),
     /// A job fails.
     Fails(FailingJob),
-    /// No executor offers the handler of a job.
+    /// No executor offers the handler of a job, or may take its runs.
     NoExecutor(JobWithoutExecutor),
     /// Runs begin too late.
     Late(Duration),

@@ -187,6 +187,13 @@ impl Calendar {
         self.node.has(day.and_time(NaiveTime::MIN))
     }
 
+    /// Whether a day, or a part of it, is in it.
+    #[must_use]
+    pub fn has_part_of(&self, day: NaiveDate) -> bool {
+        let mut times = self.edges.iter().filter_map(|minute| NaiveTime::from_hms_opt(minute / 60, minute % 60, 0));
+        times.any(|time| self.node.has(day.and_time(time)))
+    }
+
     /// Whether one of its rules lists times of day.
     #[must_use]
     pub const fn has_times(&self) -> bool {

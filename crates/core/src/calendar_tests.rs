@@ -190,3 +190,13 @@ fn an_expanded_rule_names_no_calendar_and_is_as_deep_as_one_that_compiles() {
     assert_eq!(chain(DEPTH_MAX), json!({"weekdays": ["mon"]}));
     assert_eq!(chain(DEPTH_MAX + 1), json!({"any": []}));
 }
+
+#[test]
+fn a_day_is_in_a_calendar_with_times_by_any_part_of_it() {
+    let has = |rule: Value, day: &str| calendar(rule).has_part_of(day.parse().unwrap());
+    let office = || json!({"all": [{"weekdays": ["mon"]}, {"times": ["09:00-17:00"]}]});
+    assert!(has(office(), "2026-01-05") && !has(office(), "2026-01-06"));
+    let night = || json!({"not": {"any": [{"weekdays": ["tue"]}, {"times": ["00:00-12:00"]}]}});
+    assert!(has(night(), "2026-01-05") && !has(night(), "2026-01-06"));
+    assert!(has(json!({"weekdays": ["mon"]}), "2026-01-05") && !has(json!({"weekdays": ["mon"]}), "2026-01-06"));
+}

@@ -124,7 +124,7 @@ fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
     }
 }
 
-/// Parents before their children; jobs that follow each other in a circle come last, in the order of their names.
+/// Parents before their children; jobs that follow each other in a cycle come last, in the order of their names.
 #[must_use]
 pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     let mut waiting: BTreeMap<String, JobSpec> = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();

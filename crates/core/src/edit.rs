@@ -185,7 +185,7 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
         (None, Some(next)) if is_same => Some(next),
         (None, _) => job.timetable.first_delayed(context.now),
     };
-    // If an earlier edit settled the row of that instant, the row is reopened.
+    // If an earlier edit ended the row of that instant as skipped, the row is opened again.
     let is_next = |row: &&FutureRow| row.status.is_terminal() && Some(row.fire_at) == plan.next_fire_at;
     if let Some(row) = context.rows.iter().find(is_next) {
         plan.reopen.push(MovedRow { id: row.id, due_at: row.due_at });

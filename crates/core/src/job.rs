@@ -25,7 +25,8 @@ pub const PARAMS_LEN_MAX: usize = 64 * 1024;
 pub const PARAMS_DEPTH_MAX: usize = 50;
 /// Maximum number of schedules of one job.
 pub const SCHEDULE_COUNT_MAX: usize = 20;
-const DESCRIPTION_LEN_MAX: usize = 1000;
+/// The longest description of a job, in bytes.
+pub const DESCRIPTION_LEN_MAX: usize = 1000;
 const RETRY_MAX: u32 = 100;
 const MISFIRE_MAX: u32 = 10_000;
 const PRIORITY_MAX: u8 = 9;

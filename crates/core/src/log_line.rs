@@ -201,9 +201,11 @@ pub fn missing_lines(level: &str, text: &str) -> Option<MissingLines> {
     }
     let parts = [
         "lines were dropped here: the run logged faster than they could be sent",
+        "lines were dropped here: the server could not store them in time",
         "what follows is dropped",
         "the log of one attempt has room for",
         "the rest of this part of the log is not shown",
+        "the rest of this log ",
     ];
     parts.iter().any(|part| text.contains(part)).then_some(MissingLines::Part)
 }
@@ -220,11 +222,17 @@ pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
     if let Some(count) = number(" lines were dropped here: the run logged faster than they could be sent") {
         return Some(format!("… 此处丢弃了 {count} 行：日志写得太快，来不及发送"));
     }
+    if let Some(count) = number(" lines were dropped here: the server could not store them in time") {
+        return Some(format!("… 此处丢弃了 {count} 行：服务器来不及保存"));
+    }
     if let Some(room) = text.strip_prefix("this log is full (").and_then(|rest| rest.split_once(')')) {
         return Some(format!("… 日志已满（{}），之后的内容不再保存", room.0));
     }
     if let Some(room) = text.strip_prefix("the rest of this part of the log is not shown: it has more than ") {
         return Some(format!("… 这一段日志的其余部分不显示：超过 {}", room.replace(" bytes", " 字节")));
+    }
+    if let Some(rest) = text.strip_prefix("the rest of this log ") {
+        return rest_of_xxl_log(rest);
     }
     let room = text.rsplit_once("has room for ").map(|(_, room)| room.split(';').next().unwrap_or(room))?;
     Some(match text.split_once(" lines (") {
@@ -234,6 +242,18 @@ pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
         }
         None => format!("… 之后只保留结尾，运行结束后显示：一次尝试的日志最多 {room}"),
     })
+}
+
+/// Why the rest of a log of an XXL-JOB executor is missing, in Chinese.
+fn rest_of_xxl_log(rest: &str) -> Option<String> {
+    if let Some(more) = rest.strip_prefix("is too long to be read: it is on the executor.") {
+        return Some(format!("… 日志的其余部分太长，无法读取，仍在执行器上。{}", more.trim_start()));
+    }
+    if let Some(reason) = rest.strip_prefix("could not be read after the end of the run: ") {
+        return Some(format!("… 运行结束后无法读取日志的其余部分：{reason}"));
+    }
+    let is_late = rest == "was not read in time after the end of the run: it is on the executor";
+    is_late.then(|| "… 运行结束后未能及时读取日志的其余部分，仍在执行器上".to_owned())
 }
 
 #[cfg(test)]
@@ -279,7 +299,23 @@ mod tests {
                 "… 7 lines were dropped here: the run logged faster than they could be sent",
                 "… 此处丢弃了 7 行：日志写得太快，来不及发送",
             ),
+            (
+                "… 7 lines were dropped here: the server could not store them in time",
+                "… 此处丢弃了 7 行：服务器来不及保存",
+            ),
             ("… this log is full (10 MiB): what follows is dropped", "… 日志已满（10 MiB），之后的内容不再保存"),
+            (
+                "… the rest of this log is too long to be read: it is on the executor. 9 MiB",
+                "… 日志的其余部分太长，无法读取，仍在执行器上。9 MiB",
+            ),
+            (
+                "… the rest of this log could not be read after the end of the run: no answer",
+                "… 运行结束后无法读取日志的其余部分：no answer",
+            ),
+            (
+                "… the rest of this log was not read in time after the end of the run: it is on the executor",
+                "… 运行结束后未能及时读取日志的其余部分，仍在执行器上",
+            ),
             (
                 "… 5 lines (2 MiB) are left out here: the log of one attempt has room for 10 MiB; its end follows",
                 "… 此处省略 5 行（2 MiB）：一次尝试的日志最多 10 MiB；以下是结尾",

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
 use crate::job::Job;
-use crate::misfire::{catch_up, skip_missed};
+use crate::misfire::{catch_up, keep_in_all, skip_missed};
 use crate::plan::{Plan, PlannedFire, Window, missed_before, plan_before};
 use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
@@ -157,24 +157,32 @@ fn decide_held(
     (from, end): (Timestamp, Timestamp),
     windows: &[MaintenanceWindow],
 ) -> Plan {
-    let (mut plan, mut from) = (Plan::default(), from);
-    while from < end {
+    let policy = catch_up(job);
+    let (mut parts, mut from, mut more, mut is_open) = (Vec::new(), from, None, false);
+    while from < end && more.is_none() {
         let (to, kept) = match first_skipped(windows, from) {
             Some(at) if at == from => (skipped_until(windows, from).min(end), (0, MisfireKeep::Newest)),
-            next => (next.map_or(end, |at| at.min(end)), catch_up(job)),
+            next => (next.map_or(end, |at| at.min(end)), policy),
         };
         let part = skip_missed(&job.timetable, anchor, from, to, kept);
+        (from, more, is_open) = (to, part.more, part.more.is_some() && kept == policy);
+        parts.push(part);
+    }
+    // The policy decides about all held fires at once, also if a skipping window divides them. If the newest are left to the next plan, none
+    // of these is among them.
+    let (count, keep) = policy;
+    let count = if is_open && keep == MisfireKeep::Newest { 0 } else { count };
+    keep_in_all(&mut parts, (count, keep));
+    let next = more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
+    let mut plan = Plan { next, ..Plan::default() };
+    for part in parts {
         for fire in part.catch_up {
             let due_at = plan.fires.last().map_or(end, |last| last.due_at + Duration::from_millis(1));
             plan.fires.push(PlannedFire { fire_at: fire.at, due_at, trigger: Trigger::Misfire });
         }
         plan.skipped_in_window.extend(part.span);
-        if part.more.is_some() {
-            return Plan { next: part.more, ..plan };
-        }
-        from = to;
     }
-    Plan { next: job.timetable.next_look_after(anchor, just_before(end)), ..plan }
+    plan
 }
 
 #[cfg(test)]

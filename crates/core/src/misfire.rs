@@ -63,6 +63,8 @@ pub(crate) struct MissedPlan {
     pub(crate) more: Option<Timestamp>,
 }
 
+/// Decides the missed fires of a timetable from `from` to just before `before`: at most `count` of them run late, the oldest or the newest
+/// (`keep`), and the others are skipped.
 pub(crate) fn skip_missed(
     table: &Timetable,
     anchor: Timestamp,
@@ -141,11 +143,40 @@ fn skip_missed_walking(
         }
     };
     if keep == MisfireKeep::Newest && more.is_some() {
-        // The next plan decides which of these are among the newest. They are fewer than all of this plan, so the next one begins later.
+        // More missed fires follow, so the newest are not known yet: these go back to the next plan, which begins at the first of them. They
+        // are fewer than the fires of this plan, so each plan gets further.
         more = catch_up.first().map(|fire| fire.at).or(more);
         catch_up.clear();
     }
     MissedPlan { catch_up, span: span(&missed), through: more.map_or(last, just_before), more }
+}
+
+/// Skips those fires that run late by these plans, which are in the order of time, beyond `count` in all of them.
+pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
+    let mut left = count;
+    let bound = |plan: &mut MissedPlan| {
+        let kept_count = plan.catch_up.len().min(left);
+        left -= kept_count;
+        let passed = match keep {
+            MisfireKeep::Newest => {
+                let kept = plan.catch_up.split_off(plan.catch_up.len() - kept_count);
+                std::mem::replace(&mut plan.catch_up, kept)
+            }
+            MisfireKeep::Oldest => plan.catch_up.split_off(kept_count),
+        };
+        plan.span = joined(plan.span, span(&passed));
+    };
+    match keep {
+        MisfireKeep::Newest => plans.iter_mut().rev().for_each(bound),
+        MisfireKeep::Oldest => plans.iter_mut().for_each(bound),
+    }
+}
+
+/// The span of all fires of two spans, which follow each other in either order.
+fn joined(one: Option<MissedSpan>, other: Option<MissedSpan>) -> Option<MissedSpan> {
+    let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+    let (earlier, later) = if one.first <= other.first { (one, other) } else { (other, one) };
+    Some(MissedSpan { last: later.last, count: earlier.count + later.count, ..earlier })
 }
 
 fn span(missed: &[Fire]) -> Option<MissedSpan> {

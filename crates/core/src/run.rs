@@ -230,6 +230,14 @@ impl Run {
     pub const fn is_root(&self) -> bool {
         self.shard_index == ROOT_SHARD
     }
+
+    /// Its reason; `None` for a broadcast with the reason of its shards, if sentences about that reason need parameters, which only the rows of
+    /// the shards have.
+    #[must_use]
+    pub fn reason_in_words(&self) -> Option<Reason> {
+        let is_folded = self.is_root() && self.detail.is_none() && self.message.is_some();
+        self.reason.filter(|reason| !(is_folded && matches!(reason, Reason::NoExecutor | Reason::Expired)))
+    }
 }
 
 /// An ended attempt that was followed by another one.

@@ -179,7 +179,11 @@ pub fn millis(length: Duration) -> i64 {
 /// [`TimeError::Duration`] for anything else, a bare number included: the unit is part of the value.
 pub fn parse_duration(text: &str) -> Result<Duration, TimeError> {
     // The parts are added here, because `humantime` panics for some sums that are too long: 18446744073709551615s1000ms.
-    let add = |sum: Duration, part| sum.checked_add(humantime::parse_duration(part).ok()?);
+    let add = |sum: Duration, part: &str| {
+        // `humantime` takes a bare 0, which is a duration only if it is the whole text.
+        let has_unit = part != "0" || text == "0";
+        sum.checked_add(humantime::parse_duration(part).ok().filter(|_| has_unit)?)
+    };
     duration_parts(text).try_fold(Duration::ZERO, add).ok_or_else(|| TimeError::Duration(text.to_owned()))
 }
 
@@ -258,6 +262,9 @@ mod tests {
     fn parts_of_a_duration_are_added_and_too_long_a_sum_is_refused() {
         for (text, ms) in [("1h 30m", 5_400_000), ("1 h30m 1.5s", 5_401_500), (" 1m5 ms ", 60_005), ("0", 0)] {
             assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text:?}");
+        }
+        for text in ["1h0", "5m 0", "0 0"] {
+            assert!(parse_duration(text).is_err(), "{text:?}");
         }
         assert_eq!(parse_duration(&format!("{}s", u64::MAX)), Ok(Duration::from_secs(u64::MAX)));
         for end in ["1000ms", " 999999999ns 1ns", "1s", "s", "1", "µs"] {

@@ -316,6 +316,27 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_first_fire_of_many_years_ahead_is_found_in_a_calendar() {
+        let after: Timestamp = "2026-11-20T00:00:00Z".parse().unwrap();
+        let weekly = json!({"cron": "0 0 9 ? * SAT", "start_at": "2044-01-01T00:00:00Z"});
+        let once = json!({"at": "2044-01-02T09:00:00Z"});
+        for (schedule, rule, expected) in [
+            (&weekly, "next", Some("2044-01-04T09:00:00Z")),
+            (&weekly, "previous", Some("2044-01-01T09:00:00Z")),
+            (&weekly, "except", Some("2044-01-02T09:00:00Z")),
+            (&once, "except", Some("2044-01-02T09:00:00Z")),
+            (&once, "next", Some("2044-01-04T09:00:00Z")),
+            (&once, "previous", Some("2044-01-01T09:00:00Z")),
+            (&once, "only", None),
+        ] {
+            let table = timetable(schedule, rule, &json!({"weekdays": ["mon", "tue", "wed", "thu", "fri"]}));
+            let expected: Option<Timestamp> = expected.map(|at| at.parse().unwrap());
+            assert_eq!(table.next_after(Timestamp::EPOCH, after).map(|fire| fire.at), expected, "{schedule} {rule}");
+            assert_eq!(table.next_look_after(Timestamp::EPOCH, after), expected, "{schedule} {rule}");
+        }
+    }
+
     /// A calendar of hundreds of rules that lets one day through.
     fn heavy(day: &str) -> Value {
         json!({"any": [{"any": vec![json!({"weekdays": []}); 480]}, {"days": [day]}]})

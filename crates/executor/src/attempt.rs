@@ -16,7 +16,7 @@ pub(crate) struct EndedAttempt {
     pub(crate) finished_at: Timestamp,
 }
 
-/// Runs the handler to an ending. This takes at most its timeout and the grace, unless the handler blocks the thread.
+/// Runs the handler to an ending. This takes at most its timeout and the grace, unless the handler blocks a thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
     let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
@@ -35,7 +35,12 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     let ended = tokio::select! {
         biased;
         ended = &mut body => Some(ended),
-        () = wait_for_stop(run) => tokio::time::timeout(run.stop_grace(), &mut body).await.ok(),
+        () = wait_for_stop(run) => match tokio::time::timeout(run.stop_grace(), &mut body).await {
+            Ok(ended) => Some(ended),
+            // A blocking handler keeps its slot until it returns, like one that does not yield.
+            Err(_) if run.is_on_thread() && run.is_swept() => Some((&mut body).await),
+            Err(_) => None,
+        },
     };
     if ended.is_none() {
         abort(run, body);
@@ -76,19 +81,19 @@ fn abort(run: &RunContext, body: impl Sized) {
     }
 }
 
-/// A stopped run reports the cause of the stop, whatever its handler returned. It counts as a success only if the
-/// executor itself requested the stop, and not a user or the timeout, and if the handler succeeded without having read
-/// that request. The ending of a group of a pump job is kept, because it already takes the cause into account.
+/// A stopped run reports the cause of the stop, whatever its handler returned. It ends as its handler decided only if the
+/// executor itself requested the stop, and not a user or the timeout, and if the handler had not read that request when it
+/// succeeded, skipped the run, or failed for good. The ending of a group of a pump job is kept, because it already takes
+/// the cause into account.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
     }
     match (run.stop_cause(), ended) {
+        (Some(cause), None) if run.is_on_thread() => cause.stuck(true),
         (Some(cause), None) => stopped_ending(run, cause, Some(run.stop_grace())),
         (Some(_), Some(Ok(ending))) if run.pump().is_some() => ending,
-        (Some(cause), Some(Ok(ending)))
-            if ending.status == RunStatus::Succeeded && cause.yields_to_success() && !run.has_read_stop() =>
-        {
+        (Some(cause), Some(Ok(ending))) if !ending.retryable && cause.yields_to_handler() && !run.has_read_stop() => {
             ending
         }
         (Some(cause), Some(_)) => stopped_ending(run, cause, None),

@@ -20,7 +20,7 @@ use crate::journal::{Journal, Predecessor};
 use crate::log::{LogLimit, Shipping};
 use crate::pump::{NamedPump, Pump, PumpHandler};
 use crate::secrets::Secrets;
-use crate::session::{ServerUrl, Servers, TokenSource};
+use crate::session::{ServerUrl, Servers, TlsFiles, TokenSource};
 use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
 
 /// How many runs an executor takes at the same time by default.
@@ -69,8 +69,7 @@ pub struct Builder {
     name: Option<String>,
     servers: Vec<String>,
     token: TokenSource,
-    ca_file: Option<PathBuf>,
-    certificate: Option<(PathBuf, PathBuf)>,
+    tls_files: TlsFiles,
     labels: BTreeMap<String, String>,
     weight: u32,
     slots: u32,
@@ -95,8 +94,7 @@ impl Builder {
             name: None,
             servers: Vec::new(),
             token: TokenSource::None,
-            ca_file: None,
-            certificate: None,
+            tls_files: TlsFiles::default(),
             labels: BTreeMap::new(),
             weight: 1,
             slots: SLOTS,
@@ -131,15 +129,18 @@ impl Builder {
         self
     }
 
-    /// A file of PEM certificates to trust for `https` servers, in addition to the well-known ones.
+    /// A file of PEM certificates to trust for `https` servers, in addition to the well-known ones. Like the files of
+    /// [`client_certificate`](Self::client_certificate) it is read at each dial; while it cannot be used, what was read
+    /// before stays in use.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
-        self.ca_file = Some(path.into());
+        self.tls_files.ca = Some(path.into());
         self
     }
 
-    /// PEM files of a client certificate and of its key, for servers that ask executors for one.
+    /// PEM files of a client certificate and of its key, for servers that ask executors for one. They are read at each dial, so that a
+    /// renewed certificate takes effect.
     pub fn client_certificate(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        self.certificate = Some((certificate.into(), key.into()));
+        self.tls_files.certificate = Some((certificate.into(), key.into()));
         self
     }
 
@@ -260,7 +261,8 @@ impl Builder {
     }
 
     /// Registers a plain function, which may block, for the jobs with this handler name. It runs on a thread of a
-    /// bounded pool and cannot be aborted: it should check [`Cancel`](crate::Cancel) now and then.
+    /// bounded pool and cannot be aborted: it should check [`Cancel`](crate::Cancel) now and then. One second after the
+    /// grace the run of one that does not ends as timed out or cancelled, and its slot stays taken until it returns.
     pub fn blocking_handler<Args: 'static>(
         mut self,
         name: impl Into<String>,
@@ -310,12 +312,12 @@ impl Builder {
         self.check()?;
         let handlers = collect_handlers(self.handlers)?;
         let declared = collect_declared(self.declared, &self.app)?;
-        let servers = open_servers(&self.servers, self.token, (self.ca_file, self.certificate))?;
+        let servers = open_servers(&self.servers, self.token, self.tls_files)?;
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
         setup.log_limit = self.log_limit;
         setup.shipping = Some(Arc::new(Shipping::default()));
-        setup.blocking = Arc::new(Semaphore::new(self.blocking_threads));
+        setup.blocking = Arc::new(Semaphore::new(self.blocking_threads.min(Semaphore::MAX_PERMITS)));
         let incarnation = identity::new_incarnation();
         let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {
@@ -380,24 +382,15 @@ fn collect_declared(declared: Vec<Declaration>, app: &str) -> Result<Vec<v1::Dec
     Ok(jobs)
 }
 
-fn open_servers(
-    urls: &[String],
-    token: TokenSource,
-    (ca_file, certificate): (Option<PathBuf>, Option<(PathBuf, PathBuf)>),
-) -> Result<Servers, ExecutorError> {
+fn open_servers(urls: &[String], token: TokenSource, tls_files: TlsFiles) -> Result<Servers, ExecutorError> {
     let urls: BTreeSet<ServerUrl> = urls.iter().map(|url| ServerUrl::parse(url)).collect::<Result<_, _>>()?;
     if urls.is_empty() {
         return Err(ExecutorError::NoServer);
     }
-    let read = |path: PathBuf| std::fs::read(&path).map_err(|source| ExecutorError::File { path, source });
     if let TokenSource::File(path) = &token {
-        read(path.clone())?;
+        std::fs::read(path).map_err(|source| ExecutorError::File { path: path.clone(), source })?;
     }
-    let identity = match certificate {
-        None => None,
-        Some((certificate, key)) => Some((read(certificate)?, read(key)?)),
-    };
-    Servers::new(urls, token, ca_file.map(read).transpose()?, identity)
+    Servers::new(urls, token, tls_files)
 }
 
 type JournalAndResults = (Journal, Vec<v1::Result>);

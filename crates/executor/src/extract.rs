@@ -3,6 +3,7 @@
 use std::any::type_name;
 use std::sync::Arc;
 
+use rondel_core::shape::read_with_place;
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -114,25 +115,41 @@ fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
     read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
-/// Reads parameters. For a run that follows other runs they contain `parents`, which is dropped if the type does not
-/// accept it.
-fn read<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+/// Reads parameters; the error names the place of what does not fit. For a run that follows other runs they are an object
+/// with `parents`, which is dropped if the type does not accept it.
+fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
         _ => serde_json::from_str(text),
     };
-    if read.is_ok() {
-        return read;
-    }
-    let Ok(mut params) = serde_json::from_str::<Value>(text) else { return read };
-    if parents::take(&mut params).is_none() {
-        return read;
-    }
-    // Parents alone: the job has no parameters of its own, and gives `null` where it follows nothing.
-    let has_none = params.as_object().is_some_and(serde_json::Map::is_empty);
-    let own = serde_json::from_value(params);
-    if has_none && own.is_err() { serde_json::from_value(Value::Null).or(own) } else { own }
+    read.or_else(|error| read_without_parents(text, &error))
 }
+
+/// Reads parameters that do not fit as they are, with this error.
+fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Error) -> Result<T, String> {
+    let Ok(mut params) = serde_json::from_str::<Value>(text) else { return Err(error.to_string()) };
+    if parents::take(&mut params).is_none() {
+        return match text {
+            "null" => Err(error.to_string()),
+            _ => read_with_place(&mut serde_json::Deserializer::from_str(text)),
+        };
+    }
+    let own = read_with_place(&params);
+    if own.is_ok() {
+        return own;
+    }
+    let fields: Vec<(&String, &Value)> = params.as_object().into_iter().flatten().collect();
+    match fields.as_slice() {
+        // Parents alone: the job has no parameters of its own, and gives `null` where it follows nothing.
+        [] => read_with_place(Value::Null).or(own),
+        // The job's own parameters are no object.
+        [(name, value)] if *name == WRAPPED && !value.is_object() && !value.is_null() => read_with_place(*value),
+        _ => own,
+    }
+}
+
+/// The field in which a run that follows other runs has its job's parameters if they are no object.
+const WRAPPED: &str = "params";
 
 /// A value that was given to the builder with [`state`](crate::Builder::state), such as a pool or a client. It is
 /// cloned.
@@ -344,6 +361,43 @@ mod tests {
         assert!(own.is_err(), "a field of the job's own that does not fit is reported");
         let wrong = read::<Strict>(&FOLLOWER.replace("table", "tabel")).unwrap_err();
         assert!(wrong.to_string().contains("tabel"), "{wrong}");
+    }
+
+    #[test]
+    fn a_follower_gives_parameters_that_are_no_object_as_they_are() {
+        let with = |params: &str| FOLLOWER.replace(r#""table": "orders""#, &format!(r#""params": {params}"#));
+        assert_eq!(read::<String>(&with(r#""eu""#)).unwrap(), "eu");
+        assert_eq!(read::<Option<String>>(&with(r#""eu""#)).unwrap().as_deref(), Some("eu"));
+        assert_eq!(read::<Vec<u32>>(&with("[1, 2]")).unwrap(), [1, 2]);
+        assert_eq!(read::<u32>(&with(r#""eu""#)).unwrap_err(), "invalid type: string \"eu\", expected u32");
+        assert_eq!(read::<Value>(&with("7")).unwrap()["parents"]["b"]["result"], 3);
+        assert!(read::<Strict>(&with(r#"{"table": "orders"}"#)).is_err(), "an object is not put into another one");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_named_by_its_place() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Import {
+            windows: Vec<Window>,
+        }
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        #[serde(deny_unknown_fields)]
+        struct Window {
+            rows: u32,
+        }
+        let complaint = |windows: &str| read::<Import>(&format!(r#"{{"windows": {windows}}}"#)).unwrap_err();
+        let wrong = complaint(r#"[{"rows": 1}, {"rows": "ten"}]"#);
+        assert!(wrong.starts_with("/windows/1/rows: invalid type: string \"ten\", expected u32"), "{wrong}");
+        let first = read::<Window>(r#"{"rows": "x", "row": 1}"#).unwrap_err();
+        assert!(first.starts_with("/rows: invalid type: string \"x\""), "the place is that of the sentence: {first}");
+        let missing = complaint("[{}]");
+        assert!(missing.starts_with("/windows/0: missing field `rows`"), "{missing}");
+        let unknown = complaint(r#"[{"row": 1}]"#);
+        assert!(unknown.starts_with("/windows/0: unknown field `row`"), "{unknown}");
+        let follower = FOLLOWER.replace(r#""table": "orders""#, r#""windows": [{"rows": true}]"#);
+        let wrong = read::<Import>(&follower).unwrap_err();
+        assert_eq!(wrong, "/windows/0/rows: invalid type: boolean `true`, expected u32");
     }
 
     #[test]

@@ -36,7 +36,8 @@
 //! own. A handler that loops without an `await` therefore holds up others on its thread, but neither heartbeats nor
 //! deadlines: one second after the grace its run ends as timed out or cancelled, with a message that the handler does
 //! not yield, and its slot stays taken until it returns. Blocking code belongs in a
-//! [`blocking_handler`](Builder::blocking_handler) or in [`spawn_blocking`].
+//! [`blocking_handler`](Builder::blocking_handler) or in [`spawn_blocking`]. A blocking handler cannot be aborted either:
+//! one that does not return when its run has to stop ends in the same way.
 //!
 //! An executor opens no port: it dials every server, and keeps a result until a server has acknowledged it.
 #![warn(missing_docs)]
@@ -133,6 +134,8 @@ pub use test_run::{TestOutcome, TestRun};
 /// | `timeout` | how long one attempt may take |
 /// | `success_by`, `success_by_zone`, `no_success_for`, `longer_than`, `late`, `expect_channels` | expectations; a miss is an incident |
 /// | `misfire`, `overlap`, `on_silence`, `route`, `priority`, `enabled` | as in the REST API |
+/// | `overrides` | the parameters that a caller may replace for one run: `"all"`, `"none"`, or a list of JSON pointers |
+/// | `labels` | `"team=pay"`, or a list of them |
 ///
 /// Names, expressions, zones, durations and keywords are checked at compile time, by the server's own parsers:
 ///
@@ -142,7 +145,8 @@ pub use test_run::{TestOutcome, TestRun};
 /// ```
 ///
 /// An `async fn` becomes an async handler, a plain `fn` a [blocking one](Builder::blocking_handler). The doc comment's
-/// first paragraph is the job's description. Settings that have no argument here need a [`Declaration`].
+/// first paragraph is the job's description, cut after 1,000 bytes. Settings that have no argument here need a
+/// [`Declaration`].
 pub use rondel_macros::job;
 
 /// Names a pump type for [`Builder::named_pump`], which alone registers it and creates its value with `Default`.

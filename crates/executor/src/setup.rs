@@ -16,7 +16,8 @@ use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
 
-/// The periods and timeouts of an executor. The defaults suit every program; tests shorten them.
+/// The periods and timeouts of an executor. The defaults suit every program; tests shorten them. An executor takes no period
+/// for longer than ten years, and none of those after which something is repeated for less than a millisecond.
 ///
 /// ```
 /// use rondel::Timing;
@@ -45,6 +46,29 @@ pub struct Timing {
     pub connect_timeout: Duration,
     /// How long a draining executor waits for the last acknowledgements.
     pub ack_grace: Duration,
+}
+
+/// The longest period that an executor works by: longer ones could not be added to an instant.
+const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
+/// The shortest period of what is repeated, so that no loop runs without a pause.
+const PERIOD_MIN: Duration = Duration::from_millis(1);
+
+impl Timing {
+    /// The same with each period within the bounds that the executor's loops can work by.
+    fn bounded(self) -> Self {
+        let repeated = |period: Duration| period.clamp(PERIOD_MIN, PERIOD_MAX);
+        Self {
+            cancel_grace: self.cancel_grace.min(PERIOD_MAX),
+            silence: self.silence.map(|silence| silence.min(PERIOD_MAX)),
+            resend_after: repeated(self.resend_after),
+            started_after: repeated(self.started_after),
+            sweep_period: repeated(self.sweep_period),
+            reconnect_min: repeated(self.reconnect_min),
+            reconnect_max: repeated(self.reconnect_max),
+            connect_timeout: self.connect_timeout.min(PERIOD_MAX),
+            ack_grace: self.ack_grace.min(PERIOD_MAX),
+        }
+    }
 }
 
 impl Default for Timing {
@@ -85,6 +109,7 @@ pub(crate) struct Setup {
 
 impl Setup {
     pub(crate) fn new(states: States, timing: Timing) -> Self {
+        let timing = timing.bounded();
         Self {
             silence: Silence::new(timing.silence),
             pumps: Reports::default(),
@@ -123,5 +148,32 @@ impl States {
 
     pub(crate) fn get<T: Clone + 'static>(&self) -> Option<T> {
         self.0.get(&TypeId::of::<T>())?.downcast_ref().cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn periods_of_any_length_are_fit_for_the_loops() {
+        let timing = |period| Timing {
+            cancel_grace: period,
+            silence: Some(period),
+            resend_after: period,
+            started_after: period,
+            sweep_period: period,
+            reconnect_min: period,
+            reconnect_max: period,
+            connect_timeout: period,
+            ack_grace: period,
+        };
+        let longest = timing(Duration::MAX).bounded();
+        assert_eq!(longest, timing(PERIOD_MAX));
+        assert!(tokio::time::Instant::now().checked_add(longest.resend_after * 16).is_some());
+        let shortest = timing(Duration::ZERO).bounded();
+        assert_eq!((shortest.sweep_period, shortest.started_after), (PERIOD_MIN, PERIOD_MIN));
+        assert_eq!((shortest.reconnect_min, shortest.cancel_grace), (PERIOD_MIN, Duration::ZERO));
+        assert_eq!(Timing::default().bounded(), Timing::default());
     }
 }

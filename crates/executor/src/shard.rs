@@ -1,5 +1,6 @@
 //! The part of a fire's work that a run does, for code far from the handler.
 
+use rondel_core::shape::read_with_place;
 use rondel_core::spec::with_params_of_shard;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -102,10 +103,10 @@ pub fn name() -> Option<String> {
 /// The parameters do not fit `T`.
 pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
     let own = run::with_current(|run| own_params(run.shard_params(), run.params())).unwrap_or_default();
-    serde_json::from_value(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
+    read_with_place(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
-/// The shard's own parameters, with the values that they have in the run's parameters: there, secrets are filled in.
+/// The shard's own parameters, each with its value from the run's parameters, where secrets are already filled in.
 fn own_params(of_shard: &str, of_run: &str) -> Value {
     let of_run = serde_json::from_str(of_run).unwrap_or_default();
     match (serde_json::from_str(of_shard).unwrap_or_default(), of_run) {

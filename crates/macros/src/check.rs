@@ -13,7 +13,7 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
     let mut complaints = Complaints(None);
     for arg in &args.0 {
         // Each argument is read alone first, so that an unreadable word or length is reported at this argument.
-        if let Err(error) = read(document(std::slice::from_ref(arg), name)) {
+        if let Err(error) = read(document(with_its_field(arg, args), name)) {
             complaints.add(arg.span, error);
         }
     }
@@ -25,6 +25,13 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
         }
     }
     complaints.0.map_or(Ok(()), Err)
+}
+
+/// The argument, with the others of its field where the field may need them: a `success_by` needs its time beside its zone.
+fn with_its_field<'a>(arg: &'a Arg, args: &'a Args) -> impl Iterator<Item = &'a Arg> {
+    let field = &arg.kind.path[..arg.kind.path.len() - 1];
+    let is_of_field = move |other: &&Arg| field.len() > 1 && other.kind.path.starts_with(field);
+    args.0.iter().filter(move |other| std::ptr::eq(*other, arg) || is_of_field(other))
 }
 
 /// The schedule is read separately first: for a value that may be one or many, serde reports only that neither fits.
@@ -58,7 +65,7 @@ fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     args.0.iter().find(stands_there).map_or(function, |arg| arg.span)
 }
 
-fn document(args: &[Arg], name: &str) -> Value {
+fn document<'a>(args: impl IntoIterator<Item = &'a Arg>, name: &str) -> Value {
     // The executor sets the app, which is unknown here.
     let mut document = json!({"name": name, "app": "app", "handler": name});
     for arg in args {

@@ -2,6 +2,8 @@
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote, quote_spanned};
+use rondel_core::job::DESCRIPTION_LEN_MAX;
+use rondel_core::notice::cut;
 use syn::ext::IdentExt;
 use syn::{Attribute, Expr, ExprLit, Ident, ItemFn, Lit, Meta};
 
@@ -72,15 +74,27 @@ fn call(arg: &Arg) -> Option<TokenStream> {
     Some(quote!(.#method(#value)))
 }
 
-/// The first paragraph of the doc comment, in one line: the job's description in the console.
+/// The first paragraph of the doc comment, in one line: the job's description in the console. It is cut to the length that
+/// servers take.
 fn description(docs: &[Attribute]) -> Option<String> {
-    let line = |attr: &Attribute| match &attr.meta {
+    let text = |attr: &Attribute| match &attr.meta {
         Meta::NameValue(pair) => match &pair.value {
-            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
+            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value()),
             _ => None,
         },
         Meta::Path(_) | Meta::List(_) => None,
     };
-    let lines: Vec<String> = docs.iter().filter_map(line).take_while(|line| !line.is_empty()).collect();
-    (!lines.is_empty()).then(|| lines.join(" "))
+    let texts: Vec<String> = docs.iter().filter_map(text).collect();
+    let lines = texts.iter().flat_map(|text| text.split('\n').enumerate().map(|(index, line)| plain_line(index, line)));
+    let lines: Vec<&str> = lines.skip_while(|line| line.is_empty()).take_while(|line| !line.is_empty()).collect();
+    (!lines.is_empty()).then(|| cut(&lines.join(" "), DESCRIPTION_LEN_MAX))
+}
+
+/// A line of a comment. A comment in `/** … */` is one text of several lines, and those after the first may begin with a star.
+fn plain_line(index: usize, line: &str) -> &str {
+    let line = line.trim();
+    match line.strip_prefix('*').filter(|_| index > 0) {
+        Some(rest) if rest.is_empty() || rest.starts_with(' ') => rest.trim_start(),
+        _ => line,
+    }
 }

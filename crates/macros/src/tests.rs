@@ -54,6 +54,15 @@ fn every_complaint_is_made() {
 }
 
 #[test]
+fn the_time_and_the_zone_of_an_expectation_are_read_together() {
+    let both = r#"cron = "@daily", success_by = "06:00", success_by_zone = "Europe/Berlin""#;
+    assert!(complaints(both, "async fn close() {}").is_empty(), "{:?}", complaints(both, "async fn close() {}"));
+    check_refused(r#"cron = "@daily", success_by_zone = "Europe/Berlin""#, r#""Europe/Berlin""#, "time");
+    let wrong = r#"cron = "@daily", success_by = "06:00", success_by_zone = "Mars/Olympus""#;
+    check_refused(wrong, r#""Mars/Olympus""#, "Mars/Olympus");
+}
+
+#[test]
 fn arguments_are_known_and_given_once() {
     check_refused(r#"crn = "0 30 2 * * ?""#, "crn", "`cron`");
     check_refused(r#"every = "1h", every = "2h""#, "every", "given twice");
@@ -89,6 +98,23 @@ fn what_is_emitted_could_be_written_by_hand() {
     ] {
         assert!(plain.contains(part), "{part} is not in {plain}");
     }
+}
+
+#[test]
+fn a_description_is_what_a_server_takes() {
+    let described = |comment: &str| {
+        let item = format!("{comment} async fn close() {{}}");
+        let emitted = expand(TokenStream::new(), item.parse().unwrap()).unwrap().to_string();
+        let (_, described) = emitted.split_once("description").unwrap();
+        described.split('"').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(described("/// Closes\n/// * all.\n///\n/// At night.\n"), "Closes * all.");
+    for comment in ["/** Closes\n * all.\n *\n * At night.\n */", "/**\n * Closes\n * all.\n */", "/** Closes\nall. */"]
+    {
+        assert_eq!(described(comment), "Closes all.", "{comment}");
+    }
+    let long = described(&format!("/// {}\n", "x".repeat(2_000)));
+    assert!(long.len() == rondel_core::job::DESCRIPTION_LEN_MAX && long.ends_with('…'), "{}", long.len());
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! connection goes to one of the checked addresses, so that no resolver can answer differently a moment later. The same applies to each
 //! redirect. Proxies of the environment are not used, because they would resolve the name again.
 
+#[cfg(feature = "smtp")]
+mod mail_stream;
 pub mod posts;
 mod resolve;
 #[cfg(feature = "smtp")]

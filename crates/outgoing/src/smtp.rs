@@ -7,12 +7,14 @@ use lettre::message::{Mailbox, MultiPart};
 use lettre::transport::smtp::Error as SmtpError;
 use lettre::transport::smtp::authentication::{Credentials, Mechanism};
 use lettre::transport::smtp::client::{AsyncSmtpConnection, CertificateStore, TlsParameters};
-use lettre::transport::smtp::extension::ClientId;
+use lettre::transport::smtp::commands;
+use lettre::transport::smtp::extension::{ClientId, Extension, MailBodyParameter, MailParameter};
 use lettre::{Address, Message};
 use rondel_core::error_chain::chain_in_one_line;
 use rondel_core::outgoing::AllowedAddresses;
 use tokio::time::timeout;
 
+use crate::mail_stream::connect;
 use crate::resolve::resolve_allowed;
 
 /// How a connection is encrypted.
@@ -69,8 +71,17 @@ pub struct Mail {
     pub id: String,
 }
 
+/// A mail that the server accepted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcceptedMail {
+    /// The server's status.
+    pub status: i32,
+    /// The recipients that the server refused, each with the reason.
+    pub refused: Vec<String>,
+}
+
 /// Why a mail was not accepted.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MailError {
     /// Whether further tries are useless.
     pub is_final: bool,
@@ -86,11 +97,15 @@ impl MailError {
     }
 }
 
-/// Sends a mail once; returns the status with which the server accepted it.
+/// Sends a mail once, to the recipients that the server accepts.
 ///
 /// # Errors
-/// [`MailError`].
-pub async fn send_mail(server: &MailServer, mail: &Mail, allowed: &AllowedAddresses) -> Result<i32, MailError> {
+/// [`MailError`], also if the server accepts none of the recipients.
+pub async fn send_mail(
+    server: &MailServer,
+    mail: &Mail,
+    allowed: &AllowedAddresses,
+) -> Result<AcceptedMail, MailError> {
     let (envelope, message) = build(mail)?;
     let talk = talk(server, &envelope, &message, allowed);
     match timeout(server.timeout, talk).await {
@@ -120,32 +135,91 @@ async fn talk(
     envelope: &Envelope,
     message: &[u8],
     allowed: &AllowedAddresses,
-) -> Result<i32, MailError> {
+) -> Result<AcceptedMail, MailError> {
     let addresses = resolve_allowed(&server.host, server.port, allowed)
         .await
         .map_err(|(is_final, text)| MailError::new(is_final, text))?;
-    let tls = || tls_parameters(&server.host);
-    let wrapped = if server.security == Security::Tls { Some(tls()?) } else { None };
+    let tls_host = (server.security == Security::Tls).then_some(server.host.as_str());
+    let stream = connect(&addresses, tls_host).await;
+    let stream = stream.map_err(|error| MailError::new(false, chain_in_one_line(&error)))?;
     let hello = envelope.from().map_or_else(ClientId::default, |from| ClientId::Domain(from.domain().to_owned()));
-    let limit = Some(server.timeout);
-    let connected = AsyncSmtpConnection::connect_tokio1(addresses.as_slice(), limit, &hello, wrapped, None).await;
+    let connected = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;
     let mut connection = connected.map_err(|error| mail_error(&error))?;
     let sent = async {
         if server.security == Security::Starttls {
-            connection.starttls(tls()?, &hello).await.map_err(|error| mail_error(&error))?;
+            connection.starttls(tls_parameters(&server.host)?, &hello).await.map_err(|error| mail_error(&error))?;
         }
         if let Some((user, password)) = &server.credentials {
             let credentials = Credentials::new(user.clone(), password.clone());
             let ways = [Mechanism::Plain, Mechanism::Login];
             connection.auth(&ways, &credentials).await.map_err(|error| mail_error(&error))?;
         }
-        let response = connection.send(envelope, message).await.map_err(|error| mail_error(&error))?;
-        Ok(i32::from(u16::from(response.code())))
+        hand_over(&mut connection, envelope, message).await
     };
     let sent = sent.await;
     // By now the mail is accepted or refused, whatever happens to the connection.
     connection.abort().await;
     sent
+}
+
+/// Sends the message to the recipients that the server accepts: one address that is gone keeps the message from no other one.
+async fn hand_over(
+    connection: &mut AsyncSmtpConnection,
+    envelope: &Envelope,
+    message: &[u8],
+) -> Result<AcceptedMail, MailError> {
+    let begin = commands::Mail::new(envelope.from().cloned(), parameters(connection, envelope, message)?);
+    connection.command(begin).await.map_err(|error| mail_error(&error))?;
+    let mut refusals: Vec<(String, MailError)> = Vec::new();
+    for recipient in envelope.to() {
+        match connection.command(commands::Rcpt::new(recipient.clone(), Vec::new())).await {
+            Ok(_) => {}
+            // The server answered: it waits for the next recipient.
+            Err(error) if error.status().is_some() => refusals.push((recipient.to_string(), mail_error(&error))),
+            Err(error) => return Err(mail_error(&error)),
+        }
+    }
+    if refusals.len() == envelope.to().len() {
+        // A temporary refusal is worth another try.
+        let temporary = refusals.iter().find(|(_, refusal)| !refusal.is_final);
+        if let Some((_, refusal)) = temporary.or_else(|| refusals.first()) {
+            return Err(refusal.clone());
+        }
+    }
+    connection.command(commands::Data).await.map_err(|error| mail_error(&error))?;
+    let response = connection.message(message).await.map_err(|error| mail_error(&error))?;
+    let refused = refusals.into_iter().map(|(recipient, refusal)| {
+        // The other recipients have the mail: it counts as sent.
+        let rest = if refusal.is_final { "" } else { " (not tried again: other recipients have the mail)" };
+        format!("{recipient}: {}{rest}", refusal.text)
+    });
+    Ok(AcceptedMail { status: i32::from(u16::from(response.code())), refused: refused.collect() })
+}
+
+/// The extensions of SMTP that a message needs.
+fn parameters(
+    connection: &AsyncSmtpConnection,
+    envelope: &Envelope,
+    message: &[u8],
+) -> Result<Vec<MailParameter>, MailError> {
+    let missing =
+        |what: &str| MailError::new(true, format!("the server does not support {what}, which the mail needs"));
+    let has = |extension| connection.server_info().supports_feature(extension);
+    let mut parameters = Vec::new();
+    let mut addresses = envelope.from().into_iter().chain(envelope.to());
+    if addresses.any(|address| !address.to_string().is_ascii()) {
+        if !has(Extension::SmtpUtfEight) {
+            return Err(missing("SMTPUTF8"));
+        }
+        parameters.push(MailParameter::SmtpUtfEight);
+    }
+    if !message.is_ascii() {
+        if !has(Extension::EightBitMime) {
+            return Err(missing("8BITMIME"));
+        }
+        parameters.push(MailParameter::Body(MailBodyParameter::EightBitMime));
+    }
+    Ok(parameters)
 }
 
 fn tls_parameters(host: &str) -> Result<TlsParameters, MailError> {
@@ -162,4 +236,81 @@ fn mail_error(error: &SmtpError) -> MailError {
     let is_final = error.is_permanent() || error.is_client();
     let status = error.status().map_or(0, |code| i32::from(u16::from(code)));
     MailError { is_final, status, text: chain_in_one_line(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::mail_stream::ANSWERS_LEN_MAX;
+
+    fn server_at(listener: &TcpListener) -> MailServer {
+        MailServer {
+            host: "127.0.0.1".to_owned(),
+            port: listener.local_addr().unwrap().port(),
+            security: Security::None,
+            credentials: None,
+            timeout: Duration::from_secs(5),
+        }
+    }
+
+    fn mail_to(recipients: &[&str]) -> Mail {
+        Mail {
+            from: "rondel@example.com".to_owned(),
+            to: recipients.iter().map(|name| format!("{name}@example.com")).collect(),
+            subject: "a".to_owned(),
+            text: "b".to_owned(),
+            html: "c".to_owned(),
+            id: "d".to_owned(),
+        }
+    }
+
+    /// Takes one mail, and refuses two recipients: one for now, one for good.
+    async fn take_mail(listener: &TcpListener) {
+        let (client, _) = listener.accept().await.unwrap();
+        let (from_client, mut to_client) = client.into_split();
+        let mut lines = BufReader::new(from_client).lines();
+        to_client.write_all(b"220 mail ready\r\n").await.unwrap();
+        let mut is_message = false;
+        while let Ok(Some(line)) = lines.next_line().await {
+            is_message &= line != ".";
+            let answer = match line.as_str() {
+                _ if is_message => continue,
+                "DATA" => "354 go on",
+                line if line.contains("<late@") => "450 4.2.0 greylisted",
+                line if line.contains("<gone@") => "550 5.1.1 unknown",
+                _ => "250 good",
+            };
+            is_message = answer.starts_with("354");
+            to_client.write_all(format!("{answer}\r\n").as_bytes()).await.ok();
+        }
+    }
+
+    #[tokio::test]
+    async fn a_recipient_that_is_refused_for_now_is_named_as_one_without_the_mail() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (server, mail) = (server_at(&listener), mail_to(&["oncall", "late", "gone"]));
+        let allowed = AllowedAddresses::loopback();
+        let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), take_mail(&listener));
+        let refused = sent.unwrap().refused;
+        assert!(refused.len() == 2 && refused[0].starts_with("late@example.com: "), "{refused:?}");
+        assert!(refused[0].contains("(not tried again") && !refused[1].contains("(not tried again"), "{refused:?}");
+    }
+
+    #[tokio::test]
+    async fn a_line_without_an_end_is_not_read_for_ever() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (server, mail) = (server_at(&listener), mail_to(&["oncall"]));
+        let talk = async {
+            let (mut client, _) = listener.accept().await.unwrap();
+            client.write_all(&vec![b'2'; 4 * ANSWERS_LEN_MAX]).await.ok();
+            client.read_u8().await.ok();
+        };
+        let allowed = AllowedAddresses::loopback();
+        let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), talk);
+        let error = sent.unwrap_err();
+        assert!(!error.is_final && error.text.contains("its answers have more than 1048576 bytes"), "{error:?}");
+    }
 }

@@ -50,7 +50,7 @@ pub enum Away {
 /// The result of an outage.
 #[derive(Clone, Debug, Default)]
 pub struct OutageReport {
-    /// The violations: rules of the checker that are broken, and differences from the table in the documents.
+    /// The violations: broken rules of the checker, and differences from the table of outages in docs/API.md (overlap and misfire).
     pub violations: Vec<String>,
     /// The number of fires during the outage, by overlap policy, misfire policy and verdict. A row that stands for
     /// several fires counts for all of them.
@@ -59,7 +59,7 @@ pub struct OutageReport {
     pub run_count: usize,
 }
 
-/// Simulates an outage of this part of the cluster, and compares the ledger with the table in the documents.
+/// Simulates an outage of this part of the cluster, and compares the ledger with the table of outages in docs/API.md.
 #[must_use]
 pub fn outage(away: Away, options: Options) -> OutageReport {
     run_on_own_clock(options, run_world(away, options))

@@ -103,7 +103,7 @@ async fn read_names(world: &World, facts: &Facts) {
     for definition in world.store.definitions(&versions).await.unwrap_or_default() {
         let Some(pump) = definition.spec.compile().ok().and_then(|job| job.pump) else { continue };
         let names = pump.items.keys().cloned().collect();
-        lock(&world.pumps).names.insert((definition.job, definition.version), names);
+        lock(&world.pumps).item_names.insert((definition.job, definition.version), names);
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::alert::expect::{ExpectKind, Expectations};
-use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind};
+use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind, judge};
 use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::{
     AlertRuleId, AppId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, SilenceId,
@@ -78,10 +78,26 @@ pub struct RuleChange<'a> {
     pub spec: &'a RuleSpec,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// When it is evaluated first.
+    /// When it is evaluated next, unless an evaluation is due that is still to be made.
     pub check_at: Option<Timestamp>,
     /// The current time.
     pub now: Timestamp,
+}
+
+/// When a rule that is saved now is evaluated next, and how far the evaluation under way has come; `before` is the rule until now. A check
+/// that is due stays due if the rule watches the same: it has yet to judge the deadline that has passed.
+pub(crate) fn next_evaluation(
+    before: Option<&RuleRecord>,
+    change: &RuleChange<'_>,
+) -> (Option<Timestamp>, Option<RuleProgress>) {
+    let is_due = |rule: &&RuleRecord| {
+        let is_on = rule.spec.enabled && change.spec.enabled && judge::watches_same(&rule.spec, change.spec);
+        is_on && rule.check_at.is_some_and(|at| at <= change.now)
+    };
+    match before.filter(is_due) {
+        Some(rule) => (rule.check_at, rule.sweep.clone()),
+        None => (change.check_at, None),
+    }
 }
 
 /// Outcome of saving a rule.
@@ -390,7 +406,7 @@ pub trait Alerts {
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
     /// For each of these jobs, the planned instant of its newest successful run, read from the ledger. Only runs planned from `since` on
-    /// count; jobs without one are left out.
+    /// count, and no shards; jobs without one are left out.
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 

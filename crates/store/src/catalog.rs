@@ -5,6 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
+use rondel_core::queued::Queued;
 use rondel_core::script::ScriptRef;
 use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp};
 
@@ -167,6 +168,20 @@ pub struct JobChange<'a> {
     pub checked_at: Timestamp,
     /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
+    /// Which queued runs are to end if the change pauses the job; `None` leaves all alone.
+    pub drops: Option<QueuedDrops<'a>>,
+}
+
+/// Which queued runs of a job are to end as it is paused or deleted. The requests are stored in the same transaction, each as by
+/// [`Cancel::ask_drops`](crate::Cancel::ask_drops).
+#[derive(Clone, Copy, Debug)]
+pub struct QueuedDrops<'a> {
+    /// The caller's choice.
+    pub choice: Option<Queued>,
+    /// Name of the caller.
+    pub by: &'a str,
+    /// Maximum number of open runs that are looked at.
+    pub limit: u32,
 }
 
 /// A job to be deleted.
@@ -186,6 +201,8 @@ pub struct JobDeletion<'a> {
     pub reached: Timestamp,
     /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
     pub leaves_followers: bool,
+    /// Which queued runs are to end; `None` leaves all alone.
+    pub drops: Option<QueuedDrops<'a>>,
 }
 
 /// Outcome of creating a job.

@@ -354,7 +354,7 @@ pub trait Executors {
     /// to this one.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;
 
-    /// Records that the stream is closed and carries nothing more. Its end is now, or [`reached`](StreamEnd::reached), whichever is later.
+    /// Records that the stream is closed and carries nothing more. The session's end is now, or [`reached`](StreamEnd::reached), whichever is later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
     /// Records that the executor shut down cleanly, holding no run: no node waits for it any more.

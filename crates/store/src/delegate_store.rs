@@ -236,7 +236,7 @@ macro_rules! delegate_store {
                 fn ask_drops(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> ();
                 fn drops(token: LeaseToken, after: RunId, limit: u32) -> Vec<(RunId, Reason)>;
                 fn cancels(token: LeaseToken) -> Vec<(RunId, String)>;
-                fn cancels_elsewhere(token: LeaseToken, limit: u32) -> Vec<CancelElsewhere>;
+                fn cancels_elsewhere(token: LeaseToken, after: RunId, limit: u32) -> Vec<CancelElsewhere>;
                 fn open_runs(job: JobId, fire_at: Option<Timestamp>, app: Option<AppId>, limit: u32) -> Vec<Run>;
             } also {});
             $crate::delegate_store!(@$wrapper, Limits {

@@ -106,7 +106,8 @@ pub enum Join {
     Joined {
         /// The lease to act under.
         token: LeaseToken,
-        /// Part of the ids that the node makes; differs from the ordinals of every other living node and of the leases before.
+        /// Part of the ids that the node makes (the worker number of a Snowflake id). No other living node has it. Ordinals are given out in
+        /// turn, so the last leases had other ones.
         ordinal: i64,
     },
     /// A living node has the name.

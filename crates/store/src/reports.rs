@@ -108,7 +108,7 @@ pub struct ReportChange<'a> {
     pub spec: &'a ReportSchedule,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// When the first report is due.
+    /// When the first report is due. One that is due already, and has not been written, stays due.
     pub next_at: Option<Timestamp>,
     /// The current time.
     pub now: Timestamp,
@@ -144,8 +144,8 @@ pub trait Reports {
     /// Failures by message, the most frequent first.
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>>;
 
-    /// Removes the counts of days that began before `before`; at most `limit` rows, and the other rows of the same day. Returns how many
-    /// were removed.
+    /// Removes the counts of days that began before `before`; at most `limit` rows, and the other messages of the same jobs and days. Returns
+    /// how many were removed.
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The report schedule of a namespace, if it has one.

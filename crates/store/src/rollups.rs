@@ -192,6 +192,11 @@ impl NewestOutcomes {
         }
         (self.namespace, self.app) = (run.namespace, run.app);
     }
+
+    /// Whether this run failed, and one that was planned later has succeeded.
+    pub(crate) fn overtakes(&self, run: &CountedRun) -> bool {
+        decides_failing(run.status) == Some(true) && self.succeeded_at.is_some_and(|at| run.fire_at < at)
+    }
 }
 
 /// The activity of a job, by its runs and its schedule; its state follows from it.
@@ -257,6 +262,8 @@ pub struct RunMark {
     pub span_count: i64,
     /// The last of those fires.
     pub span_end_at: Option<Timestamp>,
+    /// The run that it is a shard of, or that it follows.
+    pub parent: Option<RunId>,
 }
 
 impl From<&Run> for RunMark {
@@ -272,6 +279,7 @@ impl From<&Run> for RunMark {
             executor: run.executor.clone(),
             span_count: run.span_count,
             span_end_at: run.span_end_at,
+            parent: run.parent,
         }
     }
 }

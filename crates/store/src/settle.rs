@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
 use rondel_core::outcome::{Ended, NextStep, Outcome, decide_next, fold_shards, is_provisional};
-use rondel_core::reason::Detail;
+use rondel_core::queued::{Queued, is_queued};
+use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::route::trace::TRACE_LEN_MAX;
 use rondel_core::run::{ROOT_SHARD, RunOf};
 use rondel_core::{ExecutorId, Job, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::LeaseToken;
-use crate::catalog::JobRecord;
+use crate::catalog::{JobRecord, QueuedDrops};
 use crate::ledger::AttemptEnd;
 
 /// Maximum size of a stored message, in bytes.
@@ -211,6 +212,27 @@ pub(crate) fn delayed(
 ) -> Timestamp {
     let is_plausible = fire_at <= finished_at && finished_at <= now;
     (if is_plausible { finished_at.max(defined_at) } else { now }).saturating_add(delay)
+}
+
+/// The wait of a due run that leaves its server unsent and whose own wait was not stored. The next server replaces it if it waits there.
+pub(crate) fn wait_of_unsent() -> Detail {
+    Detail { waits_for: Some(WaitFor::Executor), ..Detail::default() }
+}
+
+/// Stores the wait of a run that leaves its server unsent, if the run is due and its row has none: the next server would take a fire
+/// without a wait for missed.
+pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
+    if run.detail.is_none() && run.attempt == 1 && run.due_at <= now {
+        run.detail = Some(Box::new(wait_of_unsent()));
+    }
+}
+
+/// The queued runs among a job's open ones that are to end as the job is paused or deleted (`reason`), by id.
+pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
+    open.sort_by_key(|run| run.id);
+    open.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));
+    let is_dropped = |run: &&Run| is_queued(run) && Queued::drops(drops.choice, reason, run.trigger);
+    open.iter().filter(is_dropped).map(|run| run.id).collect()
 }
 
 /// A result whose text every database can hold.

@@ -32,12 +32,12 @@ impl Session {
     }
 }
 
-/// For each app, the session that ended last: until its end, executors of the app may have received triggers. See
+/// For each app, the session that ended last. No executor of the app received a trigger for a run that was due after that end. See
 /// [`Session::may_have_carried`].
 #[derive(Debug, Default)]
-pub(crate) struct LastStreams(BTreeMap<AppId, Session>);
+pub(crate) struct LastSessions(BTreeMap<AppId, Session>);
 
-impl LastStreams {
+impl LastSessions {
     pub(crate) fn of(sessions: impl IntoIterator<Item = Session>) -> Self {
         let end = |session: &Session| session.ended_at.unwrap_or(Timestamp::MAX);
         let mut last: BTreeMap<AppId, Session> = BTreeMap::new();

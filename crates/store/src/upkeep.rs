@@ -70,12 +70,14 @@ pub trait Stats {
     /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and looks at a page
     /// of the runs that were open when an earlier call came to them. Returns how many runs it counted, and at least 1 if there are further
     /// pages; 0 means that everything is counted. A run whose provisional verdict is replaced by the true one within a day is counted again.
+    /// Failures that were planned before a counted success of their job are no dead letters any more.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>>;
 
-    /// Removes the counts of hours before `before`; at most `limit` rows. Returns how many were removed.
+    /// Removes the counts of hours before `before`; at most `limit` rows, and the other verdicts of the same jobs and hours. Returns how many
+    /// were removed.
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }
 

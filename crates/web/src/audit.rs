@@ -179,6 +179,36 @@ fn complain(entry: &AuditEntry, error: &StoreError) {
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
+/// Forms of the console with addresses of their own, and the actions of the API that they do: the log has one name for both.
+const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
+    ("account.sessions-end", "session.delete"),
+    ("account.tokens", "token.create"),
+    ("account.tokens-revoke", "token.delete"),
+    ("account.tokens-rotate", "token.rotate"),
+    ("alert.channels", "channel.change"),
+    ("alert.channels-delete", "channel.delete"),
+    ("alert.channels-test", "channel.test"),
+    ("alert.incidents-acknowledge", "incident.acknowledge"),
+    ("alert.maintenance", "maintenance.create"),
+    ("alert.maintenance-end", "maintenance.delete"),
+    ("alert.rules", "alert-rule.change"),
+    ("alert.rules-delete", "alert-rule.delete"),
+    ("alert.silences", "silence.create"),
+    ("alert.silences-end", "silence.delete"),
+    ("app.addresses-remove", "app.delete-addresses"),
+    ("app.state", "app.set-state"),
+    ("calendar.create", "calendar.change"),
+    ("executor.activate", "executor.set-state"),
+    ("executor.drain", "executor.set-state"),
+    ("executor.stop", "executor.set-state"),
+    ("namespace.failure-webhook", "namespace.set-failure-webhook"),
+    ("node.state", "node.set-state"),
+    ("report.schedule", "report.set-schedule"),
+    ("run.retry-failed", "run.retry"),
+    ("script.create", "script.change"),
+    ("user.link", "user.sign-in-link"),
+];
+
 /// A noun and a verb for a method of a path: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
 pub(crate) fn action(method: &Method, path: &str) -> String {
     // In `jobs:bulk` the part after the colon is a verb for the whole collection.
@@ -199,7 +229,9 @@ pub(crate) fn action(method: &Method, path: &str) -> String {
         (&Method::DELETE, rest) => format!("delete-{}", rest.join("-")),
         (_, rest) => format!("set-{}", rest.join("-")),
     };
-    format!("{noun}.{verb}")
+    let own = format!("{noun}.{verb}");
+    let same = ACTIONS_OF_FORMS.iter().find(|(form, _)| *form == own);
+    same.map_or(own, |(_, action)| (*action).to_owned())
 }
 
 /// The values of a route's path parameters in the path of a request.
@@ -244,6 +276,9 @@ mod tests {
             (Method::DELETE, "/api/v1/tokens/{id}", "token.delete"),
             (Method::POST, "/api/v1/jobs:bulk", "job.bulk"),
             (Method::POST, "/runs:bulk", "run.bulk"),
+            (Method::POST, "/apps/{app}/state", "app.set-state"),
+            (Method::POST, "/account/tokens", "token.create"),
+            (Method::POST, "/alerts/rules/{name}", "alert-rule.change"),
             (Method::GET, "/", "console.read"),
         ] {
             let (path, expected) = if path == "/" { (path, ".read") } else { (path, expected) };

@@ -23,6 +23,8 @@ use crate::job_states;
 const BOARD_COUNT_MAX: usize = 16;
 /// How many jobs a board holds at most: those whose names come first.
 const JOB_COUNT_MAX: usize = 50_000;
+/// A board that does not hold all jobs is read again once it has room for so many.
+const REFILL_COUNT: usize = 500;
 /// How many jobs are read at once.
 const READ_COUNT: u32 = 500;
 /// Maximum number of saved jobs with which a board is updated; if there are more, all jobs are read again.
@@ -82,6 +84,8 @@ struct JobHealth {
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     entries: Arc<BTreeMap<String, Arc<BoardEntry>>>,
+    /// Whether these are all jobs of the namespace. Their number is no sign of it: jobs may have been deleted since they were read.
+    is_whole: bool,
     /// The instant up to which saved jobs were read.
     saved_to: Timestamp,
     health: Arc<JobHealth>,
@@ -151,18 +155,19 @@ impl JobBoards {
 async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
     let mut entries = BTreeMap::new();
     let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
-    loop {
+    let is_whole = loop {
         let jobs = engine.store().jobs(namespace, &query).await?;
         let is_last = jobs.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         query.after_name = jobs.last().map(|job| job.spec.name.clone());
         entries.extend(jobs.iter().map(|job| (job.spec.name.clone(), Arc::new(BoardEntry::from(job)))));
         if is_last || entries.len() >= JOB_COUNT_MAX {
-            break;
+            break is_last;
         }
-    }
+    };
     let never = Timestamp::EPOCH;
     Ok(Arc::new(Board {
         entries: Arc::new(entries),
+        is_whole,
         saved_to: now,
         health: Arc::default(),
         health_at: never,
@@ -178,6 +183,10 @@ async fn update_board(
     mut board: Arc<Board>,
     now: Timestamp,
 ) -> Result<Arc<Board>, StoreError> {
+    // Where many of the jobs that it holds were deleted, the board has room for others.
+    if !board.is_whole && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
+        return read(engine, namespace, now).await;
+    }
     let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
     let saved = engine.store().jobs_saved(since, SAVED_COUNT_MAX).await?;
     if saved.len() >= usize::try_from(SAVED_COUNT_MAX).unwrap_or(usize::MAX) || now < board.saved_to {
@@ -293,8 +302,8 @@ impl Board {
     }
 
     /// Whether the board holds all jobs of its namespace.
-    pub(crate) fn is_whole(&self) -> bool {
-        self.entries.len() < JOB_COUNT_MAX
+    pub(crate) const fn is_whole(&self) -> bool {
+        self.is_whole
     }
 
     /// The names of the jobs that a report about shadow mode can contain, in order; `None` if the board does not hold all jobs.

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::body::refuse_value;
 use crate::call::Call;
 use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
-use crate::problem::{Code, Problem};
+use crate::problem::{Code, Complaint, Problem};
 
 /// Maximum number of jobs that one request changes.
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
@@ -131,9 +131,14 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX, after: None })
 }
 
-/// The jobs that match a filter, in the order of their names.
+/// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: an action that leaves out some
+/// of those that match would pass for done.
 pub(crate) async fn matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
+    if !board.is_whole() {
+        let message = "the namespace has too many jobs to find all that match; give the name of each";
+        return Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", message)]));
+    }
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
     Ok(board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers))
 }

@@ -44,7 +44,7 @@ pub struct HttpLimits {
     pub body_size: usize,
     /// Bytes of answers that clients have not read; one caller has at most half of them.
     pub answer_size: usize,
-    /// Requests of one caller that read from the database at the same time; its others wait.
+    /// Requests and streams of one caller that read from the database at the same time; its others wait.
     pub reads_per_caller: usize,
     /// Exports at the same time.
     pub exports: usize,

@@ -14,7 +14,8 @@ use crate::limits::address;
 use crate::load;
 use crate::mounted::{Mounted, MountedAnswer, MountedCall};
 
-/// The routes of mounted endpoints. Below `/api` only the names are routed: the rest belongs to the API.
+/// The routes of the mounted endpoints. Directly below `/api`, only the endpoints' own names have routes, because all other paths there
+/// belong to Rondel's API; below any other path, every name has one.
 pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
     let mut router = Router::new();
     for path in mounted.paths() {

@@ -40,7 +40,7 @@ pub(crate) struct ProxiedOrigin {
 }
 
 impl ProxiedOrigin {
-    /// Reads the headers of a trusted proxy, of which the last value is its own. If two headers disagree, one of them came from the client,
+    /// Reads the headers of a trusted proxy: the proxy itself appended the last value of each. If two headers disagree, one of them came from the client,
     /// and neither is used.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let last = |name: &HeaderName| {

@@ -42,6 +42,11 @@ impl Reader {
         reader.known
     }
 
+    /// Whether the query has a parameter with this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.pairs.iter().any(|(key, _)| key == name)
+    }
+
     /// A parameter that is given once or not at all.
     pub(crate) fn one(&mut self, parameter: impl Into<Parameter>) -> Option<String> {
         let parameter = parameter.into();

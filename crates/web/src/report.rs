@@ -26,6 +26,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Rows of groups on one page.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
+/// The number of rows after which no more are read for a file.
+const FILE_ROW_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
 const FAILURE_ROWS: u32 = 20;
 /// Maximum number of jobs that one report reads to find those that the caller may see or that have the label.
@@ -193,6 +195,28 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     let total = total.pop().ok_or_else(|| Problem::new(Code::Internal, "a report has no sum"))?;
     let (is_cut, next_cursor) = (found.is_cut, found.next_cursor);
     Ok(Report { range, total, rows, failures, is_cut, next_cursor })
+}
+
+/// The report with the rows of all pages, as a file for spreadsheets. If not everything is in it, its last line has the words `cut`.
+pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: &str) -> Result<String, Problem> {
+    let mut query = ReportQuery { limit: LIMIT_MAX, cursor: None, ..query };
+    let Report { range, total, rows, is_cut, mut next_cursor, .. } = report(call, &query).await?;
+    // Each page is about the range of the first one.
+    (query.from, query.to) = (query.from.or(Some(range.from)), Some(range.to));
+    // The rows of a page are written before the next one is read: a row takes many times the memory of its line.
+    let (mut lines, mut count) = (csv_lines(&rows), rows.len());
+    drop(rows);
+    while count < FILE_ROW_MAX
+        && let Some(cursor) = next_cursor.take()
+    {
+        query.cursor = Some(cursor);
+        let next = report(call, &query).await?;
+        lines.push_str(&csv_lines(&next.rows));
+        count += next.rows.len();
+        next_cursor = next.next_cursor;
+    }
+    let is_cut = is_cut || next_cursor.is_some();
+    Ok(csv_of(&lines, &total, is_cut.then_some(cut)))
 }
 
 /// The rows of the groups, and the total.
@@ -394,17 +418,22 @@ fn wrong(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 
-/// The report as a file for spreadsheets: its rows, and then the total.
-pub(crate) fn csv(report: &Report) -> String {
+/// One page of a report as a file for spreadsheets: its rows, and then the total. If not everything was counted, its last line has the
+/// words `cut`.
+pub(crate) fn csv(report: &Report, cut: &str) -> String {
+    csv_of(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut))
+}
+
+fn csv_lines(rows: &[Row]) -> String {
+    rows.iter().map(|row| line(row, &cell(&row.name))).collect()
+}
+
+fn csv_of(lines: &str, total: &Row, cut: Option<&str>) -> String {
     // With the byte order mark, spreadsheets read the file as UTF-8.
-    let mut text = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
-                    duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n"
-        .to_owned();
-    for row in &report.rows {
-        text.push_str(&line(row, &cell(&row.name)));
-    }
-    text.push_str(&line(&report.total, "(total)"));
-    text
+    let head = "\u{feff}name,app,at,runs,succeeded,failed,timed_out,unknown,skipped,cancelled,succeeded_percent,on_time_percent,\
+                duration_p50_ms,duration_p95_ms,duration_p99_ms,lateness_p50_ms,lateness_p95_ms,lateness_p99_ms\r\n";
+    let cut = cut.map(|words| format!("{}\r\n", cell(words))).unwrap_or_default();
+    format!("{head}{lines}{}{cut}", line(total, "(total)"))
 }
 
 fn line(row: &Row, name: &str) -> String {
@@ -430,7 +459,7 @@ fn line(row: &Row, name: &str) -> String {
 }
 
 /// A text as a cell. A text that begins with one of these signs gets an apostrophe: spreadsheets would take it for a formula.
-pub(crate) fn cell(text: &str) -> String {
+fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
     if text.contains(['"', ',', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text }

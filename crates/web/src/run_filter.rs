@@ -59,8 +59,7 @@ pub(crate) struct RunPosition {
 
 impl RunPosition {
     pub(crate) fn of_run(search: &RunSearch, run: &Run) -> Self {
-        let place = search.place(run);
-        Self { v: place.value, r: place.id.get(), n: search.now.as_millis(), b: false }
+        Self::at_place(search, search.place(run))
     }
 
     pub(crate) fn before(search: &RunSearch, run: &Run) -> Self {
@@ -69,7 +68,11 @@ impl RunPosition {
 
     /// The place from which a stopped search continues.
     pub(crate) fn at(search: &RunSearch, id: RunId) -> Self {
-        Self { v: 0, r: id.get(), n: search.now.as_millis(), b: false }
+        Self::at_place(search, RunPlace { value: 0, id })
+    }
+
+    fn at_place(search: &RunSearch, place: RunPlace) -> Self {
+        Self { v: place.value, r: place.id.get(), n: search.now.as_millis(), b: false }
     }
 
     pub(crate) const fn is_backward(self) -> bool {
@@ -104,10 +107,19 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     } else if has_more {
         runs.pop();
     }
-    let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (search.from.is_some(), has_more) };
+    // Nothing leads back over the place from which a search in one job continued.
+    let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
+    let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
     let mut before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
     let mut after = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
-    let stop = stopped_at.filter(|_| can_go_on(&search)).map(|id| RunPosition::at(&search, id));
+    let stop = match stopped_at {
+        Some(id) if can_go_on(&search) => Some(RunPosition::at(&search, id)),
+        Some(id) if search.is_in_one_job() && after.is_none() => {
+            let last = call.engine().store().runs(&[id]).await?.pop();
+            last.map(|last| RunPosition::at_place(&search, RunSearch::place_below(&last)))
+        }
+        _ => None,
+    };
     let mut searched_to = stopped_at.map(RunId::made_at);
     if search.is_backward && can_go_on(&search) {
         // What was not searched is newer.
@@ -120,10 +132,9 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     Ok(SearchedPage { runs, before, after, searched_to })
 }
 
-/// Whether a search that stopped at its bound can continue there: the index of a single job has another order.
+/// Whether a search that stopped at its bound can continue at that run's id: the index of a single job has another order.
 pub(crate) fn can_go_on(search: &RunSearch) -> bool {
-    let is_of_one_job = !search.is_dead && search.jobs.as_ref().is_some_and(|jobs| jobs.len() == 1);
-    search.order == RunOrder::Newest && !is_of_one_job
+    search.order == RunOrder::Newest && search.job_by_fires().is_none()
 }
 
 /// The search for the runs that match a filter.
@@ -136,10 +147,15 @@ pub(crate) async fn build_search<Q>(
     let now = call.engine().now();
     let mut search = RunSearch::new(now, 0);
     search.order = order;
-    search.statuses = filter.statuses.of(rondel_core::RunStatus::ALL).unwrap_or_default();
+    let statuses = filter.statuses.of(rondel_core::RunStatus::ALL);
+    let triggers = filter.triggers.of(rondel_core::Trigger::ALL);
     search.is_dead = filter.run_states.contains(&RunState::Dead);
-    search.triggers = filter.triggers.of(rondel_core::Trigger::ALL).unwrap_or_default();
     search.apps = apps(call, filter).await?;
+    // To the store, an empty list stands for all; a filter that rules each of them out matches nothing.
+    if statuses.as_ref().is_some_and(Vec::is_empty) || triggers.as_ref().is_some_and(Vec::is_empty) {
+        search.apps = Some(Vec::new());
+    }
+    (search.statuses, search.triggers) = (statuses.unwrap_or_default(), triggers.unwrap_or_default());
     let named = jobs(call, &filter.jobs.any, false).await?;
     let labelled = labelled(call, filter).await?;
     search.jobs = match (named, labelled) {

@@ -20,6 +20,8 @@ use tokio::time::Instant;
 
 use crate::bridge::{App, Bridge};
 use crate::link::Event;
+use crate::looks::REGISTERED_FOR;
+use crate::registrations::APP_COUNT_MAX;
 use crate::{moved, wire};
 
 /// Maximum size of a body, in KiB.
@@ -226,6 +228,13 @@ fn kind_of(method: &str) -> XxlCall {
 impl Bridge {
     async fn register(&self, (app, token): (&App, &str), body: &[u8]) -> Result<(), Refusal> {
         let address = self.checked_address(app, body)?;
+        if !self.0.registrations.admit(app.id, address.as_str(), Instant::now()) {
+            let (name, seconds) = (&app.name, REGISTERED_FOR.as_secs());
+            let sentence = format!(
+                "registryValue: {APP_COUNT_MAX} executors of app {name:?} have registered within {seconds} s, which is the most of one app"
+            );
+            return Err(Refusal::Wrong(XxlOutcome::ForbiddenAddress, sentence));
+        }
         let engine = &self.0.shared.engine;
         let now = engine.now();
         let executor = XxlExecutor {

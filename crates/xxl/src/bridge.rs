@@ -23,6 +23,7 @@ use crate::forget::forget_again_and_again;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
 use crate::looks::{Looks, REGISTERED_FOR};
+use crate::registrations::Registrations;
 use crate::tokens::Tokens;
 use crate::wire;
 use crate::writes::Writes;
@@ -96,6 +97,7 @@ pub(crate) struct Inner {
     pub(crate) shared: Arc<Shared>,
     links: Mutex<BTreeMap<ExecutorId, LinkHandle>>,
     pub(crate) tokens: Tokens<App>,
+    pub(crate) registrations: Registrations,
     pub(crate) body_room: Arc<Semaphore>,
     pub(crate) poke: Notify,
     /// The last answers of executors registered by hand.
@@ -123,7 +125,8 @@ impl Bridge {
         });
         let body_room = Arc::new(Semaphore::new(BODIES_KIB_MAX));
         let (links, tokens, poke) = (Mutex::default(), Tokens::default(), Notify::new());
-        let bridge = Self(Arc::new(Inner { shared, links, tokens, body_room, poke, beats: Mutex::default() }));
+        let (registrations, beats) = (Registrations::default(), Mutex::default());
+        let bridge = Self(Arc::new(Inner { shared, links, tokens, registrations, body_room, poke, beats }));
         let (looking, stop) = (bridge.clone(), lifecycle.hard.clone());
         lifecycle.spawn("xxl", Until::Hard, async move {
             stop.run_until_cancelled(looking.look_again_and_again()).await;

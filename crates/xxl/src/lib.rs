@@ -2,7 +2,8 @@
 //!
 //! - `wire` reads and writes the bodies of both directions, without I/O;
 //! - `client` calls an executor: `/run`, `/beat`, `/idleBeat`, `/kill`, `/log`;
-//! - `api` answers calls by executors (`/api/registry`, `/api/registryRemove`, `/api/callback`); `tokens` caches the apps of their tokens;
+//! - `api` answers calls by executors (`/api/registry`, `/api/registryRemove`, `/api/callback`); `tokens` caches the apps of their tokens,
+//!   `registrations` bounds their number;
 //! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`); `looks` is its memory;
 //! - `forget` removes old rows;
 //! - `moved` names the replacements for calls to XXL-JOB's console;
@@ -24,6 +25,7 @@ mod link;
 mod log;
 mod looks;
 mod moved;
+mod registrations;
 mod request;
 mod table;
 mod tokens;

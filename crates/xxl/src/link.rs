@@ -105,6 +105,8 @@ pub(crate) struct Pulled {
     /// The number of the first line.
     pub(crate) from: i64,
     pub(crate) page: LogPage,
+    /// The number of the first line that was not stored when the read began, if the store was asked.
+    pub(crate) stored_until: Option<i64>,
     /// The attempt had ended when the read began.
     pub(crate) was_over: bool,
     /// How the read has ended; `None` while it goes on.
@@ -241,6 +243,7 @@ impl Link {
         else {
             return End::Reopen;
         };
+        self.table.take_back_unstored();
         self.take_up(rows);
         let (up, messages) = mpsc::channel(UP_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
@@ -394,6 +397,10 @@ impl Link {
                 true
             }
             Down::ResultAcks(acks) => self.on_acked(&acks.acks).await,
+            Down::LogAcks(acks) => {
+                self.on_logs_stored(&acks.acks).await;
+                true
+            }
             Down::Fence(fence) => self.answer_fence(session, &fence).await,
             Down::Probes(probes) => {
                 let numbers = probes.job_ids.iter().map(|job| (*job, self.table.number_of(JobId::new(*job)))).collect();
@@ -402,7 +409,7 @@ impl Link {
                 }
                 true
             }
-            Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) => true,
+            Down::Welcome(_) | Down::HeartbeatReply(_) => true,
             // A server that drains merely sends no more triggers. The other messages are for executors that declare jobs, run pumps or
             // request scripts.
             Down::Drain(_) | Down::DeclarationProblems(_) | Down::PumpOrders(_) | Down::ScriptReply(_) => true,

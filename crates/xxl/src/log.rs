@@ -1,8 +1,10 @@
 //! Converts pages of an executor's log to chunks of the engine's.
 
+use rondel_core::RunId;
 use rondel_proto::v1::{LogChunk, LogLine};
 use rondel_store::logs::{ChunkSize, NUMBERED_BY_LINE};
 use rondel_store::xxl::XxlRun;
+use rondel_store::{Store, StoreError};
 
 use crate::client::CallError;
 use crate::wire::{self, Answer, LogPage};
@@ -13,11 +15,16 @@ const LINE_COUNT_MAX: usize = 500;
 const TEXT_LEN_MAX: usize = 256 * 1024;
 /// Maximum length of a line, in bytes.
 const LINE_LEN_MAX: usize = 16 * 1024;
+/// Maximum number of chunks of an attempt's log whose sizes are read.
+const CHUNK_COUNT_MAX: u32 = 10_000;
 /// The first sequence number for the lines of an end's message: higher than that of any line of the log.
 const MESSAGE_SEQUENCE: i64 = 1 << 42;
 /// A line break in XXL-JOB's own messages: its console shows logs as HTML. The line stays one line, so that its number stays the same.
 const BREAK: &str = "<br>";
 const LEVEL: &str = "stdout";
+/// The beginning of a line in the place of the rest of a log; readers of logs know it as a gap.
+const REST: &str = "… the rest of this log";
+const REST_LEVEL: &str = "warn";
 const MESSAGE_LEVEL: &str = "error";
 
 /// How a read of a log ended.
@@ -43,7 +50,7 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
             (page, end)
         }
         Err(CallError::TooLong(words)) => {
-            let words = format!("The rest of this log is too long to be read. It is on the executor. {words}");
+            let words = format!("{REST} is too long to be read: it is on the executor. {words}");
             (LogPage { lines: vec![words], next_line: from + 1 }, Some(ReadEnd::Cut))
         }
         // Such an executor has no logs to read.
@@ -57,8 +64,8 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
 /// The line in the place of the rest of a log that could not be read in time.
 pub(crate) fn loss(reason: Option<&str>) -> String {
     match reason {
-        Some(reason) => format!("The rest of this log could not be read after the end of the run: {reason}"),
-        None => "The rest of this log was not read in time after the end of the run. It is on the executor.".to_owned(),
+        Some(reason) => format!("{REST} could not be read after the end of the run: {reason}"),
+        None => format!("{REST} was not read in time after the end of the run: it is on the executor"),
     }
 }
 
@@ -69,8 +76,13 @@ pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -
     pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines.collect(), at_ms)
 }
 
+/// The number of the line that follows the stored ones of an attempt's log.
+pub(crate) async fn stored_until(store: &dyn Store, run: RunId, attempt: i32) -> Result<i64, StoreError> {
+    Ok(next_line(&store.log_sizes(run, attempt, NUMBERED_BY_LINE, CHUNK_COUNT_MAX).await?))
+}
+
 /// The number of the line that follows the stored ones; `sizes` are those of the stored chunks.
-pub(crate) fn next_line(sizes: &[ChunkSize]) -> i64 {
+fn next_line(sizes: &[ChunkSize]) -> i64 {
     let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..MESSAGE_SEQUENCE).contains(&size.sequence));
     last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
@@ -89,6 +101,7 @@ fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i6
             text.push('…');
         }
         len += text.len();
+        let level = if text.starts_with(REST) { REST_LEVEL } else { level };
         let line = LogLine { at_ms, level: level.to_owned(), text };
         match chunks.last_mut().filter(|chunk| chunk.lines.len() < LINE_COUNT_MAX && len <= TEXT_LEN_MAX) {
             Some(chunk) => chunk.lines.push(line),
@@ -104,7 +117,8 @@ fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i6
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
+    use rondel_core::log_line::{MissingLines, missing_lines};
+    use rondel_core::{AppId, ExecutorId, JobId, NodeId, Timestamp};
     use rondel_store::xxl::XxlRunState;
 
     use super::*;
@@ -158,6 +172,12 @@ mod tests {
         assert!(chunks(&row, 1, Vec::new(), 0).is_empty());
         let marked = chunks(&row, 1, vec!["[12] <br>----- start -----<br>----- Param:".to_owned()], 0);
         assert_eq!(marked[0].lines[0].text, "[12]  ----- start ----- ----- Param:");
+        for text in
+            [loss(None), loss(Some("no answer")), page(Err(CallError::TooLong(String::new())), 1).0.lines.remove(0)]
+        {
+            let line = &chunks(&row, 1, vec![text], 0)[0].lines[0];
+            assert_eq!(missing_lines(&line.level, &line.text), Some(MissingLines::Part), "{line:?}");
+        }
         let size = |sequence, line_count| ChunkSize { sequence, line_count };
         let by_line = |line| NUMBERED_BY_LINE + line;
         let sizes = [size(by_line(1), 500), size(by_line(501), 20), size(MESSAGE_SEQUENCE, 3)];

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use rondel_core::{JobId, RunId};
-use rondel_proto::v1::{Fence, RunRef};
+use rondel_proto::v1::{Fence, LogChunk, RunRef};
+use rondel_store::logs::NUMBERED_BY_LINE;
 use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
@@ -55,6 +56,10 @@ pub(crate) struct Entry {
     pub(crate) is_log_cut: bool,
     /// Why the last read of its log after its end failed.
     pub(crate) log_error: Option<String>,
+    /// Its row states how much of its log is stored: only this server has stored lines, or the store was asked.
+    pub(crate) is_log_found: bool,
+    /// The chunks of its log that are not known to be stored: the number of each, and that of the line after it.
+    unstored: VecDeque<(i64, i64)>,
     pub(crate) result_sent_at: Option<Instant>,
     pub(crate) acked_at: Option<Instant>,
 }
@@ -80,6 +85,16 @@ impl Entry {
         true
     }
 
+    /// Records that the request to run it was answered, or not.
+    pub(crate) fn end_sending(&mut self, now: Instant) {
+        (self.is_sending, self.known_since) = (false, now);
+    }
+
+    /// Whether an answer about the executor's runs that was asked for at this instant counts for it: it had been sent by then.
+    pub(crate) fn is_known_at(&self, asked_at: Instant) -> bool {
+        self.is_open() && !self.is_sending && self.known_since <= asked_at
+    }
+
     /// Whether its log is whole once a read has ended. `was_over`: the attempt had ended when the read began, so that no line came later.
     pub(crate) fn is_whole_after(&self, end: &ReadEnd, was_over: bool) -> bool {
         !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && was_over)
@@ -96,6 +111,21 @@ impl Entry {
         };
         self.is_pulling = is_over && !self.has_whole_log && self.log_error.is_none();
         self.is_pulling
+    }
+
+    /// Records that these chunks, which end before the line `next_line`, are on their way into the store.
+    pub(crate) fn note_sent(&mut self, chunks: &[LogChunk], next_line: i64) {
+        let followers = chunks.iter().skip(1).map(|chunk| chunk.sequence - NUMBERED_BY_LINE).chain([next_line]);
+        self.unstored.extend(chunks.iter().map(|chunk| chunk.sequence).zip(followers));
+    }
+
+    /// The number of the first line that is not stored, once all chunks up to this one are; `None` if that is no news.
+    pub(crate) fn stored_until(&mut self, sequence: i64) -> Option<i64> {
+        let mut next_line = None;
+        while let Some((_, next)) = self.unstored.pop_front_if(|(sent, _)| *sent <= sequence) {
+            next_line = Some(next);
+        }
+        next_line
     }
 
     /// Whether its log is to be read now and then: it is open, or the last read failed.
@@ -157,6 +187,16 @@ impl Table {
         over
     }
 
+    /// Takes back the lines that an ended session may have lost: they are read again, from where the stored log ends.
+    pub(crate) fn take_back_unstored(&mut self) {
+        for entry in self.entries.values_mut() {
+            let Some((first, _)) = entry.unstored.front().copied() else { continue };
+            entry.unstored.clear();
+            entry.row.log_line = entry.row.log_line.min(first - NUMBERED_BY_LINE);
+            (entry.is_log_found, entry.has_whole_log, entry.is_log_cut) = (false, false, false);
+        }
+    }
+
     pub(crate) fn insert(&mut self, row: XxlRun, fence_n: i64, now: Instant) {
         self.numbers.insert(row.job, row.number);
         self.keys.insert((row.run, row.attempt), row.log_id);
@@ -177,6 +217,8 @@ impl Table {
             has_whole_log: false,
             is_log_cut: false,
             log_error: None,
+            is_log_found: fence_n != 0,
+            unstored: VecDeque::new(),
             result_sent_at: None,
             acked_at: None,
         };
@@ -383,6 +425,36 @@ mod tests {
         for end in [ReadEnd::Whole, failed(), ReadEnd::Paused] {
             assert!(!entry.end_read(end, false) && !entry.has_whole_log && entry.is_log_awaited());
         }
+    }
+
+    #[tokio::test]
+    async fn lines_count_as_read_once_they_are_stored() {
+        let mut table = Table::default();
+        table.insert(row(1, XxlRunState::Open), 0, Instant::now());
+        let entry = table.get_mut(1).expect("an attempt");
+        let chunk = |line| LogChunk { sequence: NUMBERED_BY_LINE + line, ..LogChunk::default() };
+        entry.note_sent(&[chunk(1), chunk(501)], 700);
+        entry.note_sent(&[chunk(700)], 710);
+        entry.note_sent(&[], 720);
+        let mut stored = |line| entry.stored_until(NUMBERED_BY_LINE + line);
+        assert_eq!((stored(0), stored(1), stored(1)), (None, Some(501), None));
+        assert_eq!((stored(700), stored(700)), (Some(710), None), "an acknowledgement covers the earlier chunks");
+        entry.note_sent(&[chunk(720)], 730);
+        (entry.row.log_line, entry.is_log_found) = (730, true);
+        table.take_back_unstored();
+        let next = table.get_mut(1).map(|entry| (entry.row.log_line, entry.is_log_found));
+        assert_eq!(next, Some((720, false)), "a session that ended may have lost these lines");
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_is_on_its_way_is_not_lost() {
+        let (mut table, now) = (Table::default(), Instant::now());
+        table.insert(row(1, XxlRunState::Open), 0, now);
+        let entry = table.get_mut(1).expect("an attempt");
+        entry.is_sending = true;
+        assert!(!entry.is_known_at(now + LOG_PATIENCE));
+        entry.end_sending(now + LOG_PATIENCE);
+        assert!(!entry.is_known_at(now) && entry.is_known_at(now + LOG_PATIENCE));
     }
 
     #[tokio::test]

@@ -156,4 +156,12 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
         check_refused(&tested(&server, settings, None).await, status, words);
     }
     assert_eq!(mails(folder.path()).len(), 3);
+    // An address that is gone keeps the mail from no other one.
+    let mut settings = unencrypted;
+    settings["to"] = json!("refuse@example.com, oncall@example.com, later@example.com");
+    let delivery = tested(&server, settings, None).await;
+    assert_eq!((&delivery["verdict"], &delivery["status"]), (&json!("sent"), &json!(250)), "{delivery:#}");
+    let refused = delivery["error"].as_str().unwrap_or_default();
+    assert!(refused.contains("refuse@example.com: ") && refused.contains("; later@example.com: "), "{delivery:#}");
+    assert_eq!(mails(folder.path()).pop().expect("a mail")["to"], json!(["oncall@example.com"]));
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::mishaps::{Pair, now_s};
 use super::{create, shadow};
+use crate::journal::seconds;
 
 /// What an import of XXL-JOB's database writes now.
 async fn imported(pair: &Pair) -> Finished {
@@ -74,6 +75,44 @@ async fn an_app_is_switched_by_one_command_with_parents_and_children() {
     }
     let unknown = pair.switch("promote", &[], &["--app", "nope"]).await;
     assert!(unknown.0.code == Some(2) && unknown.0.stderr.contains("no job of app nope"), "{unknown:?}");
+}
+
+/// Before version 3.4 the instants of a fixed rate have parts of seconds in XXL-JOB, and the fires here have none.
+#[tokio::test]
+async fn a_seam_has_no_parts_of_a_second() {
+    let Some(pair) = Pair::start().await else { return };
+    create(&pair.server, &[shadow(1, &json!({"schedule": {"every": "60s"}}))]).await;
+    let next = now_s() + 3_600;
+    pair.old.add(1..=1, 1, next);
+    pair.old.sql("UPDATE xxl_job_info SET trigger_next_time = trigger_next_time + 700");
+    for result in ["runs here from the seam on", "was switched before"] {
+        let promoted = pair.switch("promote", &["job-1"], &["--yes"]).await;
+        assert_eq!(promoted.0.code, Some(0), "{promoted:?}");
+        promoted.check("job-1", "rondel", result);
+        let seam = pair.job("job-1").await["mode_from"].as_str().map(seconds);
+        assert_eq!((seam, pair.there(1)), (Some(next), (false, next * 1_000 + 700)), "{promoted:?}");
+    }
+    let from = pair.job("job-1").await["mode_from"].clone();
+    assert!(from.as_str().is_some_and(|text| !text.contains('.')), "{from}");
+}
+
+/// A user stopped one of the jobs in XXL-JOB before any was switched over.
+#[tokio::test]
+async fn a_demotion_of_an_app_starts_no_job_that_was_stopped_there_before() {
+    let Some(pair) = Pair::start().await else { return };
+    let cron = json!({"schedule": {"cron": "0 0 3 * * ?"}});
+    create(&pair.server, &[shadow(1, &cron), shadow(2, &cron)]).await;
+    pair.old.add(1..=1, 1, now_s() + 3_600);
+    pair.old.add(2..=2, 0, 0);
+    let promoted = pair.switch("promote", &["job-1"], &["--yes"]).await;
+    assert_eq!(promoted.0.code, Some(0), "{promoted:?}");
+    let planned = pair.switch("demote", &[], &["--app", "work"]).await;
+    planned.check("job-2", "nowhere", "would stay stopped in XXL-JOB");
+    let demoted = pair.switch("demote", &[], &["--app", "work", "--yes"]).await;
+    assert_eq!(demoted.0.code, Some(0), "{demoted:?}");
+    demoted.check("job-1", "xxl-job", "runs in XXL-JOB from");
+    demoted.check("job-2", "nowhere", "stays stopped in XXL-JOB");
+    assert!(pair.there(1).0 && pair.there(2) == (false, 0), "{demoted:?}");
 }
 
 /// The rehearsal names the missing right as the command itself does, and neither changes anything.

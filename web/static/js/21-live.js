@@ -89,7 +89,8 @@
     dot.lastElementChild.textContent = dot.getAttribute(`data-word-${dot.dataset.state}`);
     if (banner.hidden !== isStale) return;
     banner.hidden = !isStale;
-    const at = new Date(freshAt).toTimeString().slice(0, 5);
+    // On the clock of the page.
+    const at = new Date(freshAt).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: document.body.dataset.zone });
     if (isStale) banner.firstElementChild.textContent = banner.dataset.words.replace("#", at);
   }
 

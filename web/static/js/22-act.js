@@ -1,10 +1,12 @@
 // Forms with `data-act` are sent without leaving the page. What they did is shown in a corner for a few seconds, with a button to undo it
-// if that is possible.
+// if that is possible. The second click of a double click sends no form again.
 (() => {
   "use strict";
 
-  const SHOWN_MS = 8000, COUNT_MAX = 4;
+  const SHOWN_MS = 8000, COUNT_MAX = 4, TWICE_MS = 1000;
   const corner = document.getElementById("toasts");
+  // When the buttons of forms that lead to another page were pressed.
+  const pressedAt = new WeakMap();
   if (!corner) return;
 
   function show(toast) {
@@ -52,9 +54,15 @@
   }
 
   document.addEventListener("submit", (event) => {
-    const form = event.target;
-    if (event.defaultPrevented || !form.matches("form[data-act]")) return;
-    event.preventDefault();
-    send(form, event.submitter);
+    const form = event.target, submitter = event.submitter;
+    if (event.defaultPrevented || (submitter?.getAttribute("formmethod") ?? form.getAttribute("method")) !== "post") return;
+    if (form.matches("form[data-act]")) {
+      event.preventDefault();
+      send(form, submitter);
+      return;
+    }
+    const last = pressedAt.get(submitter ?? form);
+    if (last !== undefined && event.timeStamp - last < TWICE_MS) event.preventDefault();
+    else pressedAt.set(submitter ?? form, event.timeStamp);
   });
 })();

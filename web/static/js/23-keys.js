@@ -85,12 +85,15 @@
   toggle.checked = !isOff();
   toggle.addEventListener("change", () => { try { localStorage.setItem(OFF, toggle.checked ? "0" : "1"); } catch { /* not kept */ } });
 
+  // What gets the focus in a row; rows without such an element are skipped.
+  const targetOf = (row) => row.querySelector("a[href], button:not(:disabled), summary");
+
   function move(step) {
-    const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => row.offsetParent);
+    const rows = [...document.querySelectorAll("main tbody tr")].filter((row) => row.offsetParent && targetOf(row));
     if (!rows.length) return;
     const at = rows.findIndex((row) => row.contains(document.activeElement));
     const row = rows[Math.min(Math.max(at + step, 0), rows.length - 1)];
-    row.querySelector("a[href], button, summary")?.focus();
+    targetOf(row).focus();
     row.scrollIntoView({ block: "nearest" });
   }
 

@@ -141,7 +141,9 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     const quarter = 900000, { from, to } = this.dataset
     const at = x => Math.round((+from + x / 10000 * (to - from)) / quarter) * quarter
     const [x, width] = ['x', 'width'].map(name => +rect.getAttribute(name))
-    const [start, end] = [at(x), Math.max(at(x + width + 8), at(x) + quarter)].map(ms => new Date(ms).toISOString().slice(0, 19) + 'Z')
+    // The filter includes the instant of `until`.
+    const last = Math.max(at(x + width + 8), at(x) + quarter) - 1
+    const [start, end] = [at(x), last].map(ms => new Date(ms).toISOString())
     location.href = track.dataset.runs + encodeURIComponent(`since:${start} until:${end}`)
   }
 

@@ -6,7 +6,7 @@ use rondel_core::Timestamp;
 use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::error_chain::chain;
 use rondel_core::notice::{Notice, cut};
-use rondel_outgoing::smtp::{Mail, MailServer, Security, send_mail};
+use rondel_outgoing::smtp::{AcceptedMail, Mail, MailError, MailServer, Security, send_mail};
 use rondel_outgoing::{Method, Outgoing, Response, failure, header, refusal};
 use rondel_store::channels::Channel;
 
@@ -34,17 +34,26 @@ pub(super) struct DeliveryAttempt<'a> {
     pub(super) now: Timestamp,
 }
 
+/// The acceptance of a message by the service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Acceptance {
+    /// The status of the service's answer.
+    pub(super) status: i32,
+    /// The recipients of a mail that the server refused, with the reasons.
+    pub(super) refused: Option<String>,
+}
+
 /// Parses the stored settings or secrets of a channel.
 pub(super) fn read_values(text: &str) -> Result<Values, String> {
     serde_json::from_str(text).map_err(|error| format!("the channel as it is stored cannot be read: {error}"))
 }
 
-/// Sends a message once; returns the status with which the service accepted it.
+/// Sends a message once.
 pub(super) async fn deliver(
     client: &Outgoing,
     config: &EngineConfig,
     attempt: DeliveryAttempt<'_>,
-) -> Result<i32, DeliveryError> {
+) -> Result<Acceptance, DeliveryError> {
     let wrong = |text: String| DeliveryError { is_final: true, status: 0, text, wait: None };
     let channel = attempt.channel;
     let settings = read_values(&channel.settings).map_err(wrong)?;
@@ -58,16 +67,20 @@ pub(super) async fn deliver(
     let parts = Parts { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
     if channel.kind == ChannelKind::Email {
         let (server, mail) = mail(&parts).map_err(wrong)?;
-        let sent = send_mail(&server, &mail, &config.outgoing_allow).await;
-        return sent.map_err(|error| DeliveryError {
-            is_final: error.is_final,
-            status: error.status,
-            text: error.text,
-            wait: None,
-        });
+        return match send_mail(&server, &mail, &config.outgoing_allow).await {
+            Ok(AcceptedMail { status, refused }) => {
+                let refused = (!refused.is_empty()).then(|| refused.join("; "));
+                if let Some(refused) = &refused {
+                    tracing::warn!(channel = channel.name, refused, "a mail server refused some recipients");
+                }
+                Ok(Acceptance { status, refused })
+            }
+            Err(MailError { is_final, status, text }) => Err(DeliveryError { is_final, status, text, wait: None }),
+        };
     }
     let request = request(channel.kind, &parts).map_err(wrong)?;
-    send(client, channel.kind, request, now).await
+    let status = send(client, channel.kind, request, now).await?;
+    Ok(Acceptance { status, refused: None })
 }
 
 /// The channel's own texts, or the default texts if a template fails although it was valid when it was saved.

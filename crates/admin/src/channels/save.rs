@@ -112,7 +112,8 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
         secrets.insert("signing_key".to_owned(), key.clone());
         signing_key = Some(key);
     }
-    let errors = find_errors(node, &new, &settings, &secrets);
+    let mut errors = find_errors(node, &new, &settings, &secrets);
+    errors.extend(existing.iter().flat_map(|existing| find_moved_secrets(existing, &new, &settings)));
     if !errors.is_empty() {
         return Err(ChannelError::Invalid(errors));
     }
@@ -161,6 +162,30 @@ fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Value
     errors
 }
 
+/// An error for each stored secret that would be sent to another address than the one it was saved for. Who saves a channel need not know
+/// its secrets, and must not get them by naming an address. References are no secrets.
+fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -> Vec<FieldError> {
+    if existing.kind != new.kind {
+        return Vec::new();
+    }
+    let before = read_values(&existing.settings).unwrap_or_default();
+    let default =
+        |name: &str| fields(new.kind).iter().find(|field| field.name == name).map_or("", |field| field.default);
+    let value = |values: &Values, name: &str| {
+        let given = values.get(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        given.unwrap_or_else(|| default(name).to_owned())
+    };
+    let moved = ["host", "port", "url"].into_iter().find(|name| value(&before, name) != value(settings, name));
+    let Some(moved) = moved else { return Vec::new() };
+    let kept = read_values(&existing.secret).unwrap_or_default().into_iter();
+    let kept = kept.filter(|(name, value)| reference(value).is_none() && !new.secrets.contains_key(name));
+    let error = |(name, _): (String, String)| {
+        let sentence = format!("give it again: with another {moved} it would be sent elsewhere");
+        FieldError::new(format!("/secrets/{name}"), sentence)
+    };
+    kept.map(error).collect()
+}
+
 /// Tries the templates on sample notices of all kinds.
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
     let mut tried =
@@ -204,4 +229,66 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
     let delivery = delivery(shared, (channel, message), (at, began), &done);
     node.store().note_delivery(&delivery).await?;
     Ok(delivery)
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+
+    use super::*;
+
+    type Pairs<'a> = &'a [(&'a str, &'a str)];
+
+    fn values(pairs: Pairs<'_>) -> Values {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    #[track_caller]
+    fn check_moved(
+        kind: ChannelKind,
+        (settings, secrets): (Pairs<'_>, Pairs<'_>),
+        after: Pairs<'_>,
+        expected: &[&str],
+    ) {
+        let text = |pairs| serde_json::to_string(&values(pairs)).unwrap();
+        let existing = Channel {
+            id: ChannelId::new(1),
+            namespace: NamespaceId::new(1),
+            name: "ops".to_owned(),
+            kind,
+            settings: text(settings),
+            secret: text(secrets),
+            lang: Lang::En,
+            is_enabled: true,
+            created_at: Timestamp::EPOCH,
+            updated_at: Timestamp::EPOCH,
+        };
+        let new = NewChannel {
+            name: "ops".to_owned(),
+            kind,
+            settings: values(after),
+            secrets: Values::new(),
+            lang: Lang::En,
+            is_enabled: true,
+        };
+        let errors = find_moved_secrets(&existing, &new, &new.settings);
+        let found: Vec<&str> = errors.iter().map(|error| error.pointer.as_str()).collect();
+        assert_eq!(found, expected, "{after:?}");
+    }
+
+    #[test]
+    fn stored_secrets_stay_with_their_address() {
+        use ChannelKind::{Email, Ntfy, Slack};
+        let mail = |host| [("host", host), ("username", "u"), ("from", "a@b.c")];
+        let password: &[(&str, &str)] = &[("password", "p")];
+        check_moved(Email, (&mail("mail.example.com"), password), &mail("mail.example.com"), &[]);
+        check_moved(Email, (&mail("mail.example.com"), password), &mail("evil.example.com"), &["/secrets/password"]);
+        check_moved(Email, (&mail("mail.example.com"), &[("password", "file:mail")]), &mail("other.example.com"), &[]);
+        let port: &[(&str, &str)] = &[("host", "mail.example.com"), ("port", "2525")];
+        check_moved(Email, (&mail("mail.example.com"), password), port, &["/secrets/password"]);
+        let ntfy: &[(&str, &str)] = &[("topic", "t"), ("token", "tk")];
+        check_moved(Ntfy, (&[], ntfy), &[("url", "https://ntfy.sh")], &[]);
+        check_moved(Ntfy, (&[], ntfy), &[("url", "https://evil.example")], &["/secrets/token", "/secrets/topic"]);
+        check_moved(Slack, (&[], &[("url", "https://hooks.slack.com/x")]), &[("title_template", "x")], &[]);
+    }
 }

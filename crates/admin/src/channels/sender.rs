@@ -15,7 +15,7 @@ use rondel_store::channels::{AfterTry, Channel, Delivery, LeaseChannels, LeasedC
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::deliver::{DeliveryAttempt, deliver};
+use super::deliver::{Acceptance, DeliveryAttempt, deliver};
 use super::judge::DeliveryError;
 use crate::background::{Background, TickError};
 use crate::delivery::{Senders, next_try};
@@ -30,6 +30,10 @@ const HOLD: Duration = Duration::from_secs(35);
 const BUDGET: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try, and its pause when all its due messages wait for an earlier one.
 const REST: Duration = Duration::from_secs(5);
+/// Longest pause of a channel whose service refuses further requests for now.
+const LIMITED_REST: Duration = Duration::from_secs(60);
+/// The status of such a refusal.
+const TOO_MANY_REQUESTS: i32 = 429;
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
 /// Maximum length of the error of a delivery, in bytes.
@@ -117,7 +121,7 @@ impl Sender {
             store.finish_message(&delivery, after).await?;
             rondel_failpoint::pass("alert_send.recorded");
             rest = match after {
-                AfterTry::Retry(at) => Some(at.since(self.shared.clock.now()).clamp(Duration::ZERO, REST)),
+                AfterTry::Retry(at) => Some(rest_until(at, delivery.status, self.shared.clock.now())),
                 AfterTry::Sent => pace(channel.kind),
                 AfterTry::GivenUp => None,
             };
@@ -157,7 +161,12 @@ impl Sender {
         Some((delivery, after))
     }
 
-    fn decide(&self, channel: &Channel, message: &WaitingMessage, done: &Result<i32, DeliveryError>) -> AfterTry {
+    fn decide(
+        &self,
+        channel: &Channel,
+        message: &WaitingMessage,
+        done: &Result<Acceptance, DeliveryError>,
+    ) -> AfterTry {
         let metrics = &self.shared.metrics;
         let Err(refused) = done else {
             add(&metrics.alerts_delivered, 1);
@@ -192,12 +201,12 @@ pub(super) fn delivery(
     shared: &Shared,
     (channel, message): (&Channel, MessageId),
     (at, began): (Timestamp, Instant),
-    done: &Result<i32, DeliveryError>,
+    done: &Result<Acceptance, DeliveryError>,
 ) -> Delivery {
     let id = shared.membership.latest().ids.next(shared.clock.now());
     let (status, error) = match done {
-        Ok(status) => (*status, None),
-        Err(refused) => (refused.status, Some(cut(&refused.text, ERROR_BYTES_MAX))),
+        Ok(accepted) => (accepted.status, accepted.refused.as_deref()),
+        Err(refused) => (refused.status, Some(refused.text.as_str())),
     };
     Delivery {
         id: DeliveryId::new(id),
@@ -210,8 +219,13 @@ pub(super) fn delivery(
         latency_ms: i64::try_from(began.elapsed().as_millis()).unwrap_or(i64::MAX),
         verdict: if done.is_ok() { AfterTry::Sent } else { AfterTry::GivenUp }.as_str().to_owned(),
         status,
-        error,
+        error: error.map(|text| cut(text, ERROR_BYTES_MAX)),
     }
+}
+
+/// The pause of a channel after a message that is tried again at this instant. A service that refuses further requests would refuse each one.
+fn rest_until(at: Timestamp, status: i32, now: Timestamp) -> Duration {
+    at.since(now).min(if status == TOO_MANY_REQUESTS { LIMITED_REST } else { REST })
 }
 
 /// The pause between two messages of a channel whose service limits its rate.
@@ -223,5 +237,20 @@ const fn pace(kind: ChannelKind) -> Option<Duration> {
         ChannelKind::Email | ChannelKind::Webhook | ChannelKind::Teams | ChannelKind::Pagerduty | ChannelKind::Ntfy => {
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_channel_rests_longer_while_its_service_refuses_further_requests() {
+        let now = Timestamp::from_secs(1_000);
+        for (wait, status, rest) in [(30, 503, 5), (30, 429, 30), (3_600, 429, 60), (2, 429, 2), (2, 0, 2)] {
+            let (wait, rest) = (Duration::from_secs(wait), Duration::from_secs(rest));
+            assert_eq!(rest_until(now + wait, status, now), rest, "{wait:?} {status}");
+        }
+        assert_eq!(rest_until(now, 429, now + REST), Duration::ZERO);
     }
 }

@@ -8,7 +8,7 @@ use rondel_core::homes::Switch;
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport, Renewal};
 use rondel_store::ledger::HomeLoad;
-use rondel_store::{Store, StoreError, Trouble};
+use rondel_store::{LeaseToken, Store, StoreError, Trouble};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
@@ -37,6 +37,18 @@ pub(crate) struct BeatLoop {
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
+    /// A lease that this node has taken, until it acts under it.
+    joined: Option<LeaseToken>,
+    /// The lease of this node's name that keeps it from joining anew, if one does.
+    obstacle: Option<OtherLease>,
+}
+
+/// A lease of this node's name that this process does not hold: that of another server, or one that it took itself without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct OtherLease {
+    until: Timestamp,
+    /// Whether it was renewed since it was first seen: then another server holds it.
+    is_renewed: bool,
 }
 
 impl Background for BeatLoop {
@@ -64,12 +76,22 @@ impl Background for BeatLoop {
 impl BeatLoop {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let lateness = RecentLateness::default();
-        Self { shared, beats: 0, home_load: None, has_warned: false, lateness, written: None }
+        Self {
+            shared,
+            beats: 0,
+            home_load: None,
+            has_warned: false,
+            lateness,
+            written: None,
+            joined: None,
+            obstacle: None,
+        }
     }
 
     /// Logs once that the database does not answer, and once that it does again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
+        let before = self.obstacle;
         let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.trouble(&error).await, chain(&error))),
@@ -83,7 +105,12 @@ impl BeatLoop {
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
-            return Ok(());
+            let Some(other) = self.obstacle else { return Ok(()) };
+            let message = other.describe(&shared.config.node_name);
+            if before.is_none_or(|before| before.is_renewed != other.is_renewed) {
+                tracing::error!(error = message, "cannot join under a new epoch; trying again");
+            }
+            return Err(TickError::new(message));
         };
         if shared.database.failed(trouble, &message, shared.clock.now()) {
             tracing::warn!(%trouble, error = message, "cannot renew the lease; trying again");
@@ -101,6 +128,7 @@ impl BeatLoop {
                 self.observe(renewal.now, sent);
                 let sent = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent };
                 shared.membership.renewed(sent, shared.config.lease);
+                self.obstacle = None;
             }
             None => {
                 shared.counters.add(Count::StatementsRefused, 1);
@@ -213,27 +241,48 @@ impl BeatLoop {
         shared.membership.end();
         let previous_lease = shared.membership.token();
         self.written = None;
-        tracing::warn!(epoch = previous_lease.epoch, "the lease is over; joining under a new epoch");
+        if self.obstacle.is_none() {
+            tracing::warn!(epoch = previous_lease.epoch, "the lease is over; joining under a new epoch");
+        }
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();
         let request = request(&shared.config, shared.store.as_ref());
         let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
-        if let Join::Joined { token, ordinal } =
-            shared.store.join(&JoinRequest { held: Some(previous_lease), ..request }).await?
-        {
-            if stored.is_some_and(|node| node.epoch < previous_lease.epoch) {
-                self.note_regression(None);
+        // A try that ended too early may have taken a lease already.
+        let held = Some(self.joined.unwrap_or(previous_lease));
+        // If no answer comes, this process itself may have taken the lease that the next try finds.
+        let before = self.obstacle.take();
+        let (token, ordinal) = match shared.store.join(&JoinRequest { held, ..request }).await? {
+            Join::Joined { token, ordinal } => (token, ordinal),
+            Join::Living { lease_until: until, .. } => {
+                let is_renewed = before.is_some_and(|before| before.is_renewed || before.until < until);
+                self.obstacle = Some(OtherLease { until, is_renewed });
+                return Ok(());
             }
-            // Streams outlive a lease, but the rows of their sessions have ended with it: these are opened again before anything is sent,
-            // so that an adopter sees them open.
-            let online = shared.registry.heard_since(Timestamp::EPOCH);
-            shared.store.beat_sessions(token, &online).await?;
-            shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
-            tracing::info!(epoch = token.epoch, "joined");
-            self.observe(shared.store.now().await?, sent);
+        };
+        self.joined = Some(token);
+        if stored.is_some_and(|node| node.epoch < previous_lease.epoch) {
+            self.note_regression(None);
         }
+        // Streams outlive a lease, but the rows of their sessions have ended with it: these are opened again before anything is sent,
+        // so that an adopter sees them open.
+        let online = shared.registry.heard_since(Timestamp::EPOCH);
+        shared.store.beat_sessions(token, &online).await?;
+        shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
+        self.joined = None;
+        tracing::info!(epoch = token.epoch, "joined");
+        self.observe(shared.store.now().await?, sent);
         Ok(())
+    }
+}
+
+impl OtherLease {
+    fn describe(self, name: &str) -> String {
+        if self.is_renewed {
+            return format!("another server runs as node {name:?}, and renews its lease; give each its own node_name");
+        }
+        format!("node {name:?} has a lease that this server does not act under, until {}", self.until)
     }
 }
 
@@ -297,7 +346,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use rondel_core::NamespaceId;
-    use rondel_store::{Adopt as _, LeaseToken, MemStore};
+    use rondel_store::{Adopt as _, MemStore};
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -360,6 +409,37 @@ mod tests {
         until("it goes on under the next epoch", || engine.readiness().lease_held).await;
         let again = store.nodes().await.unwrap().remove(0);
         assert_eq!(again.token(), LeaseToken { epoch: node.epoch + 1, ..node.token() });
+        lifecycle.soft.cancel();
+        lifecycle.hard.cancel();
+    }
+
+    /// The server slept through its lease, and meanwhile another one was started under its name.
+    #[tokio::test]
+    async fn a_server_whose_name_another_one_has_reports_that() {
+        let started = Instant::now();
+        let clock =
+            move || Timestamp::from_millis(1_800_000_000_000 + i64::try_from(started.elapsed().as_millis()).unwrap());
+        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
+        let config =
+            EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_millis(100), ..EngineConfig::default() };
+        let lifecycle = Lifecycle::new();
+        let engine = Engine::start(Arc::clone(&store), config.clone(), &lifecycle).await.unwrap();
+        let other = EngineConfig { lease: Duration::from_secs(60), ..config };
+        let taken = loop {
+            let node = store.nodes().await.unwrap().remove(0);
+            store.release(node.token(), Timestamp::EPOCH).await.unwrap();
+            if let Join::Joined { token, .. } = store.join(&request(&other, store.as_ref())).await.unwrap() {
+                break token;
+            }
+        };
+        let failure = || engine.loops().into_iter().find(|one| one.name == "beat" && one.failing_since.is_some());
+        until("it has noticed", || failure().is_some()).await;
+        store.renew(taken, other.lease).await.unwrap().unwrap();
+        let error = || failure().and_then(|report| report.error).unwrap_or_default();
+        until("it names the cause", || error().contains("another server runs as node")).await;
+        assert!(!engine.readiness().lease_held && engine.readiness().database.is_none());
+        store.release(taken, Timestamp::EPOCH).await.unwrap();
+        until("it goes on", || engine.readiness().lease_held && failure().is_none()).await;
         lifecycle.soft.cancel();
         lifecycle.hard.cancel();
     }

@@ -8,9 +8,6 @@ use crate::cluster::HeldLease;
 use crate::dispatch::Event;
 use crate::node::Shared;
 
-/// Maximum number of cancel requests that one look reads for other nodes.
-const CANCEL_PAGE: u32 = 1_000;
-
 /// Reads all requests, and gives them to the dispatcher.
 pub(super) async fn forward(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
     let cancels = shared.store.cancels(held.token).await?;
@@ -21,16 +18,24 @@ pub(super) async fn forward(shared: &Shared, held: &HeldLease) -> Result<(), Sto
     forward_drops(shared, held).await
 }
 
-/// Reads cancel requests that the run's owner cannot deliver, because only other nodes hear the executor.
+/// Reads, page by page, cancel requests that the run's owner cannot deliver, because only other nodes hear the executor. This node may hear
+/// none of the executors of a page.
 async fn forward_cancels_elsewhere(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
     if shared.store.is_single_server() {
         return Ok(());
     }
-    let cancels = shared.store.cancels_elsewhere(held.token, CANCEL_PAGE).await?;
-    if !cancels.is_empty() {
+    let limit = shared.config.drop_page.max(1);
+    let mut after = RunId::new(0);
+    loop {
+        let cancels = shared.store.cancels_elsewhere(held.token, after, limit).await?;
+        let Some(last) = cancels.last().map(|cancel| cancel.run) else { return Ok(()) };
+        let is_last = u32::try_from(cancels.len()).is_ok_and(|count| count < limit);
         drop(shared.events.send(Event::CancelsElsewhere(cancels)).await);
+        if is_last {
+            return Ok(());
+        }
+        after = last;
     }
-    Ok(())
 }
 
 /// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.

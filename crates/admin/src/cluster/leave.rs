@@ -25,9 +25,12 @@ const PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_millis(200);
 /// How often requests to end runs are read meanwhile.
 const REQUESTS_PERIOD: Duration = Duration::from_secs(1);
+/// Longest grace: longer than any run, and short enough that its end is an instant that can be computed.
+const GRACE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Duration) {
     tracing::info!(grace = ?grace, "draining");
+    let grace = grace.min(GRACE_MAX);
     shared.draining.store(true, Ordering::Relaxed);
     shared.beat_poke.notify_one();
     if !grace.is_zero() {

@@ -260,12 +260,12 @@ impl Membership {
         if had_gap && held_for < i64::try_from(lease.as_micros()).unwrap_or(i64::MAX) {
             let released = nodes.iter().filter(|node| node.report.is_leaving && !node.is_living(now));
             let released: Vec<NodeId> = released.map(|node| node.id).collect();
-            return adoptable(&nodes, self.token().node, now, lease)
+            return dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
                 .into_iter()
                 .filter(|(node, _)| released.contains(node))
                 .collect();
         }
-        adoptable(&nodes, self.token().node, now, lease)
+        dead_nodes_to_adopt(&nodes, self.token().node, now, lease)
     }
 }
 
@@ -288,7 +288,7 @@ pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
 
 /// The dead nodes whose runs `this` takes over, with the ends of their leases. A node that is leaving or switched off takes over runs only
 /// if no other node can.
-fn adoptable(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
+fn dead_nodes_to_adopt(nodes: &[Node], this: NodeId, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
     let ids = |may: &dyn Fn(&Node) -> bool| -> Vec<NodeId> {
         nodes.iter().filter(|node| may(node)).map(|node| node.id).collect()
     };
@@ -330,7 +330,7 @@ mod tests {
 
     fn heirs(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
         let lease = Duration::from_secs(5);
-        let over = adoptable(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
+        let over = dead_nodes_to_adopt(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
         over.iter().map(|(node, _)| node.get()).collect()
     }
 

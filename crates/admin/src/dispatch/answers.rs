@@ -9,7 +9,7 @@ use rondel_proto::v1;
 use super::decision::Decision;
 use super::effect::Effect;
 use super::flow;
-use super::routing::{RouteDecision, assign_chosen, choose};
+use super::routing::{RouteDecision, assign_with_trace, choose};
 use super::runs::Waiting;
 
 /// Maximum number of jobs in one question.
@@ -56,7 +56,7 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
                 if question(probe.ready.definition.job.route) == Some(Question::Free) {
                     taken.push(id);
                 }
-                assign_chosen(d, probe.ready, id, name, trace);
+                assign_with_trace(d, probe.ready, id, name, trace);
                 flow::work_off(d);
             }
             RouteDecision::Wait(_) => waiting.push(probe),

@@ -40,7 +40,7 @@ pub(crate) fn trigger(
     (now, silence_max): (Timestamp, Duration),
 ) -> v1::Trigger {
     let (run, definition) = (&ready.run, &ready.definition);
-    let is_limited = !mutant::on(Mutant::QueueTimeFromTurn);
+    let has_begin_limit = !mutant::on(Mutant::QueueTimeFromTurn);
     let shard = definition.job.shard(run.shard_index);
     v1::Trigger {
         run_id: run.id.get(),
@@ -62,7 +62,7 @@ pub(crate) fn trigger(
         trigger: run.trigger.as_str().to_owned(),
         traceparent: parent.map(|parent| parent.to_string()).unwrap_or_default(),
         // 0 would be no limit.
-        begin_within_ms: if is_limited { millis(ready.waits_until().since(now)).max(1) } else { 0 },
+        begin_within_ms: if has_begin_limit { millis(ready.waits_until().since(now)).max(1) } else { 0 },
         on_silence: on_silence(&definition.job).into(),
         overlap: overlap(&definition.job).into(),
         silence_max_ms: if definition.job.holds_in_silence() { millis(silence_max).max(1) } else { 0 },

@@ -130,11 +130,13 @@ impl Ready {
     /// Whether the misfire policy skips it: it is from the schedule, was never sent, and was late when the servers took it up.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
-        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy, so it is not judged again.
-        let is_planned = run.cause == 0 && run.trigger != Trigger::Misfire && run.parent.is_none();
-        let from_schedule = is_planned && run.attempt == 1 && run.marked_at.is_none();
+        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy, so it is not judged again. What
+        // continues a pump's run by hand has no cause of its own either, and is no fire of the schedule.
+        let is_of_another_kind = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
+        let is_scheduled_fire = run.cause == 0 && !is_of_another_kind && run.parent.is_none();
+        let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();
         let fire = PlannedInTime { fire_at: run.fire_at, due_at: run.due_at };
-        let is_judged = from_schedule && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
+        let is_judged = is_never_sent && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
         let taken_up_at = self.taken_up_at.map_or(now, |at| at.min(now));
         is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, taken_up_at)
     }

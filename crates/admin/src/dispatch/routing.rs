@@ -39,7 +39,7 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     let probe = Probe::new(ready, now);
     match choose(d, &probe, false) {
         RouteDecision::Executor(id, name, trace) => {
-            assign_chosen(d, probe.ready, id, name, trace);
+            assign_with_trace(d, probe.ready, id, name, trace);
             None
         }
         RouteDecision::Wait(executors) => {
@@ -119,7 +119,14 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
     }
 }
 
-pub(super) fn assign_chosen(d: &mut Decision<'_>, mut ready: Ready, executor: ExecutorId, name: String, trace: String) {
+/// Assigns the run to the executor that the router chose, and keeps why: the routing trace.
+pub(super) fn assign_with_trace(
+    d: &mut Decision<'_>,
+    mut ready: Ready,
+    executor: ExecutorId,
+    name: String,
+    trace: String,
+) {
     ready.run.trace = Some(trace);
     assign::assign(d, ready, executor, name);
 }

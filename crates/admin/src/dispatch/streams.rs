@@ -111,7 +111,11 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
     for (run, attempt, reply) in replies {
         // Counted before the run is looked up, because a node that lost its lease has dropped the run by now.
         if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced, _)) {
-            tracing::warn!(%run, executor_id = %executor, "an executor refused this node's epoch");
+            tracing::warn!(
+                %run, executor_id = %executor,
+                "an executor refused this node's epoch: this node slept through its lease, or its database is from a backup that does \
+                 not know the epoch; restart the executor if this goes on"
+            );
             d.count(Count::TriggersFenced, 1);
         }
         // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.

@@ -200,6 +200,7 @@ mod tests {
             now: engine.now(),
             reached: engine.now(),
             leaves_followers: false,
+            drops: None,
         };
         assert!(matches!(engine.store().delete_job(deletion).await.unwrap(), Deleted::Done));
         assert!(!engine.metrics().await.unwrap().contains(INFO));

@@ -52,12 +52,15 @@ impl ContextReader<'_> {
             if run.reason == Some(Reason::Parent) {
                 context.causes = self.causes(run, within).await?;
             }
+            if run.is_root() && run.status != RunStatus::Succeeded {
+                context.shards = self.shards(run, within).await?;
+            }
             return Ok(context);
         }
         if run.due_at > self.0.now() {
             return Ok(context);
         }
-        context.server = self.server_of(run).await?;
+        self.add_server(&mut context, run).await?;
         let only = (run.status == RunStatus::Running).then_some(run.executor_id);
         self.add_executors(&mut context, run.app, only).await?;
         if run.status != RunStatus::Running {
@@ -66,16 +69,26 @@ impl ContextReader<'_> {
         Ok(context)
     }
 
-    async fn server_of(&self, run: &Run) -> Result<Option<ServerState>, StoreError> {
-        let nodes = self.0.store().nodes().await?;
+    /// The context of a fire without a run.
+    pub(super) async fn of_fire(&self) -> Result<AnswerContext, StoreError> {
+        let (now, nodes) = (self.0.now(), self.0.store().nodes().await?);
+        let last = nodes.into_iter().max_by_key(|node| node.lease_until).filter(|node| !node.is_living(now));
+        Ok(AnswerContext { lease_ended: last.map(|node| (node.name, node.lease_until)), ..AnswerContext::default() })
+    }
+
+    async fn add_server(&self, context: &mut AnswerContext, run: &Run) -> Result<(), StoreError> {
+        let (now, nodes) = (self.0.now(), self.0.store().nodes().await?);
         let node = nodes.into_iter().find(|node| (node.id, node.epoch) == (run.node, run.node_epoch));
-        Ok(node.map(|node| ServerState {
+        let Some(node) = node else { return Ok(()) };
+        context.lease_ended = (!node.is_living(now)).then(|| (node.name.clone(), node.lease_until));
+        context.server = Some(ServerState {
             is_draining: node.report.is_leaving
                 || node.switch != Switch::Active
                 || node.id == self.0.token().node && self.0.readiness().draining,
             name: node.name,
             since: node.started_at,
-        }))
+        });
+        Ok(())
     }
 
     /// Adds the executors of the app that accept no work now; for a run that an executor has, only that one.
@@ -203,6 +216,15 @@ impl ContextReader<'_> {
         Ok(counted.map(|one| (one.job, one.version)).collect())
     }
 
+    /// Some of the shards of a broadcast that have its verdict, by their numbers.
+    async fn shards(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+        let limit = u32::try_from(NAMED_COUNT_MAX).unwrap_or(u32::MAX);
+        let query = RunQuery { parent: Some(run.id), statuses: vec![run.status], limit, ..RunQuery::default() };
+        let mut shards = self.0.store().list_runs(run.namespace, &query).await?;
+        shards.sort_by_key(|shard| shard.shard_index);
+        self.named(shards, within).await
+    }
+
     /// The runs that led to the end of this one, nearest first, up to one that the caller may not see.
     async fn causes(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
@@ -235,7 +257,8 @@ impl ContextReader<'_> {
         let Some(job) = self.0.store().job(run.namespace, name).await? else { return Ok(None) };
         let query =
             RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
-        let runs = self.0.store().list_runs(run.namespace, &query).await?;
+        // The shards of a broadcast have the cause of its row, which alone has the verdict.
+        let runs = super::whole_runs(self.0, self.0.store().list_runs(run.namespace, &query).await?).await?;
         Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
     }
 

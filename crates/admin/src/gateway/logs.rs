@@ -116,19 +116,10 @@ impl LogItem {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }
 
-    /// Queues the message if there is room by the deadline; otherwise it is dropped and acknowledged.
-    pub(super) async fn enqueue(self, queue: &LogQueue, patience: Duration, shared: &Shared) -> bool {
+    /// Queues the message if there is room by the deadline; otherwise returns its chunks.
+    pub(super) async fn enqueue(self, queue: &LogQueue, patience: Duration) -> Result<(), Vec<LogChunk>> {
         let (source, weight) = (self.source(), self.weight());
-        let Err(dropped) = queue.offer_within(patience, source, weight, self).await else { return true };
-        let lines: usize = dropped.chunks.iter().map(|chunk| chunk.lines.len()).sum();
-        add(&shared.metrics.log_lines_dropped, size(lines));
-        let executor = dropped.session.executor;
-        if let Some(count) = shared.log_limit.count("logs", executor.get()) {
-            tracing::warn!(executor_id = %executor, lines, count, "an executor logs more than its share while the store is behind; lines are dropped");
-        }
-        let acks = dropped.chunks.iter().map(log_ack).collect();
-        dropped.session.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
-        false
+        queue.offer_within(patience, source, weight, self).await.map_err(|item| item.chunks)
     }
 }
 

@@ -7,6 +7,7 @@ mod log_line;
 mod log_readers;
 mod log_rights;
 mod logs;
+mod lost_lines;
 mod message_bounds;
 mod open_streams;
 mod outgoing_stream;

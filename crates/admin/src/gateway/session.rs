@@ -21,6 +21,7 @@ use tonic::Status;
 
 use super::hello::AdmittedExecutor;
 use super::logs::log_ack;
+use super::lost_lines::LostLines;
 use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
 use super::scripts::ScriptReader;
@@ -34,7 +35,7 @@ use crate::dispatch::{
 use crate::host_process;
 use crate::identity::tokens;
 use crate::lifecycle::Until;
-use crate::metrics::add;
+use crate::metrics::{add, size};
 use crate::node::Shared;
 use crate::progress::Progress;
 use rondel_core::error_chain::chain;
@@ -65,6 +66,7 @@ pub(super) struct Session {
     script_places: Arc<Semaphore>,
     /// Whether there was no room for its last log message.
     is_over_share: AtomicBool,
+    lost_lines: LostLines,
 }
 
 impl Session {
@@ -132,6 +134,7 @@ impl Session {
             pending_logs: super::logs::PendingLogs::default(),
             script_places: Arc::new(Semaphore::new(super::scripts::WAITING_COUNT_MAX)),
             is_over_share: AtomicBool::new(false),
+            lost_lines: LostLines::default(),
         })
     }
 
@@ -199,6 +202,7 @@ impl Session {
             // The receiver is gone if the connection is.
             refuse.send(status).ok();
         }
+        self.queue_marks().await;
         self.close(said_goodbye, &stop).await;
     }
 
@@ -254,6 +258,7 @@ impl Session {
                 self.handle.send(server_message::Body::HeartbeatReply(reply));
                 let active = beat.running.saturating_add(beat.queued);
                 self.notify(Event::Beat(id, usize::try_from(active).unwrap_or(usize::MAX))).await;
+                self.queue_marks().await;
             }
             Body::Replies(replies) => {
                 self.shared.registry.heard(id, now, None);
@@ -302,6 +307,7 @@ impl Session {
         for result in &results.results {
             self.shared.progress.forget(self.handle.executor, RunId::new(result.run_id));
         }
+        self.queue_marks().await;
         self.pending_logs.wait(LOG_BARRIER).await;
         let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory) as _), ..incoming(result, now) };
         let results = results.results.into_iter().map(incoming);
@@ -325,12 +331,54 @@ impl Session {
         if chunks.is_empty() {
             return;
         }
-        let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
-        let item = LogItem { chunks, kib, app: self.app, session, pending };
         // In a flood of logs, the heartbeats and results behind them wait for room once only, not once per log message.
         let patience = if self.is_over_share.load(Relaxed) { Duration::ZERO } else { LOG_PATIENCE };
-        let is_taken = item.enqueue(&self.inner.logs, patience, &self.shared).await;
+        let is_taken = self.queue_logs(chunks, kib, patience).await;
         self.is_over_share.store(!is_taken, Relaxed);
+    }
+
+    /// Queues marks for the lines that were dropped before, if there is room now.
+    async fn queue_marks(&self) {
+        if !self.lost_lines.is_empty() {
+            self.queue_logs(Vec::new(), 1, Duration::ZERO).await;
+        }
+    }
+
+    /// Queues chunks for the store, behind marks for the lines that were dropped before; `false` if there is no room, so that they are
+    /// dropped.
+    async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
+        let mut marked = self.lost_lines.marks(self.shared.clock.now());
+        let mark_count = marked.len();
+        marked.extend(chunks);
+        let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
+        let item = LogItem { chunks: marked, kib, app: self.app, session, pending };
+        match item.enqueue(&self.inner.logs, patience).await {
+            Ok(()) => {
+                self.lost_lines.clear();
+                true
+            }
+            Err(mut chunks) => {
+                self.drop_logs(&chunks.split_off(mark_count));
+                false
+            }
+        }
+    }
+
+    /// Counts the lines of chunks that are dropped. They are acknowledged with their marks, or at once if they can have none.
+    fn drop_logs(&self, chunks: &[LogChunk]) {
+        if chunks.is_empty() {
+            return;
+        }
+        let executor = self.handle.executor;
+        let lines: usize = chunks.iter().map(|chunk| chunk.lines.len()).sum();
+        add(&self.shared.metrics.log_lines_dropped, size(lines));
+        if let Some(count) = self.shared.log_limit.count("logs", executor.get()) {
+            tracing::warn!(executor_id = %executor, lines, count, "an executor logs more than its share while the store is behind; lines are dropped");
+        }
+        let acks: Vec<v1::LogAck> = chunks.iter().filter(|chunk| !self.lost_lines.add(chunk)).map(log_ack).collect();
+        if !acks.is_empty() {
+            self.handle.send(server_message::Body::LogAcks(v1::LogAcks { acks }));
+        }
     }
 
     /// Answers a request for a script in a task of its own. If too many wait already, it is not answered, and the executor asks again.

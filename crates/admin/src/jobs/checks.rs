@@ -53,7 +53,7 @@ impl CheckedDefinition {
 }
 
 /// The earliest fire of a definition saved at `now`: it must come later than the instant of saving.
-fn just_after(now: Timestamp) -> Timestamp {
+pub(super) fn just_after(now: Timestamp) -> Timestamp {
     Timestamp::from_millis(now.as_millis() + 1)
 }
 

@@ -19,7 +19,9 @@ use rondel_core::{
     AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Reason, Run, RunId, Timestamp, TraceParent, Trigger,
 };
 use rondel_store::StoreError;
-use rondel_store::catalog::{Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar};
+use rondel_store::catalog::{
+    Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar, QueuedDrops,
+};
 
 pub use self::checks::calendar;
 pub(crate) use self::checks::no_channel;
@@ -148,6 +150,12 @@ fn new_job(
     }
 }
 
+/// Keeps the instants at which schedules of `before` ran when they were saved ([`JobSpec::keep_run_instants`]): a definition that is sent
+/// again does not run them again. It looks at the clock after `before` was read, so it knows the instants of a call that was saved meanwhile.
+pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, before: &JobSpec) {
+    spec.keep_run_instants(before, checks::just_after(node.now()));
+}
+
 /// Changes the definition of a job. If that pauses it, runs of its schedule that no executor has are skipped.
 ///
 /// # Errors
@@ -159,7 +167,7 @@ pub async fn change(
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<JobRecord, JobError> {
-    let saved = change_definition(node, record, spec, expected_version, author).await?;
+    let saved = change_definition(node, record, spec, expected_version, (None, author)).await?;
     settle_if_paused(node, record, &saved, author).await?;
     Ok(saved)
 }
@@ -169,20 +177,19 @@ async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, au
     if before.spec.enabled { settle_paused(node, saved, author).await } else { Ok(()) }
 }
 
-/// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause does so again, since the server that paused
-/// the job may have died before it could.
+/// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause does so again, for runs that were queued since
+/// or that an earlier pause kept.
 ///
 /// # Errors
 /// The store's.
 pub async fn settle_paused(node: &Node, record: &JobRecord, author: &str) -> Result<(), StoreError> {
     if !record.spec.enabled {
-        queued::settle(node, record.id, (Reason::Paused, None), author).await?;
+        queued::settle(node, record.id, (Reason::Paused, None), author, Vec::new()).await?;
     }
     Ok(())
 }
 
-/// Skips or keeps the runs of a deleted job that no executor has, for a repeated deletion: the server that deleted the job may have died
-/// before it could.
+/// Skips or keeps the runs of a deleted job that no executor has, for a repeated deletion: it may have another choice.
 ///
 /// # Errors
 /// The store's.
@@ -191,20 +198,20 @@ pub async fn settle_deleted(
     job: JobId,
     (queued, author): (Option<Queued>, &str),
 ) -> Result<QueuedRuns, StoreError> {
-    queued::settle(node, job, (Reason::Deleted, queued), author).await
+    queued::settle(node, job, (Reason::Deleted, queued), author, Vec::new()).await
 }
 
-/// Like [`change`], but leaves queued runs alone.
+/// Like [`change`], but does not wait for the ends of queued runs. If it pauses the job, the requests to end them are stored with it.
 async fn change_definition(
     node: &Node,
     record: &JobRecord,
     spec: JobSpec,
     expected_version: Option<i64>,
-    author: &str,
+    by: (Option<Queued>, &str),
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
     let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
-    let saved = save(node, record, checked, expected_version, author).await?;
+    let saved = save(node, record, checked, expected_version, by).await?;
     catch_up(node, saved).await
 }
 
@@ -225,7 +232,7 @@ pub(crate) async fn follow_calendar(
     if record.spec.calendar.is_some() && checked.calendar.is_none() {
         return Err(JobError::Invalid(vec![no_calendar(&record.spec)]));
     }
-    save(node, record, checked, Some(record.version), author).await.map(drop)
+    save(node, record, checked, Some(record.version), (None, author)).await.map(drop)
 }
 
 async fn save(
@@ -233,7 +240,7 @@ async fn save(
     record: &JobRecord,
     checked: CheckedDefinition,
     expected_version: Option<i64>,
-    author: &str,
+    (queued, author): (Option<Queued>, &str),
 ) -> Result<JobRecord, JobError> {
     let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
     let before = checks::compile_newest(node, record).await?;
@@ -252,6 +259,7 @@ async fn save(
         now,
         checked_at: checked.checked_at,
         reached: node.shared().latest_time(),
+        drops: Some(queued_drops(node, queued, author)),
     };
     match node.store().change_job(change).await? {
         Changed::Saved(record, reopened) => {
@@ -270,6 +278,10 @@ async fn save(
         Changed::IsParent(children) => Err(JobError::IsParent { children }),
         Changed::NotFound => Err(JobError::NotFound),
     }
+}
+
+fn queued_drops<'a>(node: &Node, choice: Option<Queued>, by: &'a str) -> QueuedDrops<'a> {
+    QueuedDrops { choice, by, limit: node.shared().config.queued_max }
 }
 
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved at the same time and that save did not see the job.
@@ -311,11 +323,12 @@ pub async fn pause(
     queued: Option<Queued>,
 ) -> Result<(JobRecord, QueuedRuns), JobError> {
     let spec = JobSpec { enabled: false, ..record.spec.clone() };
+    let before = queued::open_runs(node, record.id).await?;
     let paused = match record.spec.enabled {
-        true => change_definition(node, record, spec, Some(record.version), author).await?,
+        true => change_definition(node, record, spec, Some(record.version), (queued, author)).await?,
         false => record.clone(),
     };
-    let runs = queued::settle(node, paused.id, (Reason::Paused, queued), author).await?;
+    let runs = queued::settle(node, paused.id, (Reason::Paused, queued), author, before).await?;
     Ok((paused, runs))
 }
 
@@ -334,12 +347,13 @@ pub async fn delete(
     let (now, spare) = (node.now(), RunId::new(node.new_id()));
     let before = checks::compile_newest(node, record).await.ok();
     let reached = node.shared().latest_time();
-    let (id, before) = (record.id, before.as_ref());
-    let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers };
+    let open = queued::open_runs(node, record.id).await?;
+    let (id, before, drops) = (record.id, before.as_ref(), Some(queued_drops(node, queued, author)));
+    let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers, drops };
     match node.store().delete_job(deletion).await? {
         Deleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
-            Ok(Some(settle_deleted(node, record.id, (queued, author)).await?))
+            Ok(Some(queued::settle(node, id, (Reason::Deleted, queued), author, open).await?))
         }
         Deleted::NotFound => Ok(None),
         Deleted::Conflict(version) => Err(JobError::Conflict { version }),

@@ -1,7 +1,9 @@
 //! The queued runs of a job that was paused or deleted: skipped, or kept by the caller's choice.
 //!
-//! A request is stored with each run; its owner, whichever server that is, ends the run unless an executor has it by then.
+//! A request is stored with each run, in the transaction of the pause or the deletion; its owner, whichever server that is, ends the run
+//! unless an executor has it by then.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
@@ -26,16 +28,28 @@ pub struct QueuedRuns {
     pub running: u64,
 }
 
+/// The open runs of a job, up to the configured bound.
+pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, StoreError> {
+    node.store().open_runs(job, None, None, node.shared().config.queued_max).await
+}
+
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, but no longer than the configured
-/// bound. If an owner is down, it or its successor ends the runs later.
+/// bound. If an owner is down, it or its successor ends the runs later. `before` are the runs that were open before the pause or deletion:
+/// some of them may have ended since for this reason, and count too.
 pub(super) async fn settle(
     node: &Node,
     job: JobId,
     (reason, queued): (Reason, Option<Queued>),
     by: &str,
+    before: Vec<Run>,
 ) -> Result<QueuedRuns, StoreError> {
-    let config = &node.shared().config;
-    let open = node.store().open_runs(job, None, None, config.queued_max).await?;
+    let (config, asked_at) = (&node.shared().config, node.now());
+    let mut open = open_runs(node, job).await?;
+    let known: HashSet<RunId> = open.iter().map(|run| run.id).collect();
+    // A fire that was still in the future was settled with the definition.
+    let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
+    let was_dropped = |run: &Run| was_queued(run) && Queued::drops(queued, reason, run.trigger);
+    open.extend(before.into_iter().filter(|run| !known.contains(&run.id) && was_dropped(run)));
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
     let (waiting, running): (Vec<&Run>, Vec<&Run>) = open.iter().filter(is_whole).partition(|run| is_queued(run));
     let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
@@ -46,7 +60,6 @@ pub(super) async fn settle(
     if ids.is_empty() {
         return Ok(runs);
     }
-    let asked_at = node.now();
     node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
     dropped.iter().for_each(|run| node.poke_cancels(run));
     let (until, mut pause, mut ended) = (Instant::now() + config.queued_wait, LOOK_AFTER, 0);
@@ -158,13 +171,14 @@ mod tests {
         }
     }
 
-    /// A server dies once the definition is stored, before it has skipped what is queued.
+    /// The first pause keeps what is queued, and the first deletion too.
     #[tokio::test(start_paused = true)]
     async fn a_repeated_pause_or_deletion_skips_what_the_first_one_left() {
         let pair = pair(1_000).await;
         let engine = &pair.servers[1];
         let off = JobSpec { enabled: false, ..pair.record.spec.clone() };
-        let paused = jobs::change_definition(engine, &pair.record, off, None, "li").await.unwrap();
+        let by = (Some(Queued::Run), "li");
+        let paused = jobs::change_definition(engine, &pair.record, off, None, by).await.unwrap();
         assert!(open(&pair).await.len() >= 6);
         jobs::set_enabled(engine, &paused, false, "li").await.unwrap();
         tokio::time::sleep(Duration::from_secs(3)).await;
@@ -177,6 +191,7 @@ mod tests {
             now: engine.now(),
             reached: engine.now(),
             leaves_followers: false,
+            drops: None,
         };
         pair.store.delete_job(deletion).await.unwrap();
         assert_eq!(open(&pair).await, [Trigger::Manual]);

@@ -71,10 +71,15 @@ pub(crate) struct Metrics {
 /// The number of open runs in each place of the node's memory.
 #[derive(Debug, Default)]
 pub(crate) struct HeldRuns {
+    /// In the time ring.
     pub(crate) ring: AtomicU64,
+    /// Behind earlier runs of their job, by its overlap policy.
     pub(crate) gates: AtomicU64,
+    /// Behind a shared limit.
     pub(crate) limits: AtomicU64,
+    /// Without an executor.
     pub(crate) parked: AtomicU64,
+    /// Taken over, while executors are asked which of them they have.
     pub(crate) roll_call: AtomicU64,
 }
 

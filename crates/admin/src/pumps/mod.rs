@@ -51,7 +51,7 @@ pub(crate) struct PumpLoop {
 struct Look<'a> {
     record: PumpJob,
     compiled: &'a Arc<Compiled>,
-    /// Whether a maintenance window of the job is under way, or may be.
+    /// Whether a maintenance window of the job is under way. Also true while the windows are not known.
     is_in_maintenance: bool,
     now: Timestamp,
 }
@@ -193,8 +193,12 @@ impl PumpLoop {
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         self.groups.read_groups(&shared, look, &pump, &open).await?;
         count += self.write_late_reports(look, &mut items).await?;
-        let wanted =
-            DealSettings { names: &pump.items, per_group: pump.items_per_group, hand_over: pump.limits.hand_over };
+        let wanted = DealSettings {
+            names: &pump.items,
+            per_group: pump.items_per_group,
+            hand_over: pump.limits.hand_over,
+            saved_at: look.record.saved_at,
+        };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
         let changes = weakened(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());

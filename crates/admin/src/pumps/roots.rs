@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::pump::{Item, Pump, Root, RootStep};
+use rondel_core::pump::{Item, Pump, Root, RootStep, trigger_of_continued};
 use rondel_core::{Reason, Run, RunId, Timestamp, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -28,10 +28,12 @@ impl PumpLoop {
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
             return match step(roots.first().map(root), false) {
-                RootStep::Begin(fire_at) => self.begin(look, fire_at, None).await,
+                RootStep::Begin(fire_at) => self.begin(look, fire_at, (None, None)).await,
                 RootStep::Continue(fire_at) => {
                     let params = self.continued_params(look, roots.first()).await?;
-                    self.begin(look, fire_at, params).await
+                    let newest: Vec<Root> = roots.iter().map(root).collect();
+                    let trigger = trigger_of_continued(pump, &newest, look.now);
+                    self.begin(look, fire_at, (params, trigger)).await
                 }
                 RootStep::Stay | RootStep::End(_) => Ok(0),
             };
@@ -75,8 +77,17 @@ impl PumpLoop {
         self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
     }
 
-    async fn begin(&self, look: &Look<'_>, fire_at: Timestamp, params: Option<String>) -> Result<u64, StoreError> {
-        let trigger = if look.job().timetable.schedules.is_empty() { Trigger::Once } else { Trigger::Misfire };
+    /// Begins a root run, with the parameters and the trigger of the one that it continues.
+    async fn begin(
+        &self,
+        look: &Look<'_>,
+        fire_at: Timestamp,
+        (params, continued): (Option<String>, Option<Trigger>),
+    ) -> Result<u64, StoreError> {
+        let trigger = match look.job().timetable.schedules.is_empty() {
+            true => Trigger::Once,
+            false => continued.unwrap_or(Trigger::Misfire),
+        };
         let token = self.node.token();
         let id = RunId::new(self.node.new_id());
         let run = Run::new(id, look.compiled.run_of(), fire_at, trigger, (token.node, token.epoch));

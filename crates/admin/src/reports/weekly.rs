@@ -133,7 +133,7 @@ impl Background for ReportLoop {
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let mut count = 0;
+        let (mut count, mut failed) = (0, None);
         if !self.node.shared().membership.holds() {
             return Ok(count);
         }
@@ -142,9 +142,14 @@ impl Background for ReportLoop {
             if stop.is_cancelled() || !self.node.shared().membership.holds() {
                 break;
             }
-            count += u64::from(send(&self.node, &schedule, now).await?);
+            match send(&self.node, &schedule, now).await {
+                Ok(is_written) => count += u64::from(is_written),
+                Err(error) if error.is_transient() => return Err(error.into()),
+                // A report that cannot be written delays no other.
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(count)
+        failed.map_or(Ok(count), |error| Err(error.into()))
     }
 }
 
@@ -175,21 +180,27 @@ async fn message(
         // The message has no incident; a new id keeps messages apart.
         incident: IncidentId::new(node.new_id()),
         number: 1,
-        notice: notice(node, (namespace, &name), schedule.spec.days_before(due_at)).await?,
+        notice: notice(node, (namespace, &name), weeks_before(&schedule.spec, due_at)).await?,
         created_at: now,
     }))
 }
 
-/// Builds the report of these days.
+/// The beginnings of the week before the one that a report covers and of the covered week, and the end of that. Each has seven days in the
+/// zone of the schedule, also if its clock changes.
+fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
+    let (from, to) = spec.days_before(at);
+    [spec.days_before(from).0, from, to]
+}
+
+/// Builds the report of the second of these weeks.
 async fn notice(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
-    (from, to): (Timestamp, Timestamp),
+    [earlier, from, to]: [Timestamp; 3],
 ) -> Result<Notice, StoreError> {
     let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
     let groups = [group];
     let range = |from, to| ReportRange { from, to, period: Period::Total, on_time: ON_TIME_DEFAULT };
-    let earlier = from - to.since(from);
     let this = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
     let before = rows(node, PointKind::Namespace, &groups, range(earlier, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };
@@ -247,6 +258,19 @@ mod tests {
             let first = first_day(from);
             assert!(first >= from && first == Step::Day.floor(first), "{zone}: {from} {first}");
             assert_eq!(Step::Day.floor(to - Duration::from_millis(1)), first + Step::Day.length() * 6, "{zone}");
+        }
+    }
+
+    #[test]
+    fn the_week_before_has_seven_local_days_too() {
+        let schedule = json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "ops"});
+        let schedule: ReportSchedule = serde_json::from_value(schedule).unwrap();
+        for (at, weeks) in [
+            ("2026-11-02T07:00:00Z", ["2026-10-18T22:00:00Z", "2026-10-25T23:00:00Z", "2026-11-01T23:00:00Z"]),
+            ("2026-10-26T07:00:00Z", ["2026-10-11T22:00:00Z", "2026-10-18T22:00:00Z", "2026-10-25T23:00:00Z"]),
+            ("2026-04-06T06:00:00Z", ["2026-03-22T23:00:00Z", "2026-03-29T22:00:00Z", "2026-04-05T22:00:00Z"]),
+        ] {
+            assert_eq!(weeks_before(&schedule, at.parse().unwrap()).map(|at| at.to_string()), weeks, "{at}");
         }
     }
 }

@@ -13,6 +13,7 @@ use rondel_core::notice::RunSample;
 use rondel_core::{AppId, JobId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleProgress, RuleRecord, WatchedJob};
+use rondel_store::rollups::RunMark;
 
 use crate::node::Node;
 
@@ -114,6 +115,8 @@ impl<'a> JobFacts<'a> {
             let newest = with_older(&ended.runs, &events);
             let sighting = match judge_runs(&rule.spec.condition, &newest, &runs) {
                 Sighting::Clear if !ended.show_end(&rule.spec.condition) => Sighting::Unknown,
+                // The runs that showed the condition were removed: that is no recovery.
+                Sighting::Clear if !ended.has_end(&rule.spec.condition) => Sighting::Unwatched,
                 sighting => sighting,
             };
             let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
@@ -206,21 +209,31 @@ pub(super) struct NewestEnds {
 impl NewestEnds {
     /// Whether these runs suffice to see that a condition does not hold: runs that wait may fill the page in front of those that count.
     fn show_end(&self, condition: &Condition) -> bool {
-        let is_end = |run: &EndedRun| match condition {
-            Condition::Skipped { .. } => true,
+        !self.has_older || self.has_end(condition)
+    }
+
+    /// Whether one of these runs ends an incident about a condition.
+    fn has_end(&self, condition: &Condition) -> bool {
+        self.runs.iter().any(|run| match condition {
+            Condition::Skipped { .. } => run.status != RunStatus::Skipped,
             _ => run.status == RunStatus::Succeeded,
-        };
-        !self.has_older || self.runs.iter().any(is_end)
+        })
     }
 }
 
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<NewestEnds, StoreError> {
     let limit = STREAK_MAX + BEYOND_STREAK;
     let marks = node.store().marks(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
-    let has_older = is_full(marks.len(), limit);
-    let ended = marks.into_iter().filter(|mark| mark.status.is_terminal());
+    Ok(NewestEnds { runs: ended_runs(&marks), has_older: is_full(marks.len(), limit) })
+}
+
+/// The runs that have a verdict, in their order. The only shard of a fire counts with the row of the fire, which is its parent.
+fn ended_runs(marks: &[RunMark]) -> Vec<EndedRun> {
+    let fires: BTreeSet<(RunId, Timestamp)> = marks.iter().map(|mark| (mark.id, mark.fire_at)).collect();
+    let is_shard = |mark: &RunMark| mark.parent.is_some_and(|parent| fires.contains(&(parent, mark.fire_at)));
+    let ended = marks.iter().filter(|mark| mark.status.is_terminal() && !is_shard(mark));
     let ended = ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status });
-    Ok(NewestEnds { runs: ended.collect(), has_older })
+    ended.collect()
 }
 
 pub(super) fn is_in_scope(scope: &Scope, job: &WatchedJob) -> bool {
@@ -347,8 +360,8 @@ pub(super) async fn day_filter(
         }
         _ => None,
     };
-    // If the calendar was deleted, every day counts.
-    Ok(move |day| calendar.as_ref().is_none_or(|calendar| calendar.has_day(day)))
+    // If the calendar was deleted, every day counts. One with times of day would have no whole day.
+    Ok(move |day| calendar.as_ref().is_none_or(|calendar| calendar.has_part_of(day)))
 }
 
 /// The observations of a page of jobs, and the first instant at which one of these jobs must be checked again.

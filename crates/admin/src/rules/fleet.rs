@@ -22,8 +22,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// An executor silent for longer than this is not expected back after a restart of the servers.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
-/// The apps that have jobs but no executor. Returns `None` if this cannot be decided yet: this server has only just started to serve, and
-/// an executor that did not leave may still reconnect.
+/// The apps that have jobs but no executor, and those without either, which are not watched. Returns `None` if this cannot be decided yet:
+/// this server has only just started to serve, and an executor that did not leave may still reconnect.
 pub(super) async fn no_executor(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
@@ -34,17 +34,18 @@ pub(super) async fn no_executor(
     let since = now - node.lost_after();
     let open = with_handler(node, present(&store.sessions(since).await?), handler).await?;
     let online: BTreeSet<AppId> = open.into_iter().map(|(app, _)| app).collect();
-    let mut absent = Vec::new();
+    let (mut absent, mut jobless) = (Vec::new(), Vec::new());
     for app in store.apps(namespace).await? {
         let is_its = match scope {
             Scope::App(name) => app.name == *name,
             Scope::All | Scope::Label(_) | Scope::Job(_) => true,
         };
-        // An app without jobs needs no executor.
-        if !is_its || online.contains(&app.id) || store.watched_jobs(namespace, Some(app.id), "", 1).await?.is_empty() {
+        if !is_its || online.contains(&app.id) {
             continue;
         }
-        absent.push(app);
+        // An app without jobs needs no executor.
+        let has_jobs = !store.watched_jobs(namespace, Some(app.id), "", 1).await?.is_empty();
+        if has_jobs { absent.push(app) } else { jobless.push(app) }
     }
     if !absent.is_empty() && node.serves_since() > since {
         let expected = with_handler(node, present(&store.sessions(now - EXPECTED_WITHIN).await?), handler).await?;
@@ -52,11 +53,9 @@ pub(super) async fn no_executor(
             return Ok(None);
         }
     }
-    let seen = absent.iter().map(|app| Observation {
-        subject: app_subject(app),
-        sighting: Sighting::Holds { since: now, new_count: 0 },
-        samples: Vec::new(),
-    });
+    let holds = Sighting::Holds { since: now, new_count: 0 };
+    let seen = absent.iter().map(|app| (app, holds)).chain(jobless.iter().map(|app| (app, Sighting::Unwatched)));
+    let seen = seen.map(|(app, sighting)| Observation { subject: app_subject(app), sighting, samples: Vec::new() });
     Ok(Some(seen.collect()))
 }
 

@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use rondel_core::alert::expect::is_expectation;
 use rondel_core::alert::{
     Condition, ConditionKind, Incident, MessageDraft, Observation, OpenIncidents, RuleSpec, RuleView, Sighting,
     Silence, SilenceSpec, Standing, Subject, SubjectKind, acknowledge, decide, judge,
 };
+use rondel_core::notice::NoticeKind;
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, JobId, MessageId, NamespaceId, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, AlertWrite, ExpectCheck, IncidentRecord, OpenRunsCheck, RuleCheck, RuleRecord};
-use rondel_store::channels::NewMessage;
+use rondel_store::channels::{INCIDENT_MESSAGE_COUNT_MAX, NewMessage};
 
 use super::facts::{self, JobFacts, is_full};
 use super::states;
@@ -219,8 +221,35 @@ impl<'a> LookContext<'a> {
             IncidentRecord { incident, rule: rule.id, spec: RuleSpec { enabled, ..rule.spec.clone() } }
         };
         findings.incidents.extend(changed.map(record));
+        let mut drafts = decision.messages;
+        self.add_former_channels(rule, &before, &mut drafts).await?;
         let place = (self.namespace, &self.channels);
-        findings.messages.extend(addressed(self.node, place, decision.messages, self.now));
+        findings.messages.extend(addressed(self.node, place, drafts, self.now));
+        Ok(())
+    }
+
+    /// Adds the messages about the ends of incidents for channels that they were reported to before their rule was edited: some services keep
+    /// an incident open until that message. Expectations that are edited are other rules.
+    async fn add_former_channels(
+        &self,
+        rule: &RuleRecord,
+        before: &BTreeMap<IncidentId, Incident>,
+        drafts: &mut Vec<MessageDraft>,
+    ) -> Result<(), StoreError> {
+        let is_edited = |id: &IncidentId| before.get(id).is_some_and(|one| one.started_at <= rule.updated_at);
+        let ends = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
+        let ends: BTreeMap<IncidentId, MessageDraft> =
+            ends.filter(|draft| is_edited(&draft.incident)).map(|draft| (draft.incident, draft.clone())).collect();
+        for (id, end) in ends.into_iter().filter(|_| !is_expectation(rule.id)) {
+            let messages = self.node.store().incident_messages(id, INCIDENT_MESSAGE_COUNT_MAX).await?;
+            let mut former: BTreeSet<String> = messages.into_iter().map(|message| message.channel).collect();
+            let gets_end = |channel: &String| {
+                let mut ends = drafts.iter().filter(|draft| draft.notice.kind == NoticeKind::Resolved);
+                ends.any(|draft| draft.incident == id && draft.channel == *channel)
+            };
+            former.retain(|channel| !gets_end(channel));
+            drafts.extend(former.into_iter().map(|channel| MessageDraft { channel, ..end.clone() }));
+        }
         Ok(())
     }
 }

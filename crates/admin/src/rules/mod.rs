@@ -39,7 +39,7 @@ const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
 /// Jobs whose looks one transaction postpones.
 const MOVE_COUNT: usize = 500;
-/// Maximum number of looks at one namespace per tick, so that a flood there does not delay the others.
+/// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;
 /// Maximum number of lost looks ([`look::LookResult::Lost`]) per namespace and tick.
 const LOST_MAX: u32 = 3;
@@ -51,41 +51,50 @@ const FORGET_PASS: &str = "forget_incidents";
 #[derive(Debug)]
 pub(crate) struct RuleLoop {
     node: Node,
+    /// The namespace that was looked at last.
+    last: Option<NamespaceId>,
 }
 
 impl RuleLoop {
     pub(crate) const fn new(node: Node) -> Self {
-        Self { node }
+        Self { node, last: None }
     }
 
     fn period_length(&self) -> Duration {
         self.node.shared().config.alert_rules_period
     }
 
-    /// Looks at a namespace until nothing is due. Returns the number of incidents changed.
+    /// Looks at these namespaces in turn until nothing is due, so that neither a flood in one nor a row that cannot be read delays the
+    /// others: the error of a namespace is reported after the turns of the others. Returns the number of incidents changed.
     async fn work_off(
-        &self,
-        namespace: NamespaceId,
+        &mut self,
+        mut due: Vec<NamespaceId>,
         stop: &CancellationToken,
         end: Instant,
     ) -> Result<u64, StoreError> {
-        let (mut changed, mut lost) = (0, 0);
+        // If the time does not suffice for all, the next pass begins with those that had no turn.
+        let had_turn = due.partition_point(|namespace| self.last.is_some_and(|last| *namespace <= last));
+        due.rotate_left(had_turn);
+        let mut turns: Vec<(NamespaceId, u32)> = due.into_iter().map(|namespace| (namespace, 0)).collect();
+        let (mut changed, mut failed) = (0, None);
         for _ in 0..LOOK_COUNT_MAX {
-            if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
-                break;
-            }
-            match look::evaluate_due(&self.node, namespace).await? {
-                look::LookResult::Done { count, is_more } => {
-                    changed += count;
-                    if !is_more {
-                        break;
-                    }
+            for (namespace, lost) in std::mem::take(&mut turns) {
+                if stop.is_cancelled() || Instant::now() >= end || !self.node.shared().membership.holds() {
+                    return failed.map_or(Ok(changed), Err);
                 }
-                look::LookResult::Lost if lost < LOST_MAX => lost += 1,
-                look::LookResult::Lost => break,
+                self.last = Some(namespace);
+                match look::evaluate_due(&self.node, namespace).await {
+                    Ok(look::LookResult::Done { count, is_more }) => {
+                        changed += count;
+                        turns.extend(is_more.then_some((namespace, lost)));
+                    }
+                    Ok(look::LookResult::Lost) => turns.extend((lost < LOST_MAX).then_some((namespace, lost + 1))),
+                    Err(error) if error.is_transient() => return Err(error),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
         }
-        Ok(changed)
+        failed.map_or(Ok(changed), Err)
     }
 
     /// Postpones the looks at expectations of jobs that have succeeded here.
@@ -124,16 +133,17 @@ impl Background for RuleLoop {
             return Ok(0);
         }
         let (store, now) = (self.node.store_arc(), self.node.now());
-        self.move_on().await?;
+        // A look that cannot be postponed comes too early, which does no harm: the error prevents no other look.
+        let postponed = self.move_on().await;
         let due = store.alerts_due(now).await?;
         if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
+            postponed?;
             return Ok(0);
         }
         let end = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
-        let mut changed = self.forget(now).await?;
-        for namespace in due {
-            changed += self.work_off(namespace, stop, end).await?;
-        }
-        Ok(changed)
+        let forgotten = self.forget(now).await?;
+        let changed = self.work_off(due, stop, end).await?;
+        postponed?;
+        Ok(forgotten + changed)
     }
 }

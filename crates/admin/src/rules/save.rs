@@ -103,7 +103,7 @@ pub struct MeantDeadline {
     pub zone: String,
     /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,
-    /// When the rule is next due; `None` if none of its days ever comes.
+    /// When the rule is next due; `None` if its calendar has no day ahead on one of its weekdays.
     pub next: Option<Timestamp>,
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rondel_admin::EngineConfig;
-use rondel_core::RunId;
+use rondel_core::{RunId, RunStatus};
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::cluster::Node;
 use rondel_store::{Cluster as _, MemStore, Result, Store};
@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::world::{LIMIT, World, begun, create, hello, request, store, succeeded};
+use super::world::{LIMIT, World, begun, create, hello, request, runs, store, succeeded};
 
 /// A server that leaves waits for the runs of executors, and forwards cancels to them until they have ended.
 #[tokio::test]
@@ -35,6 +35,14 @@ async fn a_cancel_reaches_its_executor_while_the_server_leaves() {
         line.send(succeeded(&trigger)).await;
     };
     tokio::join!(world.engine.drain(LIMIT * 2), cancelled);
+    world.die().await;
+}
+
+/// Such a grace has no end that can be computed.
+#[tokio::test]
+async fn a_server_with_an_endless_grace_leaves_once_nothing_runs() {
+    let world = World::start().await;
+    timeout(LIMIT, world.engine.drain(Duration::MAX)).await.unwrap();
     world.die().await;
 }
 
@@ -85,4 +93,47 @@ async fn a_renewal_in_progress_does_not_bring_back_a_lease_that_was_given_back()
     let nodes = inner.nodes().await.unwrap();
     let is_over = |node: &Node| node.lease_until < given_back_by + Duration::from_secs(1);
     assert!(nodes.iter().all(is_over), "{nodes:?} at {given_back_by}");
+}
+
+/// Takes its time to store what runs wait for.
+#[derive(Debug)]
+struct SlowNotes(Arc<MemStore>);
+
+impl SlowNotes {
+    fn inner(&self) -> &MemStore {
+        &self.0
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "note_waits" {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(SlowNotes);
+
+/// The next server would take runs that waited without a note for missed ones.
+#[tokio::test]
+async fn what_waits_as_its_server_stops_is_left_with_its_wait() {
+    let inner = store();
+    let slow = Arc::new(SlowNotes(Arc::clone(&inner)));
+    let world = World::start_behind(Arc::clone(&inner), slow, EngineConfig::default()).await;
+    let job = create(&world, json!({"overlap": {"policy": "allow"}, "queue_timeout": "1h"})).await;
+    for _ in 0..3 {
+        request(&world, &job).await;
+    }
+    let all_wait = async {
+        while !world.engine.metrics().await.unwrap().contains("rondel_open_runs{place=\"parked\"} 3") {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(LIMIT, all_wait).await.unwrap();
+    world.engine.drain(Duration::ZERO).await;
+    for run in runs(&world).await {
+        assert_eq!(run.status, RunStatus::Waiting);
+        assert!(run.waits_for().is_some(), "{run:?}");
+    }
+    world.die().await;
 }

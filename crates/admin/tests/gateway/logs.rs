@@ -1,7 +1,9 @@
 //! Lines of runs that a database does not take at once, or not at all.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_core::RunId;
@@ -68,6 +70,14 @@ fn logs(trigger: &v1::Trigger, sequences: &[i64]) -> Up {
     Up::Logs(v1::Logs { chunks: sequences.iter().map(chunk).collect() })
 }
 
+/// A message with chunks of these numbers, each nearly as large as a chunk may be.
+fn long_logs(trigger: &v1::Trigger, sequences: Range<i64>) -> Up {
+    let line = v1::LogLine { text: "x".repeat(60_000), ..v1::LogLine::default() };
+    let (run_id, attempt) = (trigger.run_id, trigger.attempt);
+    let chunk = |sequence| v1::LogChunk { run_id, attempt, sequence, lines: vec![line.clone(); 4], dropped: 0 };
+    Up::Logs(v1::Logs { chunks: sequences.map(chunk).collect() })
+}
+
 /// The numbers of the chunks in the next acknowledgement.
 async fn acked(line: &mut Line) -> Vec<i64> {
     line.receive(|body| match body {
@@ -125,6 +135,35 @@ async fn a_mark_of_dropped_lines_without_a_line_beside_it_has_the_present_instan
     let marks: Vec<_> = chunks.iter().flat_map(|chunk| &chunk.lines).collect();
     assert!(marks.iter().all(|mark| mark.at >= before && mark.text.contains("7 lines were dropped here")), "{marks:?}");
     assert_eq!(marks.len(), 1);
+    drop(line);
+    world.die().await;
+}
+
+/// While the database does not answer, two of these messages fit into the queue of a stream.
+#[tokio::test]
+async fn lines_without_room_leave_a_mark_and_are_acknowledged_with_it() {
+    let (world, mut line, trigger) = start((0..7).map(|_| no_answer())).await;
+    line.send(logs(&trigger, &[0])).await;
+    line.wait_until_read(1).await;
+    for first in [1, 7, 13] {
+        line.send(long_logs(&trigger, first..first + 6)).await;
+    }
+    let (mut acked, mut beat) = (Vec::new(), 1);
+    while !acked.contains(&18) {
+        beat += 1;
+        for body in line.receive_until_read(beat).await {
+            if let Down::LogAcks(acks) = body {
+                acked.extend(acks.acks.iter().map(|ack| ack.sequence));
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(acked, (0..=12).chain([18]).collect::<Vec<i64>>());
+    let run = RunId::new(trigger.run_id);
+    let chunks = rondel_store::Logs::log_chunks(world.store.as_ref(), run, trigger.attempt, 12, 10).await.unwrap();
+    let [mark] = &chunks[..] else { panic!("{} chunks", chunks.len()) };
+    assert_eq!((mark.sequence, mark.lines.len()), (18, 1));
+    assert!(mark.lines[0].text.contains("24 lines were dropped here"), "{}", mark.lines[0].text);
     drop(line);
     world.die().await;
 }

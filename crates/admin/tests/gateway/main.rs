@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod ahead;
+mod alert_turns;
 mod answers;
 mod bounds;
 mod claims;

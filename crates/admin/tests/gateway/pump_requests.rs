@@ -59,6 +59,24 @@ async fn an_edit_keeps_the_parameters_of_a_run_by_hand() {
 }
 
 #[tokio::test]
+async fn a_run_by_hand_is_continued_after_each_edit() {
+    let world = World::start_on(store(), config()).await;
+    let until_next_year = json!({"cron": "0 0 0 2 1 ?"});
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": until_next_year});
+    let mut job = create(&world, json!({"pump": pump, "schedule": {"cron": "0 0 0 1 1 ?"}})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
+    for version in [2, 3] {
+        until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+        let spec = JobSpec { description: version.to_string(), ..job.spec.clone() };
+        job = jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+        until("it goes on under the new definition", async || open_root(&world, version).await.is_some()).await;
+        assert_eq!(open_root(&world, version).await.unwrap().trigger, Trigger::Manual);
+    }
+    world.die().await;
+}
+
+#[tokio::test]
 async fn a_pump_does_not_begin_in_a_maintenance_window() {
     let store = store();
     let now = <MemStore as Cluster>::now(&store).await.unwrap();

@@ -1,12 +1,13 @@
-//! An executor that connects while its server takes its next lease.
+//! A server that takes its next lease: an executor that connects meanwhile, and a database that fails in between.
 
-use std::sync::Arc;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_core::Timestamp;
-use rondel_store::{MemStore, Result, Store};
+use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
@@ -47,16 +48,21 @@ impl LateSession {
 
 rondel_store::delegate_store!(LateSession);
 
-/// The row of its session states that its stream ended with the lease before, so nothing may be sent to it.
-#[tokio::test]
-async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again() {
-    let (began, back_ms) = (Instant::now(), Arc::new(AtomicI64::new(0)));
-    let back = Arc::clone(&back_ms);
+/// A store whose clock is behind by so many milliseconds.
+fn store_set_back_by(back_ms: &Arc<AtomicI64>) -> Arc<MemStore> {
+    let (began, back) = (Instant::now(), Arc::clone(back_ms));
     let clock = move || {
         let elapsed = i64::try_from(began.elapsed().as_millis()).unwrap_or(0);
         Timestamp::from_millis(1_000_000_000 + elapsed - back.load(Ordering::SeqCst))
     };
-    let inner = Arc::new(MemStore::new(Arc::new(clock)));
+    Arc::new(MemStore::new(Arc::new(clock)))
+}
+
+/// The row of its session states that its stream ended with the lease before, so nothing may be sent to it.
+#[tokio::test]
+async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again() {
+    let back_ms = Arc::new(AtomicI64::new(0));
+    let inner = store_set_back_by(&back_ms);
     let late = Arc::new(LateSession {
         inner: Arc::clone(&inner),
         is_armed: AtomicBool::new(false),
@@ -71,4 +77,73 @@ async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again()
     assert_eq!(refused.map_err(|status| status.code()), Err(Code::Unavailable));
     world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
     world.die().await;
+}
+
+/// Some calls are stored and not answered.
+#[derive(Debug)]
+struct Interrupted {
+    inner: Arc<MemStore>,
+    /// The next calls in their order, and whether each fails. A join counts if it takes a lease.
+    turns: Mutex<VecDeque<(&'static str, bool)>>,
+}
+
+impl Interrupted {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn epoch(&self) -> i64 {
+        let nodes = self.inner.nodes().await.unwrap_or_default();
+        nodes.first().map_or(0, |node| node.epoch)
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let before = self.epoch().await;
+        let done = effect.await;
+        let counts = name != "join" || self.epoch().await > before;
+        let mut turns = self.turns.lock().unwrap();
+        let is_turn = counts && turns.front().is_some_and(|(turn, _)| *turn == name);
+        let fails = is_turn && turns.pop_front().is_some_and(|(_, fails)| fails);
+        drop(turns);
+        if fails { Err(StoreError::no_answer(name)) } else { done }
+    }
+}
+
+rondel_store::delegate_store!(Interrupted);
+
+/// The clock steps back, so that the server needs another lease, and these calls follow. Returns the last error of its beat, once it holds a
+/// lease again that is so many epochs later.
+async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i64) -> String {
+    let back_ms = Arc::new(AtomicI64::new(0));
+    let inner = store_set_back_by(&back_ms);
+    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let config = EngineConfig { lease, beat: Duration::from_millis(100), ..EngineConfig::default() };
+    let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
+    let before = store.epoch().await;
+    store.turns.lock().unwrap().extend(turns);
+    back_ms.store(i64::try_from(lease.as_millis()).unwrap() * 2, Ordering::SeqCst);
+    let holds_again = async {
+        while store.epoch().await != before + epochs || !world.engine.readiness().lease_held {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, holds_again).await.is_ok(), "at epoch {} of {before} + {epochs}", store.epoch().await);
+    let beat = world.engine.loops().into_iter().find(|report| report.name == "beat");
+    world.die().await;
+    beat.and_then(|report| report.error).unwrap_or_default()
+}
+
+/// The lease that it took does not keep it waiting for a minute.
+#[tokio::test]
+async fn a_server_that_is_interrupted_after_it_took_a_lease_takes_the_next_one_at_once() {
+    let lease = Duration::from_secs(60);
+    let error = interrupted(lease, &[("join", false), ("beat_sessions", true)], 2).await;
+    assert!(error.contains("beat_sessions"), "{error}");
+}
+
+/// A server that does not know which lease it took waits for its end. The later end of the next one is no sign of another server.
+#[tokio::test]
+async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_server() {
+    let error = interrupted(Duration::from_secs(2), &[("join", true), ("join", true)], 3).await;
+    assert!(error.contains("that this server does not act under"), "{error}");
 }

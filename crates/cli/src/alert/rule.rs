@@ -204,10 +204,13 @@ impl RuleArgs {
 impl SetArgs {
     async fn run(&self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         self.condition.check()?;
-        let mut document = match &self.file {
-            Some(file) => serde_json::from_str(&read_json(file)?)?,
-            None => present(client, &self.name).await?.unwrap_or_else(|| json!({})),
+        let (mut document, tag) = match &self.file {
+            Some(file) => (definition(serde_json::from_str(&read_json(file)?)?), None),
+            None => present(client, &self.name).await?.unwrap_or_else(|| (json!({}), None)),
         };
+        if !document.is_object() {
+            return Err(Failure::refused("a rule is a JSON object"));
+        }
         self.change(&mut document);
         if document["condition"].is_null() {
             let message = "a new rule needs a condition, such as --failures-in-row 3; see --help";
@@ -217,13 +220,15 @@ impl SetArgs {
         if self.dry_run {
             document["name"] = json!(self.name);
             let path = ["alert-rules", "preview"];
-            let tried = self.ask(client, (Method::POST, &path), document_text(&document)).await?.value()?;
+            let tried = self.ask(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
             let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
             crate::output::talk(&dry_run_text(&tried));
             return SUBJECTS.items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
-        let saved = self.ask(client, (Method::PUT, &path), document_text(&document)).await?;
+        // The change is based on the rule as it was read: a change by another user meanwhile is not undone.
+        let headers: Vec<(&str, &str)> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
+        let saved = self.ask(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
         VIEW.line(&saved, format)?;
         warn(&saved.value()?);
         Ok(())
@@ -233,10 +238,10 @@ impl SetArgs {
     async fn ask(
         &self,
         client: &Client,
-        (method, path): (Method, &[&str]),
+        (method, path, headers): (Method, &[&str], &[(&str, &str)]),
         body: Option<(&'static str, String)>,
     ) -> Result<Body, Failure> {
-        match client.ask(Ask { method, path, query: &[], body, headers: &[] }).await? {
+        match client.ask(Ask { method, path, query: &[], body, headers }).await? {
             Ok(body) => Ok(body),
             Err(mut refusal) => {
                 if self.file.is_none() {
@@ -348,22 +353,28 @@ impl ConditionArgs {
     }
 }
 
-/// The saved rule without the fields that the server adds; `None` if there is no such rule.
-async fn present(client: &Client, name: &str) -> Result<Option<Value>, Failure> {
+/// The saved rule without the fields that the server adds, with the tag of its version; `None` if there is no such rule.
+async fn present(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
     let path = ["alert-rules", name];
     let ask = Ask { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
-    let mut found = match client.ask(ask).await? {
+    let found = match client.ask(ask).await? {
         Ok(body) => body.value()?,
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => return Ok(None),
         Err(refusal) => return Err(client.failure(&refusal)),
     };
-    if let Some(fields) = found.as_object_mut() {
+    let tag = found["version"].as_i64().map(|version| format!("\"v{version}\""));
+    Ok(Some((definition(found), tag)))
+}
+
+/// A rule without the fields that the server adds.
+fn definition(mut rule: Value) -> Value {
+    if let Some(fields) = rule.as_object_mut() {
         for added in ["namespace", "version", "sentence", "author", "created_at", "updated_at", "check_at", "warnings"]
         {
             fields.remove(added);
         }
     }
-    Ok(Some(found))
+    rule
 }
 
 fn row(rule: &Value, _now: Timestamp) -> Vec<String> {
@@ -398,6 +409,16 @@ mod tests {
         let mut document = json!({"condition": {"failed": {}}, "channels": ["old"]});
         Set::try_parse_from([&["set", "r"], args].concat()).unwrap().args.change(&mut document);
         document
+    }
+
+    #[test]
+    fn a_rule_that_was_shown_can_be_saved() {
+        let shown = json!({
+            "name": "r", "condition": {"failed": {}}, "namespace": "default", "version": 3, "sentence": "s", "author": "mia",
+            "created_at": "2026-11-01T00:00:00Z", "updated_at": "2026-11-01T00:00:00Z", "check_at": null, "warnings": [],
+        });
+        assert_eq!(definition(shown), json!({"name": "r", "condition": {"failed": {}}}));
+        assert_eq!(definition(json!([1])), json!([1]));
     }
 
     #[test]

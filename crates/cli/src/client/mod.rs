@@ -143,6 +143,12 @@ impl ClientArgs {
         Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
     }
 
+    /// Flags for a context's server alone, which trust the certificates that these flags, or else the environment, name.
+    pub(crate) fn for_context(&self, context: &Context) -> Self {
+        let ca_file = self.ca_file.clone().or_else(|| Self::of_environment().ca_file);
+        Self { ca_file, ..Self::of_context(context) }
+    }
+
     /// The name of the context that these flags select, or that is in use.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
         let named = self.context.clone().or_else(|| Self::of_environment().context);
@@ -311,15 +317,21 @@ impl Client {
 
     /// Sends any call. A refusal is returned for the caller to handle.
     pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Result<Body, Refusal>, Failure> {
-        let mut request = self
-            .request(ask.method, ask.path, ask.query)?
-            .header("accept", "application/json, application/yaml;q=0.9")
-            .timeout(ANSWER_TIMEOUT);
-        for (name, value) in ask.headers {
+        let headers = ask.headers;
+        // The server reads the first value of a header, so a default must not stand before the caller's.
+        let is_given = |wanted: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
+        let mut request = self.request(ask.method, ask.path, ask.query)?.timeout(ANSWER_TIMEOUT);
+        if !is_given("accept") {
+            request = request.header("accept", "application/json, application/yaml;q=0.9");
+        }
+        for (name, value) in headers {
             request = request.header(*name, *value);
         }
         if let Some((kind, body)) = ask.body {
-            request = request.header("content-type", kind).body(body);
+            if !is_given("content-type") {
+                request = request.header("content-type", kind);
+            }
+            request = request.body(body);
         }
         let response = request.send().await.map_err(|error| self.unreachable(error))?;
         let status = response.status();
@@ -453,6 +465,19 @@ mod tests {
         assert_eq!(url.as_str(), expected);
         assert!(client.url(&["jobs", ".."], &[]).is_err());
         assert!(client.url(&["jobs", ""], &[]).is_err());
+    }
+
+    #[test]
+    fn a_sign_in_trusts_the_named_certificates() {
+        let context = Context { server: "https://rondel.example.com".to_owned(), namespace: None };
+        let flags = ClientArgs {
+            server: Some("https://elsewhere.example.com".to_owned()),
+            ca_file: Some(PathBuf::from("ca.pem")),
+            ..ClientArgs::default()
+        };
+        let flags = flags.for_context(&context);
+        assert_eq!(flags.server.as_deref(), Some("https://rondel.example.com"));
+        assert_eq!(flags.ca_file.as_deref(), Some(Path::new("ca.pem")));
     }
 
     #[test]

@@ -196,9 +196,8 @@ impl AgentConfig {
                 name::check(value).map_err(|sentence| wrong(SECTION, key, sentence))?;
             }
         }
-        if self.settings.slots == 0 {
-            return Err(wrong(SECTION, "slots", "0 slots can run nothing"));
-        }
+        check::within(SECTION, "slots", self.settings.slots, (1, 10_000))?;
+        check::within(SECTION, "weight", self.settings.weight, (0, 1_000_000))?;
         if let Some(folder) = self.settings.secrets_dir.as_ref().filter(|folder| !folder.is_dir()) {
             return Err(wrong(SECTION, "secrets_dir", format!("{} is not a folder", folder.display())));
         }
@@ -261,6 +260,8 @@ mod tests {
             (&format!("{GOOD}name = \"Ä\""), "name"),
             (&format!("{GOOD}labels = [\"zone\"]"), "labels"),
             (&format!("{GOOD}slots = 0"), "slots"),
+            (&format!("{GOOD}slots = 10001"), "slots"),
+            (&format!("{GOOD}weight = 1000001"), "weight"),
             (&format!("{GOOD}without_languages = [\"perl\"]"), "without_languages"),
             (&format!("{GOOD}outgoing_allow = [\"10.0.0.0/8\", \"inside\"]"), "outgoing_allow"),
             (&format!("{GOOD}log_size_max = \"1KiB\""), "log_size_max"),

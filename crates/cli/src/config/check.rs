@@ -10,11 +10,30 @@ pub(super) fn wrong(section: &str, key: &str, sentence: impl std::fmt::Display) 
     Failure::refused(format!("setting {section}.{key}: {sentence}"))
 }
 
+/// Refuses a number outside of its bounds. Those of flags and variables are checked as they are read, those of the file are not.
+pub(super) fn within(section: &str, key: &str, number: u32, (least, most): (u32, u32)) -> Result<(), Failure> {
+    if (least..=most).contains(&number) {
+        return Ok(());
+    }
+    Err(wrong(section, key, format!("{number} is not from {least} to {most}")))
+}
+
 /// Refuses a text that is not a URL which a client can dial.
 pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     match reqwest::Url::parse(url) {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),
         _ => Err(wrong(section, key, format!("{url:?} is not a URL such as http://rondel.example.com:8080"))),
+    }
+}
+
+/// Refuses a URL with more than scheme, host and port: executors dial no other.
+pub(super) fn address(section: &str, key: &str, text: &str) -> Result<(), Failure> {
+    url(section, key, text)?;
+    match reqwest::Url::parse(text) {
+        Ok(parsed) if parsed.path() != "/" || parsed.query().is_some() => {
+            Err(wrong(section, key, format!("{text:?} has a path; give scheme, host and port alone")))
+        }
+        _ => Ok(()),
     }
 }
 

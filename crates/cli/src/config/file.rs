@@ -50,6 +50,7 @@ impl ConfigFileArgs {
 
     /// The effective settings of the server, with flags and environment applied.
     pub(crate) fn server(&self, settings: ServerSettings) -> Result<ServerSettings, Failure> {
+        let settings = ServerSettings { log_level: unless_empty(settings.log_level), ..settings };
         Ok(settings.with_file_and_defaults(self.read()?.server))
     }
 
@@ -65,8 +66,14 @@ impl ConfigFileArgs {
 
     /// The effective settings of the agent, with flags and environment applied.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
+        let settings = AgentSettings { log_level: unless_empty(settings.log_level), ..settings };
         Ok(settings.with_file_and_defaults(self.read()?.agent))
     }
+}
+
+/// A log level, unless it is empty: `RUST_LOG=` is often in the environment of programs that should log as usual.
+fn unless_empty(log_level: Option<String>) -> Option<String> {
+    log_level.filter(|filter| !filter.trim().is_empty())
 }
 
 /// The effective settings of all sections that a server has, checked as a whole.
@@ -122,6 +129,17 @@ mod tests {
             assert!(parse(text).is_err(), "{text}");
         }
         assert!(parse("").is_ok());
+    }
+
+    #[test]
+    fn an_empty_log_level_is_none() {
+        let files = ConfigFileArgs::default();
+        let server = ServerSettings { log_level: Some(String::new()), ..ServerSettings::default() };
+        assert_eq!(files.server(server).unwrap().log_level.as_deref(), Some("info"));
+        let agent = AgentSettings { log_level: Some(" ".to_owned()), ..AgentSettings::default() };
+        assert_eq!(files.agent(agent).unwrap().log_level.as_deref(), Some("info"));
+        let given = ServerSettings { log_level: Some("debug".to_owned()), ..ServerSettings::default() };
+        assert_eq!(files.server(given).unwrap().log_level.as_deref(), Some("debug"));
     }
 
     #[test]

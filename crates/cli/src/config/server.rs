@@ -354,7 +354,7 @@ impl ServerConfig {
             name::check(node_name).map_err(|sentence| wrong(SECTION, "node_name", sentence))?;
         }
         if let Some(url) = &self.settings.advertise {
-            check::url(SECTION, "advertise", url)?;
+            check::address(SECTION, "advertise", url)?;
         }
         self.check_lease()?;
         self.check_executors()?;
@@ -364,9 +364,8 @@ impl ServerConfig {
                 return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
             }
         }
-        if self.settings.script_versions < KEPT_VERSIONS_MIN {
-            return Err(wrong(SECTION, "script_versions", format!("at least {KEPT_VERSIONS_MIN} are kept")));
-        }
+        check::within(SECTION, "script_versions", self.settings.script_versions, (KEPT_VERSIONS_MIN, 10_000))?;
+        check::within(SECTION, "alert_concurrency", self.settings.alert_concurrency, (1, 500))?;
         self.check_alerts()?;
         let period = self.settings.alert_rules_period;
         if !(RULES_PERIOD_MIN..=RULES_PERIOD_MAX).contains(&period.0) {
@@ -438,7 +437,7 @@ impl ServerConfig {
             let least = Length(BEAT_MIN);
             return Err(wrong(SECTION, "beat", format!("{beat} is too short, the shortest is {least}")));
         }
-        if lease.0 < beat.0 * 4 {
+        if lease.0 < beat.0.saturating_mul(4) {
             return Err(wrong(
                 SECTION,
                 "lease",
@@ -466,13 +465,14 @@ impl ServerConfig {
         if heartbeat.0 < HEARTBEAT_MIN {
             return too_short("heartbeat", heartbeat, HEARTBEAT_MIN, "more often is only noise");
         }
-        if silence.0 < heartbeat.0 * 3 {
-            let what = format!("three heartbeats of {heartbeat}");
-            return too_short("silence", silence, heartbeat.0 * 3, &what);
+        let silence_min = heartbeat.0.saturating_mul(3);
+        if silence.0 < silence_min {
+            return too_short("silence", silence, silence_min, &format!("three heartbeats of {heartbeat}"));
         }
-        if lost_after.0 < silence.0 + KILL_GRACE {
+        let lost_after_min = silence.0.saturating_add(KILL_GRACE);
+        if lost_after.0 < lost_after_min {
             let what = format!("the silence of {silence} and {} for what runs to end", Length(KILL_GRACE));
-            return too_short("lost_after", lost_after, silence.0 + KILL_GRACE, &what);
+            return too_short("lost_after", lost_after, lost_after_min, &what);
         }
         if continue_max.0 < lost_after.0 {
             let what = format!("the {lost_after} after which an executor is lost");

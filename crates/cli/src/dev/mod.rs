@@ -25,6 +25,8 @@ const EXECUTOR: &str = "dev";
 const SLOTS: u32 = 16;
 /// How long the runs in progress, and then the engine, may each take to end.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
+/// What is logged by default.
+const LOG_LEVEL: &str = "warn";
 
 /// Everything in one process.
 #[derive(Debug, Args)]
@@ -42,7 +44,7 @@ pub(crate) struct DevArgs {
     #[arg(long)]
     allow_scripts: bool,
     /// What is logged: a level, or filters such as info,sqlx=debug
-    #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = "warn")]
+    #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = LOG_LEVEL)]
     log_level: String,
     /// How lines of the log look
     #[arg(long, value_name = "FORM", value_enum, default_value_t = LogFormat::Text)]
@@ -53,8 +55,10 @@ impl DevArgs {
     /// Runs everything until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         let config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
-        telemetry::check(&self.log_level).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
-        telemetry::start_with_runs(TelemetrySettings::lines(&self.log_level, self.log_format))?;
+        // An empty `RUST_LOG` counts as none.
+        let filter = if self.log_level.trim().is_empty() { LOG_LEVEL } else { self.log_level.as_str() };
+        telemetry::check(filter).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
+        telemetry::start_with_runs(TelemetrySettings::lines(filter, self.log_format))?;
         runtime::serve(|stop| self.serve(config, stop))
     }
 

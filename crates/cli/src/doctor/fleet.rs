@@ -12,6 +12,7 @@ use crate::client::{Client, text_of};
 use crate::clock;
 use crate::exit::Failure;
 use crate::list::items;
+use crate::status::pending_until;
 
 /// Maximum number of apps whose jobs and problems are read; the others are only counted.
 const APP_COUNT_MAX: usize = 50;
@@ -47,7 +48,7 @@ impl Fleet {
             executors: items(client, &["executors"], &[("limit", "200")]).await?,
             apps: items(client, &["apps"], &[]).await?,
             alerts: Alerts::read(client).await,
-            pending: items(client, &["runs"], &[("status", "pending"), ("limit", "200")]).await?,
+            pending: pending_until(client, clock::now()).await?,
             ..Self::default()
         };
         let names: Vec<String> = fleet.apps.iter().map(|app| text_of(&app["name"])).collect();

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use rondel_admin::given_name;
 use rondel_core::Timestamp;
 use rondel_core::name::takes_handler;
 use rondel_core::select::Select;
@@ -102,11 +103,11 @@ fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
 /// Why no online executor can run the job; `None` if one can.
 fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
     let handler = job["handler"].as_str().unwrap_or_default();
-    let has_handler = |executor: &&&Value| {
+    let has_handler = |executor: &&Value| {
         let handlers = executor["handlers"].as_array().into_iter().flatten().filter_map(Value::as_str);
         takes_handler(handlers, handler)
     };
-    let able: Vec<&&Value> = online.iter().filter(has_handler).collect();
+    let able: Vec<&Value> = online.iter().copied().filter(has_handler).collect();
     if able.is_empty() {
         let remedy = format!(
             "start an executor with this handler, or correct the job; rondel app handlers {app} lists the handlers online"
@@ -115,12 +116,17 @@ fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
     }
     let spec = SelectSpec::deserialize(&job["select"]).unwrap_or_default();
     let select = Select::new(&spec).unwrap_or_default();
-    let is_admitted = |executor: &&&Value| {
+    let is_admitted = |executor: &&Value| {
         let labels = BTreeMap::deserialize(&executor["labels"]).unwrap_or_default();
-        select.admits(executor["name"].as_str().unwrap_or_default(), &labels)
+        select.admits(given_name(executor["name"].as_str().unwrap_or_default()), &labels)
     };
-    if able.iter().any(is_admitted) {
-        return None;
+    let admitted: Vec<&Value> = able.into_iter().filter(is_admitted).collect();
+    let is_switched_off = |executor: &&Value| executor["state"].as_str().is_some_and(|state| state != "active");
+    if !admitted.is_empty() {
+        let names: Vec<&str> = admitted.iter().copied().filter_map(name).collect();
+        let found = format!("the executors online that may take it are switched off: {}", listed(&names));
+        let remedy = format!("rondel executor activate NAME --app {app}, once they may run again");
+        return admitted.iter().all(is_switched_off).then_some((found, remedy));
     }
     let mut wanted = Vec::new();
     if !spec.labels.is_empty() {
@@ -224,6 +230,30 @@ mod tests {
     }
 
     #[test]
+    fn jobs_whose_executors_are_all_switched_off_are_named() {
+        let switched = |name: &str, state: &str| {
+            let mut executor = online(name, &["send"], &json!({}));
+            executor["state"] = json!(state);
+            executor
+        };
+        let jobs = vec![job("mail", "send", json!({}))];
+        let executors = [switched("w1", "draining"), switched("w2", "stopped")];
+        let problems = found(&executors, jobs.clone(), &[]);
+        let expected =
+            "jobs: job mail of app billing cannot run: the executors online that may take it are switched off: w1, w2";
+        assert_eq!(problems[0].0, expected);
+        assert!(problems[0].1.starts_with("rondel executor activate NAME --app billing"), "{problems:#?}");
+        assert_eq!(found(&[switched("w1", "draining"), switched("w2", "active")], jobs, &[]), []);
+    }
+
+    /// The server adds a suffix to the name of a second executor with the same name; jobs select it by the name that it gave itself.
+    #[test]
+    fn an_executor_is_selected_by_its_own_name() {
+        let select = json!({"select": {"labels": [], "executors": ["w1"]}});
+        assert_eq!(found(&[online("w1~2", &["send"], &json!({}))], vec![job("mail", "send", select)], &[]), []);
+    }
+
+    #[test]
     fn executors_that_announce_no_handlers_take_all() {
         let executors = [online("10.0.0.5-9999", &["*"], &json!({}))];
         assert_eq!(found(&executors, vec![job("poll", "pollHandler", json!({}))], &[]), []);
@@ -233,18 +263,18 @@ mod tests {
     fn overdue_runs_are_named_with_their_job() {
         let executors = [online("w1", &["send"], &json!({}))];
         let busy = vec![job("busy", "send", json!({})), job("calm", "send", json!({}))];
-        let found = found(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
-        let remedies: Vec<&str> = found.iter().map(|(_, remedy)| remedy.as_str()).collect();
+        let problems = found(&executors, busy.clone(), &[overdue("busy"), overdue("busy"), overdue("elsewhere")]);
+        let remedies: Vec<&str> = problems.iter().map(|(_, remedy)| remedy.as_str()).collect();
         assert_eq!(
             remedies,
             ["rondel why busy explains what the run waits for", "rondel why elsewhere explains what the run waits for"]
         );
-        assert!(found[0].0.starts_with("runs: job busy has 2 overdue runs, the oldest due "), "{found:#?}");
-        assert!(found[1].0.starts_with("runs: job elsewhere has 1 overdue run, the oldest due "), "{found:#?}");
-        assert_eq!(self::found(&executors, busy, &[]), []);
+        assert!(problems[0].0.starts_with("runs: job busy has 2 overdue runs, the oldest due "), "{problems:#?}");
+        assert!(problems[1].0.starts_with("runs: job elsewhere has 1 overdue run, the oldest due "), "{problems:#?}");
+        assert_eq!(found(&executors, busy, &[]), []);
         let many: Vec<Value> = (0..7).map(|index| overdue(&format!("j{index}"))).collect();
-        let found = self::found(&executors, vec![], &many);
-        assert_eq!((found.len(), found[5].0.as_str()), (6, "runs: 2 more jobs have 2 overdue runs"));
+        let problems = found(&executors, vec![], &many);
+        assert_eq!((problems.len(), problems[5].0.as_str()), (6, "runs: 2 more jobs have 2 overdue runs"));
     }
 
     #[test]

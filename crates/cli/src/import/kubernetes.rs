@@ -82,8 +82,14 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportRe
         entry
             .changed("names no timeZone: it is read in UTC, as most clusters do; the controller's own zone may differ");
     }
-    set("schedule", json!({"cron": spec["schedule"], "time_zone": zone}));
+    set("schedule", json!({"cron": schedule(spec), "time_zone": zone}));
     set("overlap", json!({"policy": overlap(spec["concurrencyPolicy"].as_str())}));
+    if spec["concurrencyPolicy"] == "Forbid" {
+        entry.changed(
+            "concurrencyPolicy Forbid made up for a start that fell into a run once that run had ended: here it is skipped, and with \
+             overlap.policy serial it waits",
+        );
+    }
     set("misfire", misfire(spec, &mut entry));
     set("enabled", (spec["suspend"] != true).into());
     set("retry", json!({"max": retries(job_spec, &mut entry), "backoff": "10s..6m"}));
@@ -162,6 +168,34 @@ fn zone_in_schedule(spec: &Value) -> Option<String> {
     ))
 }
 
+/// The schedule as cron reads it. For the controller `?` is `*`; and a day field with a step, such as `*/2`, is a list of days, so that
+/// either of the two day fields may hold. In cron both must hold if one begins with `*`.
+fn schedule(spec: &Value) -> Value {
+    let Some(text) = spec["schedule"].as_str() else { return spec["schedule"].clone() };
+    let plain = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
+    let mut fields: Vec<String> = text.split_whitespace().map(plain).collect();
+    if let [_, _, day, _, weekday] = fields.as_mut_slice()
+        && !is_any_day(day)
+        && !is_any_day(weekday)
+    {
+        *day = with_range(day, "1-31");
+        *weekday = with_range(weekday, "0-6");
+    }
+    let is_same = fields.iter().map(String::as_str).eq(text.split_whitespace());
+    if is_same { text.into() } else { fields.join(" ").into() }
+}
+
+/// Whether a day field leaves the day to the other one.
+fn is_any_day(field: &str) -> bool {
+    field.split(',').any(|item| matches!(item, "*" | "*/1"))
+}
+
+/// Writes the range in the place of each `*` before a step.
+fn with_range(field: &str, range: &str) -> String {
+    let item = |item: &str| item.strip_prefix("*/").map_or_else(|| item.to_owned(), |step| format!("{range}/{step}"));
+    field.split(',').map(item).collect::<Vec<_>>().join(",")
+}
+
 fn retries(job_spec: &Value, entry: &mut Entry) -> u64 {
     let limit = job_spec["backoffLimit"].as_u64().unwrap_or(BACKOFF_LIMIT);
     if limit > RETRY_MAX {
@@ -227,6 +261,8 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
             let known = place.replace(|c: char| !c.is_ascii_alphanumeric(), "_").to_uppercase();
             env.insert(name.to_owned(), format!("{{{{secret.{known}}}}}").into());
             entry.changed(format!("{name} comes from the secret {place}: give the agent the secret {known}"));
+        } else if variable["valueFrom"].is_null() {
+            env.insert(name.to_owned(), "".into());
         } else {
             entry.not_supported(format!("{name} comes from the cluster (valueFrom): give it a value in params.env"));
         }
@@ -239,13 +275,19 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
 
 /// Indexed jobs become shards. The program finds its index in a variable whose name differs from that in Kubernetes.
 fn shards(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
+    let parallelism = job_spec["parallelism"].as_u64().unwrap_or(1);
+    if job_spec["completions"].is_null() && parallelism > 1 {
+        entry.not_supported(format!(
+            "parallelism {parallelism} without completions: that many pods shared the work, and here is one run; shards makes several"
+        ));
+    }
     let count = job_spec["completions"].as_u64().filter(|count| *count > 1)?;
     if job_spec["completionMode"] == "Indexed" {
         entry.changed("its index is in RONDEL_SHARD_INDEX, in the place of JOB_COMPLETION_INDEX");
     } else {
         entry.changed(format!("{count} completions became {count} shards, each of which runs once"));
     }
-    if job_spec["parallelism"].as_u64().unwrap_or(1) < count {
+    if parallelism < count {
         entry.not_supported("parallelism: all shards may run at once; concurrency bounds them");
     }
     Some(count)
@@ -390,6 +432,51 @@ mod tests {
             read(&cron_job(&json!({"schedule": schedule}), &json!({}), &json!({})), "-", "shop", &mut found).unwrap();
             let expected = "write timeZone: Europe/Berlin and schedule: \"30 2 * * *\"";
             assert!(found.entries[0].job.is_none() && found.text("-").contains(expected), "{}", found.text("-"));
+        }
+    }
+
+    #[test]
+    fn a_schedule_fires_on_the_days_on_which_the_controller_fires() {
+        for (given, expected) in [
+            ("0 0 */2 * 1", "0 0 1-31/2 * 1"),
+            ("0 0 1,*/10 * */2", "0 0 1,1-31/10 * 0-6/2"),
+            ("0 0 */2 * *", "0 0 */2 * *"),
+            ("0 0 */1 * 1", "0 0 */1 * 1"),
+            ("0 0  1 * 1", "0 0  1 * 1"),
+            ("0 0 ? * 1", "0 0 * * 1"),
+            ("@daily", "@daily"),
+        ] {
+            let mut found = ImportResult::default();
+            let spec = json!({"schedule": given});
+            read(&cron_job(&spec, &json!({}), &json!({})), "-", "shop", &mut found).unwrap();
+            let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{given}: {found:?}"));
+            assert_eq!(job["schedule"]["cron"], expected, "{given}");
+        }
+    }
+
+    #[test]
+    fn what_runs_less_than_in_the_cluster_is_named_and_a_variable_may_be_empty() {
+        let mut found = ImportResult::default();
+        let env = json!({"args": ["[$(EMPTY)]"], "env": [{"name": "EMPTY"}]});
+        read(
+            &cron_job(&json!({"concurrencyPolicy": "Forbid"}), &json!({"parallelism": 4}), &env),
+            "-",
+            "shop",
+            &mut found,
+        )
+        .unwrap();
+        let job = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+        assert_eq!(job["params"], json!({"argv": ["a", "[]"], "env": {"EMPTY": ""}}));
+        let text = found.text("-");
+        for expected in ["parallelism 4 without completions", "Forbid made up for a start"] {
+            assert!(text.contains(expected), "{expected}: {text}");
+        }
+        assert!(!text.contains("EMPTY"), "{text}");
+        for completions in [1, 4] {
+            let mut found = ImportResult::default();
+            let job_spec = json!({"parallelism": 4, "completions": completions});
+            read(&cron_job(&json!({}), &job_spec, &json!({})), "-", "shop", &mut found).unwrap();
+            assert!(!found.text("-").contains("parallelism"), "{}", found.text("-"));
         }
     }
 

@@ -68,7 +68,7 @@ struct NameArgs {
 
 /// Whether the jobs fire once they are saved.
 #[derive(Debug, Args)]
-struct SwitchArgs {
+struct InitialStateArgs {
     /// Write the jobs paused: they fire nothing until they are resumed
     #[arg(long, conflicts_with = "shadow")]
     disabled: bool,
@@ -97,7 +97,7 @@ struct CrontabArgs {
     #[command(flatten)]
     name: NameArgs,
     #[command(flatten)]
-    switch: SwitchArgs,
+    initial_state: InitialStateArgs,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -113,7 +113,7 @@ struct KubernetesArgs {
     #[command(flatten)]
     name: NameArgs,
     #[command(flatten)]
-    switch: SwitchArgs,
+    initial_state: InitialStateArgs,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -138,7 +138,7 @@ struct QuartzArgs {
     #[command(flatten)]
     name: NameArgs,
     #[command(flatten)]
-    switch: SwitchArgs,
+    initial_state: InitialStateArgs,
     #[command(flatten)]
     report: ReportArgs,
 }
@@ -196,7 +196,7 @@ impl NameArgs {
     }
 }
 
-impl SwitchArgs {
+impl InitialStateArgs {
     /// Keeps the jobs from firing as the flags ask, or warns that they would fire twice.
     fn apply(&self, found: &mut ImportResult, source: &str) {
         if self.disabled {
@@ -222,7 +222,7 @@ impl CrontabArgs {
         let source =
             crontab::CrontabSource { app, zone, executor, file, prefix: self.name.checked()?, has_user: self.system };
         let mut found = crontab::read(&read_text(&self.file)?, &source).map_err(Failure::refused)?;
-        self.switch.apply(&mut found, "cron");
+        self.initial_state.apply(&mut found, "cron");
         finish(&found, &from, &self.report)
     }
 }
@@ -242,7 +242,7 @@ impl KubernetesArgs {
                 format!("{from}: no CronJob of Kubernetes is in it; give what kubectl get cronjobs -A -o yaml prints");
             return Err(Failure::refused(detail));
         }
-        self.switch.apply(&mut found, "Kubernetes");
+        self.initial_state.apply(&mut found, "Kubernetes");
         finish(&found, &from, &self.report)
     }
 }
@@ -265,7 +265,7 @@ impl QuartzArgs {
         }
         let options = quartz::Options { app: &self.app, zone: &self.time_zone, prefix, now: clock::now() };
         let mut found = quartz::convert(&tables, &options);
-        self.switch.apply(&mut found, "Quartz");
+        self.initial_state.apply(&mut found, "Quartz");
         finish(&found, "Quartz", &self.report)
     }
 }

@@ -8,7 +8,6 @@ use clap::Args;
 use reqwest::{Method, StatusCode};
 use rondel_core::words::counted;
 use serde::Deserialize;
-use serde_json::Value;
 
 use super::files::{Entry, read_all};
 use super::planned::{Item, Summary, lines};
@@ -102,7 +101,8 @@ impl FileArgs {
 }
 
 fn document(entries: &[Entry]) -> String {
-    Value::Array(entries.iter().map(|entry| entry.value.clone()).collect()).to_string()
+    let texts: Vec<&str> = entries.iter().map(|entry| &*entry.text).collect();
+    format!("[{}]", texts.join(","))
 }
 
 /// A refusal that names places in the files instead of pointers into the list.

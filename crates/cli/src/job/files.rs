@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use rondel_web::yaml::{Node, documents};
 use serde_json::Value;
+use serde_json::value::RawValue;
 
 use super::json_text::JsonText;
 use crate::exit::Failure;
@@ -17,6 +18,8 @@ const DEPTH_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) value: Value,
+    /// Its JSON text. That of a JSON file is as it stands there: a value has lost the first of two equal keys, which the server refuses.
+    pub(super) text: Box<str>,
     file: String,
     source: Source,
 }
@@ -123,16 +126,18 @@ fn of_json(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let value: Value = serde_json::from_str(text).map_err(|error| {
         Failure::refused(format!("{file}:{}:{}: is not JSON: {}", error.line(), error.column(), reason(&error)))
     })?;
-    let text: Rc<str> = text.into();
-    let entry = |value: Value, root: String| {
-        let source = Source::Json(JsonText { text: Rc::clone(&text), root });
-        Entry { value, file: file.to_owned(), source }
+    let whole: Rc<str> = text.into();
+    let entry = |value: Value, text: &str, root: String| {
+        let source = Source::Json(JsonText { text: Rc::clone(&whole), root });
+        Entry { value, text: text.into(), file: file.to_owned(), source }
     };
     Ok(match value {
         Value::Array(items) => {
-            items.into_iter().enumerate().map(|(index, value)| entry(value, format!("/{index}"))).collect()
+            let texts: Vec<&RawValue> = serde_json::from_str(text)?;
+            let items = items.into_iter().zip(texts).enumerate();
+            items.map(|(index, (value, text))| entry(value, text.get(), format!("/{index}"))).collect()
         }
-        one => vec![entry(one, String::new())],
+        one => vec![entry(one, text, String::new())],
     })
 }
 
@@ -146,7 +151,11 @@ fn reason(error: &serde_json::Error) -> String {
 pub(super) fn of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let found = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
-    let entry = |node: Node| Entry { value: node.value(), file: file.to_owned(), source: Source::Yaml(node) };
+    let entry = |node: Node| {
+        let value = node.value();
+        let text = value.to_string().into();
+        Entry { value, text, file: file.to_owned(), source: Source::Yaml(node) }
+    };
     Ok(found.into_iter().flat_map(Node::items).map(entry).collect())
 }
 
@@ -172,5 +181,14 @@ mod tests {
         assert_eq!(names, ["a", "b1", "b2", "b3", "d"]);
         assert!(entries[3].place("/name").ends_with("b.yaml:4:9"), "{}", entries[3].place("/name"));
         assert!(entries[0].place("/name").ends_with("a.json:1:11"), "{}", entries[0].place("/name"));
+    }
+
+    #[test]
+    fn the_server_sees_what_a_json_file_gives_twice() {
+        let twice = r#"{"name": "a", "timeout": "5m", "timeout": "1m"}"#;
+        for text in [twice.to_owned(), format!("[{twice}, {{}}]")] {
+            let entries = of_json(&text, "jobs.json").unwrap();
+            assert_eq!((&*entries[0].text, entries[0].label(0).as_str()), (twice, "a"), "{text}");
+        }
     }
 }

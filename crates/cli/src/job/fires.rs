@@ -1,10 +1,10 @@
 //! The outcomes of a job's fires.
 
 use clap::Args;
-use rondel_core::Timestamp;
-use rondel_core::reason::words::because;
+use rondel_core::reason::words::{because, because_of_end};
 use rondel_core::reason::{Detail, Reason};
 use rondel_core::words::Lang;
+use rondel_core::{RunStatus, Timestamp};
 use serde_json::Value;
 
 use crate::client::{Client, text_of, time_of};
@@ -46,8 +46,11 @@ impl FiresArgs {
 fn reason(fire: &Value) -> String {
     let code = text_of(&fire["reason"]);
     let detail: Detail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
-    match code.parse::<Reason>() {
-        Ok(reason) if detail != Detail::default() => because(reason, &detail, Lang::En),
+    match (code.parse::<Reason>(), text_of(&fire["verdict"]).parse::<RunStatus>()) {
+        (Ok(reason), Ok(status)) if detail != Detail::default() && status.is_terminal() => {
+            because_of_end((status, reason), &detail, Lang::En)
+        }
+        (Ok(reason), _) if detail != Detail::default() => because(reason, &detail, Lang::En),
         _ => code,
     }
 }
@@ -80,5 +83,8 @@ mod tests {
         assert_eq!(cells[1..], ["1", "calendar", "cn: 国庆节", ""]);
         let fold = json!({"fire_at": "2026-10-02T09:00:00Z", "last_fire_at": "2026-10-02T09:59:59Z", "count": 3600, "verdict": "paused", "reason": null, "run": null});
         assert!(row(&fold, now)[0].ends_with(".. 2026-10-02T09:59:59Z"));
+        // The outcome is unknown just because it may have been received.
+        let unknown = json!({"fire_at": "2026-10-01T08:00:00Z", "count": 1, "verdict": "unknown", "reason": "not_received", "run": "7", "detail": {"executor": "w1"}});
+        assert!(row(&unknown, now)[3].starts_with("it was sent to executor w1, which did not acknowledge it"));
     }
 }

@@ -44,12 +44,15 @@ pub(super) struct RestoreArgs {
     version: u32,
 }
 
+/// The most versions that the server returns at once: each may be long.
+const PAGE_LEN_MAX: usize = 50;
+
 const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHOR"], row };
 
 /// Lists the versions, the newest first.
 pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArgs) -> Result<(), Failure> {
     let path = ["jobs", &args.name, "versions"];
-    VIEW.list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
+    VIEW.list(&list::read_in_pages(client, &path, &[], (&args.bounds, PAGE_LEN_MAX)).await?, format)
 }
 
 /// Prints what changed.

@@ -172,12 +172,17 @@ impl RunArgs {
                     more: Value::Null,
                 };
                 match &args.id {
-                    Some(id) => bulk.these(&client, &[id], format).await,
+                    Some(id) => bulk.one(&client, id, format).await,
                     None => args.bulk.run(&client, &bulk, format).await,
                 }
             }
             RunCommand::Retry(args) => {
                 let Some(id) = &args.id else {
+                    if args.wait.is_given() {
+                        let message =
+                            "--wait, --watch and --wait-timeout are for one run: leave them out with --filter";
+                        return Err(Failure::refused(message));
+                    }
                     let bulk = Bulk {
                         collection: "runs",
                         noun: "run",

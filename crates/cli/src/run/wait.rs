@@ -54,6 +54,13 @@ pub(super) struct WaitForArgs {
     timeout: Option<Length>,
 }
 
+impl WaitArgs {
+    /// Whether a verdict is to be waited for.
+    pub(crate) const fn is_given(&self) -> bool {
+        self.wait || self.watch || self.wait_timeout.is_some()
+    }
+}
+
 impl WaitForArgs {
     pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let body = client.get(&["runs", &self.id], &[]).await?;
@@ -69,11 +76,11 @@ pub(crate) async fn print_or_wait(
     args: &WaitArgs,
     format: FormatArgs,
 ) -> Result<(), Failure> {
-    if !args.wait && !args.watch && args.wait_timeout.is_none() {
+    if !args.is_given() {
         return VIEW.line(&made, format);
     }
     let id = text_of(&made.value()?["id"]);
-    let deadline = args.wait_timeout.map(|Length(timeout)| Instant::now() + timeout);
+    let deadline = args.wait_timeout.and_then(|Length(timeout)| Instant::now().checked_add(timeout));
     let mut body = made;
     let mut period = POLL_MIN;
     let mut shown = String::new();

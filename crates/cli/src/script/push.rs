@@ -112,14 +112,17 @@ impl PushArgs {
 }
 
 /// The namespace of the client's requests: a signature names it, so that it must be known before the script is saved.
+/// One that only the server names is printed: a signature is to hold against a server, too.
 async fn namespace_of(client: &Client) -> Result<String, Failure> {
     if let Some(namespace) = client.namespace() {
         return Ok(namespace.to_owned());
     }
     let me = client.get(&["me"], &[]).await?.value()?;
-    me["namespace"].as_str().map(str::to_owned).ok_or_else(|| {
+    let namespace = me["namespace"].as_str().ok_or_else(|| {
         Failure::refused("--sign-key signs the namespace, and the server does not name the token's: give --namespace")
-    })
+    })?;
+    output::talk(&format!("signing for the namespace {namespace}, which the server named; --namespace names it here"));
+    Ok(namespace.to_owned())
 }
 
 impl SignArgs {

@@ -2,7 +2,7 @@
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -264,11 +264,15 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     {
         startup_files.folder(folder)?;
     }
-    let missing: Vec<_> = file.into_iter().flat_map(files_of).filter(|path| !path.exists()).collect();
+    let missing = file.map(missing_files).unwrap_or_default();
+    // A database that was there may have secrets that this start encrypts: their key stays, even if the start fails later.
+    let mut key_of_old = StartupFiles::default();
+    let is_old = file.is_some_and(Path::exists);
+    let key_files = if is_old { &mut key_of_old } else { &mut *startup_files };
     let defaults = StoreConfig::default();
     let store_config = StoreConfig {
         url: config.database.0.clone(),
-        secret_keys: secret_key::read_or_make(config, startup_files)?,
+        secret_keys: secret_key::read_or_make(config, key_files)?,
         // Shorter than the lease: the locks of a server that stopped in the middle of a transaction must end before
         // another server takes over.
         idle_in_transaction: (config.settings.lease.0 * 4 / 5).min(defaults.idle_in_transaction),
@@ -277,6 +281,7 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     let opened = SqlStore::open(&store_config).await;
     // The files of a database that another server uses must not be removed if this start fails.
     if !matches!(opened, Err(OpenError::InUse { .. })) {
+        key_of_old.keep();
         for path in missing {
             startup_files.add(path);
         }
@@ -284,25 +289,19 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     Ok(Arc::new(opened?))
 }
 
-/// The files of an SQLite database.
-fn files_of(path: &Path) -> Vec<std::path::PathBuf> {
+/// The files that a start makes for a database that is not there yet; none beside one that is there, whose write-ahead log
+/// can hold what its file lacks, such as a migration of this start.
+fn missing_files(database: &Path) -> Vec<PathBuf> {
+    if database.exists() {
+        return Vec::new();
+    }
     let with_ending = |ending: &str| {
-        let mut name = path.as_os_str().to_owned();
+        let mut name = database.as_os_str().to_owned();
         name.push(ending);
-        name.into()
+        PathBuf::from(name)
     };
-    ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending).to_vec()
-}
-
-/// The disks that this server writes to, and its certificate.
-fn watched_host(config: &ServerConfig, tls: Option<&Tls>) -> WatchedHost {
-    let settings = &config.settings;
-    let database = config.database.0.sqlite_path().and_then(Path::parent);
-    // A file without a folder is in the folder that the server was started in.
-    let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    let mut folders = vec![settings.data_dir.clone()];
-    folders.extend(database.filter(|folder| *folder != settings.data_dir).map(Path::to_owned));
-    WatchedHost { folders, certificate: tls.map(Tls::served) }
+    let files = ["", ".lock", "-journal", "-wal", "-shm"].map(with_ending);
+    files.into_iter().filter(|path| !path.exists()).collect()
 }
 
 /// The sources that secrets of channels may refer to.
@@ -314,4 +313,44 @@ fn secret_sources(settings: &ServerValues) -> SecretSources {
         .filter(|(name, _)| allowed(name))
         .collect();
     SecretSources { folder: settings.alert_secrets_dir.clone(), variables }
+}
+
+/// The disks that this server writes to, and its certificate.
+fn watched_host(config: &ServerConfig, tls: Option<&Tls>) -> WatchedHost {
+    let settings = &config.settings;
+    let database = config.database.0.sqlite_path().and_then(Path::parent);
+    // A file without a folder is in the folder that the server was started in.
+    let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
+    // A server that is given its name and its token elsewhere makes no data folder: then it writes nothing there.
+    let data_dir = Some(settings.data_dir.as_path()).filter(|folder| folder.is_dir());
+    let database = database.filter(|folder| *folder != settings.data_dir);
+    let folders = data_dir.into_iter().chain(database).map(Path::to_owned).collect();
+    WatchedHost { folders, certificate: tls.map(Tls::served) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_that_fails_removes_no_file_of_a_database_that_was_there() {
+        let root = tempfile::tempdir().unwrap();
+        let database = root.path().join("rondel.db");
+        std::fs::write(root.path().join("rondel.db.lock"), "").unwrap();
+        let made =
+            ["rondel.db", "rondel.db-journal", "rondel.db-wal", "rondel.db-shm"].map(|name| root.path().join(name));
+        assert_eq!(missing_files(&database), made);
+        std::fs::write(&database, "").unwrap();
+        assert_eq!(missing_files(&database), Vec::<PathBuf>::new());
+    }
+
+    #[test]
+    fn a_data_folder_that_is_not_there_is_not_watched() {
+        let root = tempfile::tempdir().unwrap();
+        let data_dir = root.path().join("data");
+        let config = ServerConfig::dev(&data_dir, "127.0.0.1:0".parse().unwrap(), false).unwrap();
+        assert!(watched_host(&config, None).folders.is_empty());
+        std::fs::create_dir(&data_dir).unwrap();
+        assert_eq!(watched_host(&config, None).folders, [data_dir]);
+    }
 }

@@ -101,6 +101,7 @@ fn a_mistake_is_told_with_its_place() {
         .run(&["job", "apply", "-f", "jobs"])
         .refused(2, &["jobs/b.yaml:5:11: /schedule/cron: ", "\"24\"", "nothing was saved"]);
     stage.run(&["job", "get", "job-0000"]).refused(5, &["job-0000"]);
+    stage.run(&["run", "ack", "1"]).refused(5, &["there is no run 1"]);
     stage.write("jobs/b.yaml", "name: x\n  app: [\n");
     stage.run(&["job", "apply", "-f", "jobs"]).refused(2, &["jobs/b.yaml:2:"]);
     stage.run(&["job", "apply", "-f", "nosuch"]).refused(2, &["cannot read nosuch"]);
@@ -121,6 +122,10 @@ fn a_definition_is_edited() {
     assert_eq!(changed.code, Some(0), "{}", changed.stderr);
     let job = stage.run(&["job", "get", "job-0000", "-o", "json"]).stdout;
     assert!(job.contains("\"handler\":\"other\"") && job.contains("\"version\":2"), "{job}");
+    for bounds in [&["--all"][..], &["--limit", "51"]] {
+        let versions = stage.run(&[&["job", "versions", "job-0000", "-o", "name"][..], bounds].concat());
+        assert_eq!((versions.code, versions.stdout.lines().count()), (Some(0), 2), "{}", versions.stderr);
+    }
     // The second time the file is left as it was.
     edit("sed -i 's/handler: .*/handler: \"\"/'").refused(2, &["nothing was saved", "/handler"]);
     edit("false").refused(1, &["the editor \"false\" ended"]);
@@ -132,6 +137,39 @@ fn a_definition_is_edited() {
     let kept = Path::new(conflict.stderr.trim_end().rsplit(' ').next().unwrap());
     assert!(std::fs::read_to_string(kept).unwrap().contains("handler: third"));
     std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
+    stage.stop();
+}
+
+#[test]
+fn a_calendar_that_was_printed_can_be_applied() {
+    let stage = Stage::start();
+    stage.write("cn.json", r#"{"name": "cn", "description": "days off", "rule": {"days": ["2026-10-01"]}}"#);
+    assert_eq!(stage.run(&["calendar", "apply", "-f", "cn.json"]).code, Some(0));
+    let printed = stage.run(&["calendar", "get", "cn", "-o", "json"]).stdout;
+    stage.write("printed.json", &printed.replace("2026-10-01", "2026-10-02"));
+    let applied = stage.run(&["calendar", "apply", "-f", "printed.json"]);
+    assert_eq!(applied.code, Some(0), "{}", applied.stderr);
+    let after = stage.run(&["calendar", "get", "cn", "-o", "json"]).stdout;
+    assert!(after.contains("2026-10-02") && after.contains("days off"), "{after}");
+    stage.write("other.json", r#"{"name": "cn", "rule": {"days": ["2026-10-01"]}, "colour": "red"}"#);
+    stage.run(&["calendar", "apply", "-f", "other.json"]).refused(2, &["/colour"]);
+    stage.stop();
+}
+
+#[test]
+fn a_change_prints_what_the_server_answers() {
+    let stage = Stage::start();
+    stage.write("jobs.yaml", &many(2, "0 30 2 * * ?"));
+    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    assert_eq!(stage.run(&["job", "trigger", "job-0000"]).code, Some(0));
+    let deleted = stage.run(&["job", "delete", "job-0000", "--yes", "-o", "json"]);
+    assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
+    assert!(deleted.stdout.contains("\"queued\""), "{}", deleted.stdout);
+    let deleted = stage.run(&["job", "delete", "job-0001", "--yes", "-o", "json"]);
+    assert_eq!((deleted.code, deleted.stdout.as_str()), (Some(0), ""), "nothing was queued");
+    stage.run(&["job", "pause", "--filter", " ", "--yes"]).refused(2, &["every job passes", "app:*"]);
+    let none = stage.run(&["job", "pause", "--filter", "label:nosuch", "--yes", "-o", "json"]);
+    assert!(none.code == Some(0) && none.stdout.contains("\"matched\":0"), "{}{}", none.stdout, none.stderr);
     stage.stop();
 }
 

@@ -70,6 +70,18 @@ fn the_token_file_holds_no_token() {
     assert_eq!(names(folder.path()), ["token"]);
 }
 
+/// By then, what was plain in the database is encrypted with it.
+#[test]
+fn the_key_of_a_database_that_was_there_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rondel.db"), "").unwrap();
+    std::fs::write(folder.path().join("token"), "\n").unwrap();
+    let args = ["server", "--database", "sqlite://rondel.db", "--listen", "127.0.0.1:0", "--data-dir", "data"];
+    run_in(folder.path(), &[&args[..], &["--admin-token-file", "token"]].concat())
+        .refused(1, &["token holds no token"]);
+    assert!(folder.path().join("data/secret.key").is_file());
+}
+
 #[test]
 fn a_second_server_on_the_file() {
     let folder = tempfile::tempdir().unwrap();

@@ -56,6 +56,63 @@ fn the_newest_run_that_has_begun_may_be_on_a_later_page() {
 }
 
 #[test]
+fn headers_of_the_caller_take_the_place_of_the_own_ones() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers = std::thread::spawn(move || {
+        let mut stream = BufReader::new(listener.accept().unwrap().0);
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+        }
+        stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        head.to_ascii_lowercase()
+    });
+    let headers = ["-H", "Accept: text/plain", "-H", "Content-Type: text/csv"];
+    let call = ["api", "POST", "/calendars/a/import", "-d", "", "--server", &url];
+    let ended = run(&[&call[..], &headers].concat());
+    assert_eq!((ended.code, ended.stdout.trim_end()), (Some(0), "ok"), "{}", ended.stderr);
+    let head = answers.join().unwrap();
+    let of = |name: &str| head.lines().filter_map(|line| line.strip_prefix(name)).collect::<Vec<_>>();
+    assert_eq!(of("accept: "), ["text/plain"], "{head}");
+    assert_eq!(of("content-type: "), ["text/csv"], "{head}");
+}
+
+#[test]
+fn many_runs_are_not_waited_for() {
+    for wait in [&["--wait"][..], &["--watch"], &["--wait-timeout", "1m"]] {
+        let many = ["run", "retry", "--filter", "status:failed", "--yes", "--server", "http://127.0.0.1:1"];
+        run(&[&many[..], wait].concat()).refused(2, &["--wait", "for one run"]);
+    }
+}
+
+#[test]
+fn a_change_of_a_rule_names_the_version_that_was_read() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answers = std::thread::spawn(move || {
+        let rule = r#"{"name":"r","condition":{"failed":{}},"severity":"warning","version":4,"warnings":[]}"#;
+        for wanted in [&["get /api/v1/alert-rules/r "][..], &["put /api/v1/alert-rules/r ", "if-match: \"v4\""]] {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+            }
+            let head = head.to_ascii_lowercase();
+            assert!(wanted.iter().all(|part| head.contains(part)), "{head}");
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+            stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
+            let length = rule.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{rule}");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let ended = run(&["alert", "rule", "set", "r", "--severity", "critical", "--server", &url]);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    answers.join().unwrap();
+}
+
+#[test]
 fn what_cannot_be_sent_is_refused() {
     let server = ["--server", "http://127.0.0.1:1"];
     run(&["job", "list", "--server", "localhost"]).refused(2, &["--server", "http://127.0.0.1:8080"]);

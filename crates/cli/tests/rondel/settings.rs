@@ -126,6 +126,25 @@ fn the_doctor_checks_what_a_start_checks() {
 }
 
 #[test]
+fn the_doctor_reads_the_variables_that_a_start_reads() {
+    let folder = tempfile::tempdir().unwrap();
+    write(folder.path(), "[server]\nlease = \"8s\"\n");
+    let verdict = |lease: &str| {
+        let mut command = rondel();
+        command.args(["doctor", "--config", "rondel.toml", "--server", "http://127.0.0.1:1", "-o", "json"]);
+        command.current_dir(folder.path()).env("RONDEL_SERVER_DATABASE", "sqlite://rondel.db");
+        let ended = end(command.env("RONDEL_SERVER_LEASE", lease));
+        let found: serde_json::Value = serde_json::from_str(&ended.stdout).unwrap();
+        let check = found["checks"].as_array().unwrap().iter().find(|check| check["name"] == "settings").unwrap();
+        format!("{} {}", check["verdict"], check["found"])
+    };
+    assert!(verdict("9s").starts_with("\"ok\""), "{}", verdict("9s"));
+    for (lease, word) in [("3s", "server.lease"), ("long", "--lease")] {
+        assert!(verdict(lease).starts_with("\"failed\"") && verdict(lease).contains(word), "{}", verdict(lease));
+    }
+}
+
+#[test]
 fn the_help_is_there_and_mistakes_are_usage_errors() {
     for args in [&["--help"][..], &["server", "--help"], &["job", "create", "--help"], &["--version"], &["version"]] {
         let ended = run(args);

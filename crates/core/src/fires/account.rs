@@ -1,4 +1,4 @@
-//! The types of the account: what it is computed from, and its entries.
+//! The types of the account of fires: what it is computed from, and its entries.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// The longest range that one account covers; the next account covers the rest.
+/// The longest range of fires that one [`Account`] covers; the next one continues from there.
 pub const RANGE_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 /// Maximum number of entries of one account.
 pub const ENTRY_COUNT_MAX: usize = 1_000;

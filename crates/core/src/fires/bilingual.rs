@@ -1,6 +1,7 @@
 //! Texts in English and Chinese side by side.
 
 use crate::maintenance::FiresInside;
+use crate::status::Trigger;
 
 /// A text in English and in Chinese.
 pub(super) type Bilingual = (String, String);
@@ -31,5 +32,46 @@ pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> 
             ),
             format!("{at} 不会执行：维护窗口将其保留到 {end}，届时按错过策略处理。"),
         ),
+    }
+}
+
+/// What a calendar does to a fire on a day that it may name: it removes the fire, or moves it. `ahead` is the instant of a fire that is ahead.
+pub(super) fn taken_by_calendar(
+    (calendar, day): (&str, Option<&str>),
+    moved_to: Option<&str>,
+    ahead: Option<&str>,
+) -> Bilingual {
+    let name = day.map_or_else(nothing, |day| both(format!(" ({day})"), format!("（{day}）")));
+    let (en, zh) = match (ahead, moved_to) {
+        (Some(at), _) => both(format!("It will not run at {at}"), format!("{at} 不会执行")),
+        (None, Some(_)) => both("It did not run then", "当时没有执行"),
+        (None, None) => both("It did not run", "没有执行"),
+    };
+    match moved_to {
+        Some(to) => both(
+            format!("{en}: the calendar {calendar:?}{} moves this fire to {to}.", name.0),
+            format!("{zh}：日历 {calendar:?}{} 把这次触发移到了 {to}。", name.1),
+        ),
+        None => both(
+            format!("{en}: the calendar {calendar:?} removes this fire{}.", name.0),
+            format!("{zh}：日历 {calendar:?} 排除了这次触发{}。", name.1),
+        ),
+    }
+}
+
+/// A fire of a job in shadow mode that is ahead.
+pub(super) fn in_shadow_mode(at: &str) -> Bilingual {
+    both(format!("It will not run at {at}: the job is in shadow mode."), format!("{at} 不会执行：任务处于影子模式。"))
+}
+
+/// What triggered a run.
+pub(super) const fn triggered(trigger: Trigger) -> (&'static str, &'static str) {
+    match trigger {
+        Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),
+        Trigger::Manual => ("triggered by a user", "由用户触发"),
+        Trigger::Api => ("triggered through the API", "通过 API 触发"),
+        Trigger::Parent => ("which follows from a parent job", "由上游任务引出"),
+        Trigger::Backfill => ("a backfill", "补跑"),
+        Trigger::Misfire => ("a missed fire that runs late", "错过后补执行"),
     }
 }

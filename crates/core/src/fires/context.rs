@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::bilingual::{Bilingual, both, executor_named, nothing};
 use crate::homes::Switch;
 use crate::reason::message::translate;
-use crate::reason::words::{because, outcome, wait_zh, waits_for};
+use crate::reason::words::{because_of_end, outcome, wait_zh, waits_for};
 use crate::reason::{Detail, ObstacleKind, Reason, WaitFor};
 use crate::run::Run;
 use crate::status::RunStatus;
@@ -25,6 +25,9 @@ const LATE_FROM: Duration = Duration::from_secs(1);
 pub struct AnswerContext {
     /// The server that has the open run.
     pub server: Option<ServerState>,
+    /// The server that has the open run, and when its lease ended; for a fire without a run, the server whose lease ended last. `None` while
+    /// that server, or for a fire any server, holds a lease.
+    pub lease_ended: Option<(String, Timestamp)>,
     /// Executors of the app that take no runs now; for a run that is running, only its own executor.
     pub executors: Vec<ExecutorState>,
     /// Whether an executor of the app is online and takes runs.
@@ -37,6 +40,8 @@ pub struct AnswerContext {
     pub holders: Vec<OtherRun>,
     /// How many more runs hold the limit.
     pub holders_more: usize,
+    /// Some of the shards that gave a broadcast its verdict, unless it succeeded.
+    pub shards: Vec<OtherRun>,
     /// The runs that led to the end of this one: its parent, the parent of that, and so on.
     pub causes: Vec<OtherRun>,
 }
@@ -96,8 +101,11 @@ pub(super) struct RunInContext<'a, F> {
 }
 
 impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
-    /// What the run waits for if that is not stored with it: an executor, if none takes runs.
+    /// What the run waits for if that is not stored with it: a server, if its own has no lease; an executor, if none takes runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
+        if self.context.lease_ended.is_some() {
+            return Some(both("for a server with a lease", "持有租约的服务器"));
+        }
         let is_executor = !self.context.has_taker && !self.context.executors.is_empty();
         is_executor.then(|| both("for an executor", "执行器"))
     }
@@ -121,11 +129,26 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         if self.run.status.is_terminal() && self.run.reason == Some(Reason::Parent) {
             parts.extend(self.first_cause());
         }
+        if self.run.status.is_terminal() {
+            parts.extend(self.context.shards.iter().map(shard));
+        }
         let joined = |one: Bilingual, (en, zh): Bilingual| (one.0 + " " + &en, one.1 + &zh);
         parts.into_iter().fold(nothing(), joined)
     }
 
     fn server(&self) -> Option<Bilingual> {
+        if let Some((name, since)) = &self.context.lease_ended {
+            let since = (self.moment)(*since);
+            return Some(both(
+                format!(
+                    "Server {name}, which has the run, has had no lease since {since}: it starts nothing until it can write \
+                     to its database again, unless another server takes the run over."
+                ),
+                format!(
+                    "负责该运行的服务器 {name} 自 {since} 起没有租约：在它能再次写入数据库或由其他服务器接手之前，不会启动。"
+                ),
+            ));
+        }
         let name = &self.context.server.as_ref().filter(|server| server.is_draining)?.name;
         Some(both(
             format!("Server {name}, which has the run, is draining (sends nothing new)."),
@@ -262,11 +285,43 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     }
 }
 
+/// A fire that is due and that no server has claimed.
+pub(super) fn undecided(at: &str, context: Option<&AnswerContext>, moment: impl Fn(Timestamp) -> String) -> Bilingual {
+    let (en, zh) = both(
+        format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
+        format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
+    );
+    let Some((name, ended)) = context.and_then(|context| context.lease_ended.as_ref()) else { return (en, zh) };
+    let ended = moment(*ended);
+    both(
+        format!(
+            "{en} No server holds a lease: that of server {name} ended at {ended}. Without one no fire is taken up; look at \
+             its log, and whether its database can be written to."
+        ),
+        format!(
+            "{zh}没有服务器持有租约：服务器 {name} 的租约已于 {ended} 结束。没有租约就不会接手触发；请查看其日志，并确认数据库可写。"
+        ),
+    )
+}
+
+/// How a shard ended.
+fn shard(shard: &OtherRun) -> Bilingual {
+    let (run, on, tail) = (&shard.run, shard.executor(), cause(&shard.run));
+    let (id, number, total) = (run.id, run.shard_index + 1, run.shard_total.unwrap_or(1));
+    both(
+        format!("Shard {number}/{total} (run {id}){} ended as {}{}.", on.0, run.status, tail.0),
+        format!("分片 {number}/{total}（运行 {id}）{}：{}{}。", on.1, outcome(run.status, Lang::Zh), tail.1),
+    )
+}
+
 fn cause(run: &Run) -> Bilingual {
     let none = Detail::default();
     let detail = run.detail.as_deref().unwrap_or(&none);
     let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
-        (Some(reason), _) => (because(reason, detail, Lang::En), because(reason, detail, Lang::Zh)),
+        (Some(reason), _) => {
+            let end = (run.status, reason);
+            (because_of_end(end, detail, Lang::En), because_of_end(end, detail, Lang::Zh))
+        }
         (None, Some(message)) => both(message, translate(message, Lang::Zh)),
         (None, None) => return nothing(),
     };

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use super::account::{FireInput, Verdict};
 use super::attempts::{last_begun, not_begun, unconfirmed_cancel_sentence};
-use super::bilingual::{Bilingual, both, executor_named, in_maintenance_window, nothing};
-use super::context::RunInContext;
+use super::bilingual::{
+    Bilingual, both, executor_named, in_maintenance_window, in_shadow_mode, nothing, taken_by_calendar, triggered,
+};
+use super::context::{RunInContext, undecided};
 use super::why::AnswerSubject;
 use crate::cron::Tz;
 use crate::job::Job;
@@ -68,16 +70,21 @@ impl<'a> SentenceWriter<'a> {
         match verdict {
             Verdict::Row { run, status, reason, planned, .. } => self.row(row(*run), (*status, *reason), *planned),
             Verdict::Span { run, reason, .. } => self.span(row(*run), *reason),
-            Verdict::Calendar { calendar, day, moved_to } => self.calendar(calendar, day.as_deref(), *moved_to),
+            Verdict::Calendar { calendar, day, moved_to } => {
+                let moved_to = moved_to.map(|to| self.moment(to));
+                taken_by_calendar(
+                    (calendar.as_str(), day.as_deref()),
+                    moved_to.as_deref(),
+                    is_ahead.then_some(at.as_str()),
+                )
+            }
             Verdict::Paused if is_ahead => {
                 both(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
             }
             Verdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
             Verdict::Maintenance { ends_at, fires } => in_maintenance_window(&at, &self.moment(*ends_at), *fires),
-            Verdict::Undecided => both(
-                format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
-                format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
-            ),
+            Verdict::Undecided => undecided(&at, self.facts.context, |at| self.moment(at)),
+            Verdict::Planned if self.is_shadow(Trigger::Cron) => in_shadow_mode(&at),
             Verdict::Planned => both(format!("It will run at {at}."), format!("将在 {at} 执行。")),
             Verdict::Removed => {
                 both("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
@@ -87,6 +94,11 @@ impl<'a> SentenceWriter<'a> {
                 format!("没有 {at} 这次触发的记录，而本应有记录：请反馈此问题。"),
             ),
         }
+    }
+
+    /// Whether a run of this instant is not sent because of the job's mode.
+    fn is_shadow(&self, trigger: Trigger) -> bool {
+        self.job.is_some_and(|job| job.mode.is_shadow_run(trigger, self.at))
     }
 
     fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Bilingual {
@@ -126,6 +138,9 @@ impl<'a> SentenceWriter<'a> {
         let due_at = row.map_or(self.at, |row| row.due_at);
         let due = self.moment(due_at);
         let again = again(row, reason);
+        if due_at > self.facts.now && row.is_some_and(|row| self.is_shadow(row.trigger)) {
+            return in_shadow_mode(&due);
+        }
         if due_at > self.facts.now {
             return both(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
         }
@@ -260,23 +275,6 @@ impl<'a> SentenceWriter<'a> {
         (en, zh)
     }
 
-    fn calendar(&self, calendar: &str, day: Option<&str>, moved_to: Option<Timestamp>) -> Bilingual {
-        let name = day.map_or_else(nothing, |day| both(format!(" ({day})"), format!("（{day}）")));
-        match moved_to {
-            Some(to) => {
-                let to = self.moment(to);
-                both(
-                    format!("It did not run then: the calendar {calendar:?}{} moves this fire to {to}.", name.0),
-                    format!("当时没有执行：日历 {calendar:?}{} 把这次触发移到了 {to}。", name.1),
-                )
-            }
-            None => both(
-                format!("It did not run: the calendar {calendar:?} removes this fire{}.", name.0),
-                format!("没有执行：日历 {calendar:?} 排除了这次触发{}。", name.1),
-            ),
-        }
-    }
-
     fn started(&self, row: Option<&Run>) -> String {
         self.moment(row.and_then(|row| row.started_at).unwrap_or(self.at))
     }
@@ -359,18 +357,6 @@ impl<'a> SentenceWriter<'a> {
     }
 }
 
-/// What triggered a run.
-const fn triggered(trigger: Trigger) -> (&'static str, &'static str) {
-    match trigger {
-        Trigger::Cron | Trigger::Interval | Trigger::Once => ("made by the schedule", "由调度产生"),
-        Trigger::Manual => ("triggered by a user", "由用户触发"),
-        Trigger::Api => ("triggered through the API", "通过 API 触发"),
-        Trigger::Parent => ("which follows from a parent job", "由上游任务引出"),
-        Trigger::Backfill => ("a backfill", "补跑"),
-        Trigger::Misfire => ("a missed fire that runs late", "错过后补执行"),
-    }
-}
-
 /// The part after the outcome: the clause of the reason, or else the executor's message.
 fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
@@ -401,12 +387,15 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
     let (en, zh) = both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
-    // A handler gives its own reason to skip, which is added to the clause of the server.
-    let own = row.and_then(|row| row.message.as_deref()).filter(|_| reason == Reason::Handler);
-    match own.filter(|message| !message.is_empty()) {
-        Some(message) => Some(both(format!("{en}: {message}"), format!("{zh}：{}", translate(message, Lang::Zh)))),
-        None => Some((en, zh)),
-    }
+    let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
+    let is_folded = row.is_some_and(|row| row.reason_in_words().is_none());
+    Some(match (reason, message) {
+        // A handler gives its own reason to skip, which is added to the clause of the server.
+        (Reason::Handler, Some(text)) => both(format!("{en}: {text}"), format!("{zh}：{}", translate(text, Lang::Zh))),
+        // A broadcast has the reason of its shards, but not its parameters.
+        (_, Some(text)) if is_folded => both(text, translate(text, Lang::Zh)),
+        _ => (en, zh),
+    })
 }
 
 fn executor(row: Option<&Run>) -> Bilingual {

@@ -115,6 +115,26 @@ fn what_is_held_waits_for_the_end_of_the_last_of_overlapping_windows() {
 }
 
 #[test]
+fn the_policy_decides_once_although_a_skipping_window_divides_what_is_held() {
+    let windows =
+        [closed(100, 130, FiresInside::Hold), closed(120, 160, FiresInside::Skip), closed(150, 180, FiresInside::Hold)];
+    for (policy, kept, skipped) in [
+        ("skip", vec![], vec![(100, 120, 3), (130, 140, 2), (150, 170, 3)]),
+        ("once", vec![(170, 180)], vec![(100, 120, 3), (130, 140, 2), (150, 160, 2)]),
+        ("all", vec![(160, 180), (170, 180)], vec![(100, 120, 3), (130, 140, 2), (150, 150, 1)]),
+    ] {
+        let end = plan_from(&job(&json!({"every": "10s"}), policy), (180, Some(100)), 178, &windows);
+        assert_eq!((fires(&end), spans(&end), end.next), (kept, skipped, Some(at(180))), "{policy}");
+    }
+    let oldest = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": "10s"},
+        "misfire": {"policy": "all", "max": 4, "keep": "oldest"}});
+    let oldest = serde_json::from_value::<crate::JobSpec>(oldest).unwrap().compile().unwrap();
+    let end = plan_from(&oldest, (180, Some(100)), 178, &windows);
+    assert_eq!(fires(&end), [(100, 180), (110, 180), (120, 180), (150, 180)]);
+    assert_eq!(spans(&end), [(130, 140, 2), (160, 170, 2)]);
+}
+
+#[test]
 fn fires_that_a_server_finds_late_run_neither_inside_nor_from_inside() {
     let job = job(&json!({"every": "10s"}), "once");
     let windows = [closed(100, 200, FiresInside::Skip)];

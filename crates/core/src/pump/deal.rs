@@ -38,6 +38,8 @@ pub struct DealSettings<'a> {
     pub per_group: Option<u32>,
     /// How long a group may take to release an item.
     pub hand_over: Duration,
+    /// When the definition was saved.
+    pub saved_at: Timestamp,
 }
 
 /// The changes that give each item of the definition an owner, as far as there are groups. The item counts of the groups that take items
@@ -88,7 +90,10 @@ pub fn deal(
         };
         match epoch {
             Some(epoch) if is_wanted => free.push((name, epoch)),
-            Some(_) if item.owner.is_none() && now >= item.updated_at + REMOVED_AFTER => change(ItemChange::Remove),
+            // The row of an item of a pump that rests for long is old already when the definition loses the item.
+            Some(_) if item.owner.is_none() && now >= item.updated_at.max(wanted.saved_at) + REMOVED_AFTER => {
+                change(ItemChange::Remove);
+            }
             Some(_) | None => {}
         }
     }
@@ -146,6 +151,10 @@ mod tests {
         Owner { run: RunId::new(run), attempt: 1 }
     }
 
+    fn wanted(names: &BTreeMap<String, String>) -> DealSettings<'_> {
+        DealSettings { names, per_group: None, hand_over: HAND_OVER, saved_at: NOW }
+    }
+
     fn groups(runs: impl IntoIterator<Item = i64>) -> Vec<Group> {
         runs.into_iter().map(|run| Group { owner: owner(run), mode: GroupMode::Takes }).collect()
     }
@@ -156,8 +165,7 @@ mod tests {
 
     /// Deals once, and returns how many items their owners were asked to release.
     fn step(items: &mut BTreeMap<String, Item>, groups: &[Group], names: &BTreeMap<String, String>) -> usize {
-        let wanted = DealSettings { names, per_group: None, hand_over: HAND_OVER };
-        let changes = deal(items, groups, wanted, NOW);
+        let changes = deal(items, groups, wanted(names), NOW);
         for (name, change) in &changes {
             assert!(apply(items, name, change, NOW), "{name}: {change:?}");
         }
@@ -215,8 +223,7 @@ mod tests {
                 let loads = loads(&items, &groups);
                 prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{:?}", loads);
                 prop_assert_eq!(loads.iter().sum::<usize>(), count);
-                let wanted = DealSettings { names: &names, per_group: None, hand_over: HAND_OVER };
-                prop_assert_eq!(deal(&items, &groups, wanted, NOW), vec![]);
+                prop_assert_eq!(deal(&items, &groups, wanted(&names), NOW), vec![]);
             }
         }
     }
@@ -227,7 +234,7 @@ mod tests {
         step(&mut items, &groups([1]), &names);
         assert_eq!(step(&mut items, &groups([1, 2]), &names), 1);
         assert_eq!(step(&mut items, &groups([1, 2]), &names), 0, "it was asked for");
-        let wanted = DealSettings { names: &names, per_group: None, hand_over: HAND_OVER };
+        let wanted = wanted(&names);
         assert_eq!(deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER - Duration::from_millis(1)), []);
         let late = deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER);
         let fenced = ("00001".to_owned(), ItemChange::Fence { epoch: 1 });
@@ -251,16 +258,27 @@ mod tests {
         let (names, mut items) = (names(1), BTreeMap::new());
         step(&mut items, &groups([1]), &names);
         items.insert("old".to_owned(), Item::new("old", NOW));
-        let wanted = DealSettings { names: &names, per_group: None, hand_over: HAND_OVER };
+        let wanted = wanted(&names);
         assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER - Duration::from_millis(1)), []);
         let removed = [("old".to_owned(), ItemChange::Remove)];
         assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER), removed);
     }
 
     #[test]
+    fn an_item_that_rested_for_long_is_kept_when_the_definition_loses_it() {
+        let (names, items) = (names(1), BTreeMap::from([("old".to_owned(), Item::new("old", NOW))]));
+        let lost_at = NOW + REMOVED_AFTER;
+        let wanted = DealSettings { saved_at: lost_at, ..wanted(&names) };
+        let removed = ("old".to_owned(), ItemChange::Remove);
+        let is_removed = |now| deal(&items, &groups([1]), wanted, now).contains(&removed);
+        assert!(!is_removed(lost_at), "it keeps its epoch and its checkpoint");
+        assert!(is_removed(lost_at + REMOVED_AFTER));
+    }
+
+    #[test]
     fn a_group_has_at_most_as_many_as_it_may() {
         let (names, mut items) = (names(10), BTreeMap::new());
-        let wanted = DealSettings { names: &names, per_group: Some(3), hand_over: HAND_OVER };
+        let wanted = DealSettings { per_group: Some(3), ..wanted(&names) };
         for (name, change) in deal(&items, &groups([1, 2]), wanted, NOW) {
             apply(&mut items, &name, &change, NOW);
         }

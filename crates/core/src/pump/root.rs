@@ -41,6 +41,17 @@ impl Root {
         !matches!(self.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill)
     }
 
+    /// The trigger of a run that continues this one in a window that its schedule does not open; `None` if the schedule began this one. A
+    /// later edit or pause must still find that a caller asked for it.
+    const fn continued_trigger(self) -> Option<Trigger> {
+        match self.trigger {
+            Trigger::Manual | Trigger::Api => Some(self.trigger),
+            // Only a run with a cause of its own can have one of these triggers.
+            Trigger::Parent | Trigger::Backfill => Some(Trigger::Api),
+            Trigger::Cron | Trigger::Interval | Trigger::Once | Trigger::Misfire => None,
+        }
+    }
+
     /// Whether an edit or a pause ended it.
     const fn was_edited(self) -> bool {
         matches!(self.reason, Some(Reason::Paused | Reason::Changed))
@@ -88,6 +99,19 @@ pub fn next_step(
         newest if job.enabled && !state.is_in_maintenance => begin(job, pump, state, newest, now),
         _ => RootStep::Stay,
     }
+}
+
+/// The trigger of the run that continues the newest of these root runs, the newest first; `None` if the schedule is to count as its trigger.
+/// It is if the schedule began one of the interrupted runs whose windows are open, because the new run stands for all of them: a pause must
+/// end it.
+#[must_use]
+pub fn trigger_of_continued(pump: &Pump, roots: &[Root], now: Timestamp) -> Option<Trigger> {
+    let is_open = |root: &&Root| pump.until.end_of(root.fire_at).is_none_or(|end| now < end);
+    let mut interrupted = roots.iter().take_while(|root| root.was_edited()).filter(is_open);
+    if interrupted.any(|root| root.is_by_schedule()) {
+        return None;
+    }
+    roots.first().and_then(|root| root.continued_trigger())
 }
 
 fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: Timestamp) -> RootStep {
@@ -244,6 +268,36 @@ mod tests {
         check(&nightly(true), Some(ended), "25T13:00", RootStep::Continue(at("25T13:00")));
         check(&nightly(true), Some(ended), "26T07:00", RootStep::Stay);
         check(&nightly(true), Some(Root { trigger: Trigger::Cron, ..ended }), "25T13:00", RootStep::Stay);
+    }
+
+    #[test]
+    fn what_continues_a_run_by_hand_counts_as_one() {
+        for (trigger, expected) in [
+            (Trigger::Manual, Some(Trigger::Manual)),
+            (Trigger::Api, Some(Trigger::Api)),
+            (Trigger::Parent, Some(Trigger::Api)),
+            (Trigger::Backfill, Some(Trigger::Api)),
+            (Trigger::Cron, None),
+            (Trigger::Misfire, None),
+        ] {
+            let root = Root { trigger, ..root(at("25T12:00")) };
+            assert_eq!(root.continued_trigger(), expected, "{trigger}");
+            assert_eq!(root.is_by_schedule(), expected.is_none());
+        }
+    }
+
+    #[test]
+    fn what_continues_a_run_by_hand_and_one_of_the_schedule_counts_as_the_schedules() {
+        let pump = nightly(true).pump.unwrap();
+        let changed = |fire_at| ended(fire_at, RunStatus::Skipped, Some(Reason::Changed));
+        let by_hand = |text: &str| Root { trigger: Trigger::Manual, ..changed(at(text)) };
+        let trigger = |roots: &[Root]| trigger_of_continued(&pump, roots, at("25T23:30"));
+        assert_eq!(trigger(&[by_hand("25T23:00"), changed(at("25T22:00"))]), None, "it waited behind the schedule's");
+        assert_eq!(trigger(&[by_hand("25T23:00"), by_hand("25T22:30"), changed(at("25T22:00"))]), None);
+        assert_eq!(trigger(&[by_hand("25T23:00"), changed(at("24T22:00"))]), Some(Trigger::Manual), "another night");
+        let cancelled = ended(at("25T22:00"), RunStatus::Cancelled, Some(Reason::Requested));
+        assert_eq!(trigger(&[by_hand("25T23:00"), cancelled]), Some(Trigger::Manual));
+        assert_eq!((trigger(&[changed(at("25T22:00"))]), trigger(&[])), (None, None));
     }
 
     #[test]

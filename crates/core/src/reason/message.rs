@@ -166,6 +166,9 @@ fn translate_clause(text: &str) -> Option<String> {
     if text == "the handler does not yield and cannot be aborted: it may still be at work" {
         return Some("处理器不让出线程，无法中止，可能仍在执行".to_owned());
     }
+    if text == "the blocking handler does not return and cannot be aborted: it may still be at work" {
+        return Some("阻塞处理器没有返回，无法中止，可能仍在执行".to_owned());
+    }
     if let Some(grace) = text.strip_prefix("aborted, for it did not stop within ").and_then(length) {
         return Some(format!("{grace}内没有停止，已强行中止"));
     }
@@ -198,6 +201,10 @@ mod tests {
             (
                 "stopped: no server answered for 15s; the handler does not yield and cannot be aborted: it may still be at work",
                 "已停止：15 秒内没有服务器应答；处理器不让出线程，无法中止，可能仍在执行",
+            ),
+            (
+                "timed out after 2s; the blocking handler does not return and cannot be aborted: it may still be at work",
+                "2 秒后超时；阻塞处理器没有返回，无法中止，可能仍在执行",
             ),
             ("stopped: the executor goes away", "已停止：执行器正在退出"),
             ("cancelled by li: the disk is full", "被 li 取消：“the disk is full”"),

@@ -1,11 +1,20 @@
-//! What a run that was triggered for one executor alone waits for, or waited for, in words.
+//! What a run that was triggered for one executor alone waits for, or waited for, in words; and a run whose server stopped before it recorded
+//! the wait.
 
-use super::Detail;
 use super::words::obstacles;
+use super::{Detail, WaitFor};
 use crate::words::Lang;
 
-/// What a run waits for, if it was triggered for one executor.
+/// Whether a server stopped with the run before it recorded what the run waits for: executors may be full, switched off or absent.
+fn is_unrecorded(detail: &Detail) -> bool {
+    detail.waits_for == Some(WaitFor::Executor) && detail.app.is_none() && detail.obstacles.is_empty()
+}
+
+/// What a run waits for, if it was triggered for one executor, or if that is not recorded.
 pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
+    if is_unrecorded(detail) && detail.only_executor.is_none() {
+        return Some(if lang == Lang::En { "for an executor" } else { "执行器" }.to_owned());
+    }
     let name = detail.only_executor.as_deref()?;
     let why = obstacles(detail, lang);
     Some(match lang {
@@ -16,8 +25,15 @@ pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
-/// Why a run was skipped, if it was triggered for one executor; `waited` is the text for how long it waited.
+/// Why a run was skipped, if it was triggered for one executor, or if what it waited for is not recorded; `waited` is the text for how long it
+/// waited.
 pub(super) fn no_executor(detail: &Detail, waited: &str, lang: Lang) -> Option<String> {
+    if is_unrecorded(detail) && detail.only_executor.is_none() {
+        return Some(match lang {
+            Lang::En => format!("no executor took it{waited} (its server stopped before it recorded why)"),
+            Lang::Zh => format!("{waited}没有执行器接收它（服务器停止前没有记录原因）"),
+        });
+    }
     let name = detail.only_executor.as_deref()?;
     let why = obstacles(detail, lang);
     Some(match lang {
@@ -33,4 +49,23 @@ pub(super) fn no_executor(detail: &Detail, waited: &str, lang: Lang) -> Option<S
 
 fn wrapped(why: Option<String>, before: &str, after: &str) -> String {
     why.map_or_else(String::new, |why| format!("{before}{why}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::reason::words::{because, waits_for};
+    use crate::reason::{Detail, Reason, WaitFor};
+    use crate::words::Lang;
+
+    /// The executors may have been full: nothing is known about them.
+    #[test]
+    fn an_unrecorded_wait_claims_nothing_about_executors() {
+        let left = Detail { waits_for: Some(WaitFor::Executor), ..Detail::default() };
+        assert_eq!(waits_for(&left, Lang::En).as_deref(), Some("for an executor"));
+        assert_eq!(waits_for(&left, Lang::Zh).as_deref(), Some("执行器"));
+        let skipped = Detail { waited_ms: Some(300_000), ..left };
+        let text = |lang| because(Reason::NoExecutor, &skipped, lang);
+        assert_eq!(text(Lang::En), "no executor took it for 5 min (its server stopped before it recorded why)");
+        assert_eq!(text(Lang::Zh), "5 分钟内没有执行器接收它（服务器停止前没有记录原因）");
+    }
 }

@@ -28,7 +28,8 @@ impl<'a> Subject<'a> {
     /// The run in its present attempt.
     #[must_use]
     pub fn of(run: &'a Run) -> Self {
-        Self { status: run.shown_status(), reason: run.reason, detail: run.detail.as_deref(), attempt: run.attempt }
+        let (status, reason) = (run.shown_status(), run.reason_in_words());
+        Self { status, reason, detail: run.detail.as_deref(), attempt: run.attempt }
     }
 }
 
@@ -50,13 +51,12 @@ pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
     let none = Detail::default();
     let detail = subject.detail.unwrap_or(&none);
     let colon = pick(lang, ": ", "：");
-    let stop = stop(lang);
     if subject.status.is_terminal() {
         let because = match subject.reason {
             Some(reason) => because_of_end((subject.status, reason), detail, lang),
             None => unreported(detail, lang).filter(|_| subject.status == RunStatus::Unknown)?,
         };
-        return Some(format!("{}{colon}{because}{stop}", outcome(subject.status, lang)));
+        return Some(format!("{}{colon}{because}{}", outcome(subject.status, lang), stop(lang)));
     }
     let mut parts = Vec::new();
     if let Some(reason) = subject.reason {

@@ -15,7 +15,7 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
-use serde::de::DeserializeOwned;
+use serde::de::{Deserialize, DeserializeOwned, Deserializer};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
@@ -124,10 +124,35 @@ fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
     schema
 }
 
-/// The error for a document that fits the schema but that the type refuses.
-fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
+/// Reads `T`. The error is serde's sentence with the place of what does not fit, as a JSON pointer: serde alone names a field
+/// only if it is missing or unknown.
+///
+/// ```
+/// use std::collections::HashMap;
+///
+/// use rondel_core::shape::read_with_place;
+///
+/// let value = serde_json::json!({"rows": [1, "ten"]});
+/// let wrong = read_with_place::<HashMap<String, Vec<u32>>, _>(&value).unwrap_err();
+/// assert_eq!(wrong, "/rows/1: invalid type: string \"ten\", expected u32");
+/// ```
+///
+/// # Errors
+/// The sentence.
+pub fn read_with_place<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<T, String> {
+    serde_path_to_error::deserialize(deserializer).map_err(|error: serde_path_to_error::Error<D::Error>| {
+        let mut pointer = pointer_to(error.path());
+        let message = error.into_inner().to_string();
+        if message.starts_with("unknown field") {
+            pointer.truncate(pointer.rfind('/').unwrap_or(0));
+        }
+        if pointer.is_empty() { message } else { format!("{pointer}: {message}") }
+    })
+}
+
+fn pointer_to(path: &serde_path_to_error::Path) -> String {
     let mut pointer = String::new();
-    for segment in error.path() {
+    for segment in path {
         match segment {
             Segment::Seq { index } => push(&mut pointer, &index.to_string()),
             Segment::Map { key } => push(&mut pointer, key),
@@ -135,6 +160,12 @@ fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError
             Segment::Unknown => {}
         }
     }
+    pointer
+}
+
+/// The error for a document that fits the schema but that the type refuses.
+fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError {
+    let mut pointer = pointer_to(error.path());
     let message = error.inner().to_string();
     let missing = message.strip_prefix("missing field `").and_then(|rest| rest.strip_suffix('`'));
     if let Some(name) = missing {

@@ -15,10 +15,12 @@ use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 
-/// How far a search looks ahead if the calendar keeps it from finding anything.
+/// How far a search looks ahead, from the first instant of the schedules, if the calendar keeps it from finding anything.
 const HORIZON: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// Maximum number of days by which a fire is shifted.
 const SHIFT_DAYS_MAX: usize = 366;
+/// A little more than the longest shift.
+const SHIFT_MAX: Duration = Duration::from_secs(368 * 24 * 3600);
 /// Maximum work of one search, counted in checks of a calendar's rule: some tens of milliseconds.
 const WORK_MAX: u64 = 4_000_000;
 /// Cost of one step of a schedule, in the same unit.
@@ -56,15 +58,7 @@ impl<'a> Search<'a> {
     pub(super) fn next(&mut self, after: Timestamp, until: Timestamp) -> SearchResult {
         let found = match &self.table.calendar {
             None => self.plain(after, until),
-            Some(AppliedCalendar { calendar, rule }) => {
-                let until = until.min(after.saturating_add(HORIZON));
-                match rule {
-                    CalendarRule::Only => self.filtered(after, until, (calendar, true)),
-                    CalendarRule::Except => self.filtered(after, until, (calendar, false)),
-                    CalendarRule::Next => self.shifted(after, until, calendar, Direction::Later),
-                    CalendarRule::Previous => self.shifted(after, until, calendar, Direction::Earlier),
-                }
-            }
+            Some(applied) => self.in_calendar(after, until, applied),
         };
         if matches!(found, SearchResult::Fire(_)) {
             self.work_left = self.work_left.saturating_add(REFILL).min(WORK_MAX);
@@ -76,6 +70,26 @@ impl<'a> Search<'a> {
         let next = |schedule: &Schedule| schedule.next_after(self.anchor, after).map(|at| fire(schedule, at));
         let first = self.table.schedules.iter().filter_map(next).min_by_key(|fire| fire.at);
         first.filter(|fire| fire.at <= until).map_or(SearchResult::Nothing, SearchResult::Fire)
+    }
+
+    /// The first fire that the calendar keeps or moves, up to the horizon.
+    fn in_calendar(&mut self, after: Timestamp, until: Timestamp, applied: &AppliedCalendar) -> SearchResult {
+        let (calendar, horizon) = (&applied.calendar, after.saturating_add(HORIZON));
+        let to = until.min(horizon);
+        let found = match applied.rule {
+            CalendarRule::Only => self.filtered(after, to, (calendar, true)),
+            CalendarRule::Except => self.filtered(after, to, (calendar, false)),
+            CalendarRule::Next => self.shifted(after, to, calendar, Direction::Later),
+            CalendarRule::Previous => self.shifted(after, to, calendar, Direction::Earlier),
+        };
+        if found != SearchResult::Nothing || until <= horizon {
+            return found;
+        }
+        match self.table.uncalendared_after(self.anchor, after) {
+            // Nothing was searched yet, because all fires are beyond the horizon.
+            Some((first, _)) if first > horizon => self.in_calendar(first - SHIFT_MAX, until, applied),
+            _ => found,
+        }
     }
 
     /// The first fire whose local time is in the calendar or, if not `wanted`, is outside. A stretch in which the calendar allows no fires

@@ -45,8 +45,14 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
         return known(at).then(|| vec![at]);
     }
     let clock = local::time_at(zone, now);
-    let local =
-        day_and_time(&lower, clock.date()).or_else(|| last_time(&lower, clock)).or_else(|| date_and_time(text))?;
+    if let Some(time) = time_of_day(&lower) {
+        return last_shown(zone, time, (clock, now));
+    }
+    shown(zone, day_and_time(&lower, clock.date()).or_else(|| date_and_time(text))?)
+}
+
+/// The instants at which the clock shows this.
+fn shown(zone: Tz, local: NaiveDateTime) -> Option<Vec<Timestamp>> {
     instants(zone, &local.format("%Y-%m-%dT%H:%M:%S%.f").to_string())
 }
 
@@ -72,10 +78,14 @@ fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
 }
 
 /// `02:30`: the last one that is not ahead.
-fn last_time(text: &str, clock: NaiveDateTime) -> Option<NaiveDateTime> {
-    let time = time_of_day(text)?;
+fn last_shown(zone: Tz, time: NaiveTime, (clock, now): (NaiveDateTime, Timestamp)) -> Option<Vec<Timestamp>> {
     let today = clock.date().and_time(time);
-    if today <= clock { Some(today) } else { today.checked_sub_days(Days::new(1)) }
+    if today <= clock {
+        return shown(zone, today);
+    }
+    // A clock that was set back has shown times already that it shows again later.
+    let passed: Vec<Timestamp> = shown(zone, today)?.into_iter().filter(|at| *at <= now).collect();
+    if passed.is_empty() { shown(zone, today.checked_sub_days(Days::new(1))?) } else { Some(passed) }
 }
 
 fn time_of_day(text: &str) -> Option<NaiveTime> {
@@ -114,6 +124,21 @@ mod tests {
             ("now", "2026-03-29T10:00:00Z"),
         ] {
             assert_eq!(asked(Tz::Asia__Shanghai, text), Some(vec![expected.to_owned()]), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_was_shown_before_the_clock_was_set_back_is_the_last_one() {
+        // The clock shows 02:15 for the second time.
+        let now = "2026-10-25T01:15:00Z".parse().unwrap();
+        for (text, expected) in [
+            ("02:30", vec!["2026-10-25T00:30:00Z"]),
+            ("02:10", vec!["2026-10-25T00:10:00Z", "2026-10-25T01:10:00Z"]),
+            ("01:59", vec!["2026-10-24T23:59:00Z"]),
+            ("03:00", vec!["2026-10-24T01:00:00Z"]),
+        ] {
+            let found = asked_instants(Tz::Europe__Berlin, text, now).unwrap();
+            assert_eq!(found.iter().map(ToString::to_string).collect::<Vec<_>>(), expected, "{text}");
         }
     }
 

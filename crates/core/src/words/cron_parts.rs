@@ -17,7 +17,7 @@ pub(super) struct Parts {
 pub(super) enum TimeOfDay {
     /// At these times: hour, minute, second.
     Clock(Vec<(u32, u32, u32)>),
-    /// At more times than are listed one by one: described by the shapes of their seconds, minutes and hours.
+    /// At too many times to list: described as patterns of seconds, minutes and hours ("every 5 minutes").
     Pace { seconds: Shape, minutes: Shape, hours: Shape },
 }
 

@@ -6,7 +6,8 @@ use crate::cron::Tz;
 use crate::local;
 use crate::time::Timestamp;
 
-/// The local time of an instant, with its zone: `2026-11-20 02:30 Europe/Berlin`. Seconds and milliseconds are left out if they are 0.
+/// The local time of an instant, with its zone: `2026-11-20 02:30 Europe/Berlin`. Seconds and milliseconds are left out if they are 0. If the
+/// clock shows the time twice, its offset follows the time.
 ///
 /// ```
 /// use rondel_core::cron::Tz;
@@ -15,6 +16,10 @@ use crate::time::Timestamp;
 /// let at = "2026-11-20T18:30:00Z".parse()?;
 /// assert_eq!(moment(Tz::UTC, at), "2026-11-20 18:30 UTC");
 /// assert_eq!(moment(Tz::Asia__Shanghai, at), "2026-11-21 02:30 Asia/Shanghai");
+///
+/// let (first, second) = ("2026-10-25T00:30:00Z".parse()?, "2026-10-25T01:30:00Z".parse()?);
+/// assert_eq!(moment(Tz::Europe__Berlin, first), "2026-10-25 02:30+02:00 Europe/Berlin");
+/// assert_eq!(moment(Tz::Europe__Berlin, second), "2026-10-25 02:30+01:00 Europe/Berlin");
 /// # Ok::<(), rondel_core::TimeError>(())
 /// ```
 #[must_use]
@@ -24,7 +29,15 @@ pub fn moment(zone: Tz, at: Timestamp) -> String {
         millis if millis % 1_000 == 0 => "%Y-%m-%d %H:%M:%S",
         _ => "%Y-%m-%d %H:%M:%S%.3f",
     };
-    format!("{} {}", local::time_at(zone, at).format(form), zone.name())
+    let local = local::time_at(zone, at);
+    let offset = match zone.from_local_datetime(&local) {
+        LocalResult::Ambiguous(first, second) => {
+            let shown = if first.timestamp_millis() == at.as_millis() { first } else { second };
+            shown.format("%:z").to_string()
+        }
+        LocalResult::Single(_) | LocalResult::None => String::new(),
+    };
+    format!("{}{offset} {}", local.format(form), zone.name())
 }
 
 /// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if it is shown

@@ -107,8 +107,8 @@ impl Interpreter {
     ) -> Result<Program, JobError> {
         let Self { language, program } = self;
         let ScriptParams { script: _, args, check, interpreter, mut env, cwd, stdin } = params;
-        let own = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
-        let interpreter = interpreter.unwrap_or_else(own);
+        let default_interpreter = || [program].iter().chain(language.options).map(|part| (*part).to_owned()).collect();
+        let interpreter = interpreter.unwrap_or_else(default_interpreter);
         let call = if check { Call::Check } else { Call::Run(args, shard) };
         let argv = script_argv(interpreter, script, language.extension, folder.path(), call)?;
         for (name, value) in language.env {

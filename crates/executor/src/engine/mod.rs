@@ -190,7 +190,7 @@ impl Engine {
         self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
     }
 
-    /// Reports a verdict for runs that should have ended and have not, because their handlers hold their threads.
+    /// Reports a verdict for runs that should have ended and have not, because their handlers hold their threads. Their tasks end.
     fn end_stuck(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
@@ -200,8 +200,9 @@ impl Engine {
                 run.stop(StopCause::TimedOut { timeout: run.timeout().unwrap_or_default() });
             }
             let Some(cause) = run.stop_cause() else { continue };
-            let ending = cause.stuck();
+            let ending = cause.stuck(run.is_on_thread());
             run.log_line("error", &ending.message);
+            run.end_tasks();
             let (_, started_at) = run.set_started();
             let instants = (started_at.as_millis(), self.setup.clock.now().max(started_at).as_millis());
             table.conclude(run, wire_result(run, &ending, instants), now.into_std());

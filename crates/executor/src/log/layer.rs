@@ -22,9 +22,11 @@ pub struct LogLayer;
 ///
 /// tracing_subscriber::registry()
 ///     .with(tracing_subscriber::fmt::layer().with_filter(LevelFilter::INFO))
-///     .with(rondel::log_layer())
+///     .with(rondel::log_layer().with_filter(LevelFilter::INFO))
 ///     .init();
 /// ```
+///
+/// Without a filter of its own it takes the events of every level and of every crate that a handler calls.
 #[must_use]
 pub fn log_layer() -> LogLayer {
     LogLayer
@@ -61,6 +63,8 @@ impl Text {
     fn add(&mut self, field: &Field, value: fmt::Arguments<'_>) {
         let written = match field.name() {
             "message" => self.message.write_fmt(value),
+            // A record of the `log` crate carries its target and its place in the code as fields.
+            name if name.starts_with("log.") => Ok(()),
             name => write!(self.fields, " {name}={value}"),
         };
         // Only a value's own Debug can fail; the text then ends there.
@@ -86,5 +90,14 @@ impl Visit for Text {
     fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
         let line = rondel_core::error_chain::chain(value);
         self.add(field, format_args!("{line}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[tokio::test]
+    async fn the_place_of_a_record_of_the_log_crate_is_left_out() {
+        let handler = || async { tracing::info!(log.target = "sqlx", log.line = 7, rows = 3, "done") };
+        assert_eq!(crate::TestRun::of(handler).run().await.log(), "info done rows=3\n");
     }
 }

@@ -86,7 +86,7 @@ impl PumpContext {
         Log::of(&self.run)
     }
 
-    /// The group's run: the job, its parameters, states of the builder.
+    /// The context of the group's run: the job, its parameters, and the values that were given to the builder's `state`.
     #[must_use]
     pub fn run(&self) -> &RunContext {
         &self.run

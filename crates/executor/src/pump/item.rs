@@ -1,5 +1,6 @@
 //! An item of a pump job, as user code gets it.
 
+use rondel_core::shape::read_with_place;
 use serde::de::DeserializeOwned;
 
 use crate::job_error::JobError;
@@ -35,6 +36,6 @@ impl Item {
     /// The parameters do not fit the type.
     pub fn params<T: DeserializeOwned>(&self) -> Result<T, JobError> {
         let wrong = |error| JobError::terminal(format_args!("params of item {:?}: {error}", self.name));
-        serde_json::from_str(self.raw_params()).map_err(wrong)
+        read_with_place(&mut serde_json::Deserializer::from_str(self.raw_params())).map_err(wrong)
     }
 }

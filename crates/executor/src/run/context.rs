@@ -62,8 +62,10 @@ struct Inner {
     progress: ProgressCell,
     /// The params with their secrets filled in.
     resolved: OnceLock<String>,
-    /// Tasks that end with the run.
-    tasks: Mutex<Vec<AbortHandle>>,
+    /// Tasks that end with the run; `None` once it has ended.
+    tasks: Mutex<Option<Vec<AbortHandle>>>,
+    /// A blocking handler has begun on its thread, where it cannot be aborted.
+    on_thread: AtomicBool,
     arrived: Instant,
     /// When the handler began, by this host's clock and by the server's.
     started: OnceLock<(Instant, Timestamp)>,
@@ -211,7 +213,8 @@ impl RunContext {
                 stop: StopCell::default(),
                 progress: ProgressCell::default(),
                 resolved: OnceLock::new(),
-                tasks: Mutex::new(Vec::new()),
+                tasks: Mutex::new(Some(Vec::new())),
+                on_thread: AtomicBool::new(false),
                 arrived: Instant::now(),
                 started: OnceLock::new(),
                 exported: OnceLock::new(),
@@ -330,9 +333,25 @@ impl RunContext {
         self.inner.stop.is_read()
     }
 
-    /// Registers a task that ends with the run.
+    pub(crate) fn set_on_thread(&self) {
+        self.inner.on_thread.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the handler is a blocking one and has begun: it cannot be aborted.
+    pub(crate) fn is_on_thread(&self) -> bool {
+        self.inner.on_thread.load(Ordering::Relaxed)
+    }
+
+    /// Whether a loop of the executor reports the verdict of a run whose handler cannot be aborted. A test has no such loop.
+    pub(crate) fn is_swept(&self) -> bool {
+        self.inner.setup.shipping.is_some()
+    }
+
+    /// Registers a task that ends with the run. A handler that could not be aborted may spawn tasks after that: they end at
+    /// once.
     pub(crate) fn adopt(&self, task: AbortHandle) {
         let mut tasks = lock(&self.inner.tasks);
+        let Some(tasks) = tasks.as_mut() else { return task.abort() };
         if tasks.len() == tasks.capacity() {
             tasks.retain(|task| !task.is_finished());
         }
@@ -340,7 +359,8 @@ impl RunContext {
     }
 
     pub(crate) fn end_tasks(&self) {
-        for task in std::mem::take(&mut *lock(&self.inner.tasks)) {
+        let tasks = lock(&self.inner.tasks).take();
+        for task in tasks.into_iter().flatten() {
             task.abort();
         }
     }

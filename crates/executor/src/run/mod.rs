@@ -110,6 +110,11 @@ pub(crate) async fn on_blocking_thread(
     let (dispatch, span) = (tracing::dispatcher::get_default(Clone::clone), Span::current());
     let handle = tracker.spawn_blocking(move || {
         let _permit = permit;
+        // The run may have been stopped, and reported, while it waited for its thread.
+        if let Some(cause) = run.stop_cause() {
+            return cause.ending(None);
+        }
+        run.set_on_thread();
         let call = || RUN.sync_scope(run.clone(), || call(&run));
         tracing::dispatcher::with_default(&dispatch, || span.in_scope(call))
     });

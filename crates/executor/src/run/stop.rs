@@ -37,9 +37,9 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor itself stopped the run, and not a user or the timeout. A handler that then succeeds without
+    /// Whether the executor itself stopped the run, and not a user or the timeout. A handler that then ends for good without
     /// having read the request has done its work.
-    pub(crate) fn yields_to_success(&self) -> bool {
+    pub(crate) fn yields_to_handler(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }
 
@@ -59,11 +59,13 @@ impl StopCause {
         Ending { silent, ..Ending::new(status, message, retryable) }
     }
 
-    /// The ending of a run whose handler cannot be aborted, and may run on without limit.
-    pub(crate) fn stuck(&self) -> Ending {
-        let Ending { message, .. } = self.ending(None);
-        let message = format!("{message}; the handler does not yield and cannot be aborted: it may still be at work");
-        Ending { message, ..self.ending(None) }
+    /// The ending of a run whose handler cannot be aborted, and may run on without limit: it holds a thread of the runtime, or,
+    /// if it is a blocking one, its own.
+    pub(crate) fn stuck(&self, is_blocking: bool) -> Ending {
+        let ending = self.ending(None);
+        let why = if is_blocking { "the blocking handler does not return" } else { "the handler does not yield" };
+        let message = format!("{}; {why} and cannot be aborted: it may still be at work", ending.message);
+        Ending { message, ..ending }
     }
 }
 

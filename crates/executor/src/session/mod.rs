@@ -11,7 +11,7 @@ use rondel_core::time::format_duration;
 use tokio::time::Instant;
 
 use crate::engine::Engine;
-pub(crate) use servers::{ServerUrl, Servers, TokenSource};
+pub(crate) use servers::{ServerUrl, Servers, TlsFiles, TokenSource};
 use stream::End;
 
 /// A session that lasted this long counts as good: the next wait is short again.

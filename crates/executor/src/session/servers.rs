@@ -111,9 +111,43 @@ async fn read_token(path: &Path) -> Result<String, String> {
     Ok(text)
 }
 
+/// The PEM files for TLS. They are read at each dial, so that renewed certificates take effect.
+#[derive(Debug, Default)]
+pub(crate) struct TlsFiles {
+    /// Certificates to trust in addition to the well-known ones.
+    pub(crate) ca: Option<PathBuf>,
+    /// A client certificate and its key.
+    pub(crate) certificate: Option<(PathBuf, PathBuf)>,
+}
+
+impl TlsFiles {
+    fn read(&self) -> Result<ClientTlsConfig, ExecutorError> {
+        let read =
+            |path: &PathBuf| std::fs::read(path).map_err(|source| ExecutorError::File { path: path.clone(), source });
+        let mut tls = ClientTlsConfig::new().with_enabled_roots();
+        if let Some(path) = &self.ca {
+            tls = tls.ca_certificate(Certificate::from_pem(read(path)?));
+        }
+        if let Some((certificate, key)) = &self.certificate {
+            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
+        }
+        Ok(tls)
+    }
+}
+
+/// What was last read of the files for TLS.
+#[derive(Default)]
+struct KnownTls {
+    /// The last files that could be used.
+    usable: Option<ClientTlsConfig>,
+    /// Why the files could not be used since; reported once.
+    fault: Option<String>,
+}
+
 pub(crate) struct Servers {
     pub(crate) token: TokenSource,
-    tls: ClientTlsConfig,
+    tls_files: TlsFiles,
+    tls: Mutex<KnownTls>,
     configured: BTreeSet<ServerUrl>,
     known: Mutex<KnownServers>,
 }
@@ -126,22 +160,14 @@ struct KnownServers {
     dialled: BTreeSet<ServerUrl>,
 }
 
-/// An executor's client certificate and its key, both as PEM.
-pub(crate) type ClientPair = (Vec<u8>, Vec<u8>);
-
 impl Servers {
     pub(crate) fn new(
         configured: BTreeSet<ServerUrl>,
         token: TokenSource,
-        ca_pem: Option<Vec<u8>>,
-        identity: Option<ClientPair>,
+        tls_files: TlsFiles,
     ) -> Result<Self, ExecutorError> {
-        let tls = ClientTlsConfig::new().with_enabled_roots();
-        let tls = ca_pem.into_iter().fold(tls, |tls, pem| tls.ca_certificate(Certificate::from_pem(pem)));
-        let tls = identity
-            .into_iter()
-            .fold(tls, |tls, (certificate, key)| tls.identity(Identity::from_pem(certificate, key)));
-        let servers = Self { token, tls, configured, known: Mutex::default() };
+        tls_files.read()?;
+        let servers = Self { token, tls_files, tls: Mutex::default(), configured, known: Mutex::default() };
         // A certificate or URL that cannot be used is reported now, not at each dial.
         servers
             .configured
@@ -194,7 +220,28 @@ impl Servers {
             .keep_alive_timeout(std::time::Duration::from_secs(5))
             .initial_stream_window_size(1 << 20)
             .initial_connection_window_size(4 << 20);
-        if url.0.starts_with("https:") { endpoint.tls_config(self.tls.clone()).map_err(wrong) } else { Ok(endpoint) }
+        if !url.0.starts_with("https:") {
+            return Ok(endpoint);
+        }
+        let fresh = self.tls_files.read();
+        let fresh = fresh.and_then(|tls| Ok((endpoint.clone().tls_config(tls.clone()).map_err(wrong)?, tls)));
+        let mut known = lock(&self.tls);
+        match (fresh, known.usable.clone()) {
+            (Ok((endpoint, tls)), _) => {
+                *known = KnownTls { usable: Some(tls), fault: None };
+                Ok(endpoint)
+            }
+            // A renewal may be under way, in which the certificate and the key are replaced one after the other.
+            (Err(error), Some(usable)) => {
+                let fault = chain(&error);
+                if known.fault.as_ref() != Some(&fault) {
+                    tracing::warn!("the files for TLS cannot be used, and those read before stay in use: {fault}");
+                    known.fault = Some(fault);
+                }
+                endpoint.tls_config(usable).map_err(wrong)
+            }
+            (Err(error), None) => Err(error),
+        }
     }
 }
 
@@ -219,7 +266,7 @@ mod tests {
     #[test]
     fn named_servers_are_dialled_once_and_while_they_are_named() {
         let configured = BTreeSet::from([ServerUrl::parse("http://a").unwrap()]);
-        let servers = Servers::new(configured, TokenSource::None, None, None).unwrap();
+        let servers = Servers::new(configured, TokenSource::None, TlsFiles::default()).unwrap();
         let named = servers.set_named(&["http://a/".to_owned(), "http://b".to_owned(), "nonsense".to_owned()]);
         assert_eq!(named.len(), 2);
         let b = ServerUrl::parse("http://b").unwrap();
@@ -229,6 +276,33 @@ mod tests {
         assert!(servers.drop_if_unwanted(&b), "no longer named");
         assert!(servers.claim(&b), "may be dialled again");
         assert!(!servers.drop_if_unwanted(&servers.configured()[0]));
+    }
+
+    #[test]
+    fn files_for_tls_are_read_at_each_dial_and_bad_ones_replace_no_good_ones() {
+        let folder = tempfile::tempdir().unwrap();
+        let ca = folder.path().join("ca.pem");
+        let servers = || {
+            let configured = BTreeSet::from([ServerUrl::parse("https://a").unwrap()]);
+            Servers::new(configured, TokenSource::None, TlsFiles { ca: Some(ca.clone()), certificate: None })
+        };
+        assert!(matches!(servers().map(drop), Err(ExecutorError::File { .. })));
+        let broken = "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n";
+        std::fs::write(&ca, broken).unwrap();
+        assert!(matches!(servers().map(drop), Err(ExecutorError::ServerUrl { .. })));
+        std::fs::write(&ca, "").unwrap();
+        let servers = servers().unwrap();
+        let dial = || {
+            servers.endpoint(&servers.configured()[0], &Timing::default()).unwrap();
+            lock(&servers.tls).fault.clone()
+        };
+        assert_eq!(dial(), None);
+        std::fs::write(&ca, broken).unwrap();
+        assert!(dial().is_some());
+        std::fs::remove_file(&ca).unwrap();
+        assert!(dial().is_some_and(|fault| fault.contains("cannot read")));
+        std::fs::write(&ca, "").unwrap();
+        assert_eq!(dial(), None);
     }
 
     #[cfg(unix)]

@@ -137,6 +137,25 @@ async fn a_drain_ends_what_does_not_end() {
 }
 
 #[tokio::test]
+async fn what_a_handler_decides_without_knowing_of_the_drain_stays_decided() {
+    async fn decide(Params(skips): Params<bool>) -> Result<(), JobError> {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        Err(if skips { JobError::skip("nothing to do") } else { JobError::terminal("no such region") })
+    }
+    let server = FakeServer::start().await;
+    let timing = Timing { cancel_grace: Duration::from_secs(60), ..quick() };
+    let builder = builder(&server).handler("decide", decide).timing(timing).drain_grace(Duration::from_millis(10));
+    let running = Running::start(builder);
+    let with = |run_id, params: &str| Trigger { params: params.to_owned(), ..trigger(run_id, "decide") };
+    server.trigger_all(vec![with(1, "true"), with(2, "false")]).await;
+    server.reply(2, Kind::Accepted).await;
+    running.stop().await;
+    let (skipped, failed) = (server.result(1).await, server.result(2).await);
+    assert_eq!((skipped.status(), skipped.message.as_str()), (End::Skipped, "nothing to do"));
+    assert_eq!((failed.status(), failed.message.as_str(), failed.retryable), (End::Failed, "no such region", false));
+}
+
+#[tokio::test]
 async fn without_any_answer_serial_runs_stop_and_others_go_on() {
     let server = FakeServer::start().await;
     let timing = Timing { silence: Some(Duration::from_millis(500)), ..quick() };

@@ -2,14 +2,15 @@
 
 use std::sync::{Arc, Mutex, mpsc};
 
-use rondel::State;
+use rondel::{State, Timing};
 use rondel_proto::v1::Trigger;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::result::Status as End;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::builder;
 use super::fake::{FakeServer, trigger};
+use super::{Running, builder};
 
 /// What a handler waits for without letting go of its thread.
 type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
@@ -51,4 +52,46 @@ async fn a_handler_that_holds_the_only_thread_gets_its_verdict_and_keeps_its_slo
     assert_eq!((done.status(), done.result.as_str()), (End::Succeeded, "7"));
     stop.cancel();
     tokio::task::spawn_blocking(move || thread.join()).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_blocking_handler_that_does_not_return_gets_its_verdict_and_keeps_its_slot() {
+    struct OnDrop(Arc<Notify>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
+    let gone = Arc::new(Notify::new());
+    let blocking = {
+        let gone = Arc::clone(&gone);
+        move |State(gate): State<Gate>| {
+            gate.lock().unwrap().recv().ok();
+            let guard = OnDrop(Arc::clone(&gone));
+            rondel::spawn(async move {
+                let _guard = guard;
+                std::future::pending::<()>().await;
+            });
+        }
+    };
+    let server = FakeServer::start().await;
+    let (open, gate) = mpsc::channel();
+    let gate: Gate = Arc::new(Mutex::new(gate));
+    // A second result would be that of the return, not the first one sent again.
+    let timing = Timing { resend_after: super::LIMIT, ..super::quick() };
+    let builder = builder(&server).state(gate).blocking_handler("blocking", blocking).handler("quick", quick);
+    let running = Running::start(builder.slots(1).timing(timing));
+    server.trigger_all(vec![Trigger { timeout_ms: 100, ..trigger(1, "blocking") }, trigger(2, "quick")]).await;
+    let stuck = server.result(1).await;
+    assert_eq!(stuck.status(), End::TimedOut);
+    let message = "timed out after 100ms; the blocking handler does not return and cannot be aborted";
+    assert!(stuck.message.starts_with(message), "{}", stuck.message);
+    assert_eq!(server.count_results(2), 0, "it waits for the slot");
+    open.send(()).unwrap();
+    let done = server.result(2).await;
+    assert_eq!((done.status(), done.result.as_str()), (End::Succeeded, "7"));
+    // Its run has ended, so that a task that it spawns now ends too.
+    tokio::time::timeout(super::LIMIT, gone.notified()).await.unwrap();
+    running.stop().await;
+    assert_eq!(server.count_results(1), 1);
 }

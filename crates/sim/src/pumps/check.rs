@@ -132,7 +132,7 @@ fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
         let Some(ended_ms) = root.finished_at.map(elapsed_ms) else { continue };
         let is_of_it = |start: &&Start| facts.runs.get(&start.run).is_some_and(|run| run.parent == Some(root.id));
         let Some(began_ms) = truth.starts.iter().filter(is_of_it).map(|start| start.began_ms).min() else { continue };
-        for name in pumps.names_of(root.job, root.job_version) {
+        for name in pumps.item_names(root.job, root.job_version) {
             let is_left = |row: &&Row| {
                 let was_there = row.arrives_ms < began_ms && row.done_ms.is_none_or(|done_ms| done_ms > ended_ms);
                 was_there && !row.is_given_up()

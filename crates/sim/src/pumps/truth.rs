@@ -92,8 +92,8 @@ pub(crate) struct PumpTruth {
     pub(crate) tenures: BTreeMap<(ItemKey, i64), Tenure>,
     /// The group that was last ordered to hold each item.
     pub(crate) holds: BTreeMap<ItemKey, Hold>,
-    /// The items of each version of a job.
-    pub(crate) names: BTreeMap<(JobId, i64), Vec<String>>,
+    /// The names of the items of each version of a pump job.
+    pub(crate) item_names: BTreeMap<(JobId, i64), Vec<String>>,
     /// How many changes of items each job has had, reports not included.
     pub(crate) deal_counts: BTreeMap<JobId, usize>,
     pub(crate) violations: Vec<String>,
@@ -132,9 +132,9 @@ impl PumpTruth {
         self.rows.get(item_key).map_or(&[], Vec::as_slice)
     }
 
-    /// The items of a version of a job.
-    pub(crate) fn names_of(&self, job: JobId, version: i64) -> &[String] {
-        self.names.get(&(job, version)).map_or(&[], Vec::as_slice)
+    /// The names of the items of a version of a pump job.
+    pub(crate) fn item_names(&self, job: JobId, version: i64) -> &[String] {
+        self.item_names.get(&(job, version)).map_or(&[], Vec::as_slice)
     }
 
     /// The highest epoch under which the item ever had an owner; 0 for none.

@@ -150,7 +150,8 @@ pub trait Tokens {
     async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
     /// Removes at most about `limit` tokens that ended before `before`, with everything that belongs to them; returns how many. A valid
-    /// token that a removed token created then descends from the creator of the removed token.
+    /// token that a removed token created then descends from the creator of the removed token. Tokens of the API without an owner that
+    /// are named `admin` stay: a server made them from its own file, and would take a removed one for a new one.
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// Records that a token is used.

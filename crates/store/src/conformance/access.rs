@@ -330,6 +330,7 @@ pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) 
     }
     store.forget_tokens(long_ago + MINUTE, 100).await.unwrap();
     assert_eq!(found(Some(owner), &[], &[]).await, [living]);
+    super::lineage::check_ends_of_servers_own_tokens(store).await;
 }
 
 /// All servers get the key that the first one stored.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use super::broadcasts::expanded;
 use super::edits::{change, delete};
-use super::{DEFAULT, FAILED, created, finish, finish_one, job_with, join, name, next_id, pending, spec};
+use super::{DEFAULT, FAILED, created, finish, finish_all, finish_one, job_with, join, name, next_id, pending, spec};
 use crate::Store;
 use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
@@ -115,6 +115,35 @@ pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     assert!(store.delete_alert_rule(namespace, &first.spec.name, now).await.unwrap());
     assert_eq!(store.alert_rules(namespace).await.unwrap(), []);
     assert_eq!(save(store, namespace, &changed, Some(2)).await, RuleSaved::Conflict(0));
+    check_that_a_due_check_stays(store).await;
+}
+
+/// A save of a rule leaves a check that is due as it is, unless the rule watches something else or nothing.
+async fn check_that_a_due_check_stays(store: &dyn Store) {
+    let namespace = tenant(store).await;
+    let rule = saved(store, namespace).await;
+    let now = store.now().await.unwrap();
+    let sweep = Some(RuleProgress { at: now - SECOND, after: "job-7".to_owned(), next: None });
+    let due = [RuleCheck { rule: rule.id, at: Some(now - SECOND), sweep: sweep.clone() }];
+    let version = version(store, namespace).await;
+    let write = AlertWrite {
+        namespace,
+        version,
+        incidents: &[],
+        messages: &[],
+        done: &[],
+        checks: &due,
+        looks: &[],
+        open_look: None,
+    };
+    assert!(store.write_alerts(&write).await.unwrap());
+    let edited = RuleSpec { description: "other".to_owned(), ..rule.spec.clone() };
+    let RuleSaved::Changed(kept) = save(store, namespace, &edited, None).await else { unreachable!() };
+    assert_eq!((kept.check_at, &kept.sweep), (Some(now - SECOND), &sweep));
+    assert_eq!(store.alert_rules(namespace).await.unwrap(), [*kept]);
+    let off = RuleSpec { enabled: false, ..edited };
+    let RuleSaved::Changed(off) = save(store, namespace, &off, None).await else { unreachable!() };
+    assert!(off.check_at > Some(now) && off.sweep.is_none(), "{off:?}");
 }
 
 /// Of two decisions based on the same version, one is written. A decision based on a version from before a change is
@@ -287,10 +316,12 @@ pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store
         finish_one(store, finish(shard, FAILED)).await;
     }
     let whole = shards[0].parent.unwrap();
-    let ids = [before.id, fails.id, well.id, whole, shards[0].id, shards[1].id];
+    let (one, only) = expanded(store, token, 1).await;
+    finish_one(store, finish(&only[0], FAILED)).await;
+    let ids = [before.id, fails.id, well.id, whole, shards[0].id, shards[1].id, one.id, only[0].id];
     let events = store.alert_events(DEFAULT, 500).await.unwrap();
     let mut runs: Vec<RunId> = events.iter().map(|event| event.run).filter(|run| ids.contains(run)).collect();
-    let mut expected = vec![fails.id, whole];
+    let mut expected = vec![fails.id, whole, one.id];
     runs.sort_unstable();
     expected.sort_unstable();
     assert_eq!(runs, expected);
@@ -344,6 +375,13 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
     let since = |at| store.succeeded_since(&jobs, at);
     assert_eq!(since(well.fire_at).await.unwrap(), [(well.job, well.fire_at)]);
     assert_eq!(since(well.fire_at + SECOND).await.unwrap(), []);
+    let (whole, shards) = expanded(store, token, 2).await;
+    finish_all(store, &[finish(&shards[0], Outcome::Succeeded), finish(&shards[1], FAILED)]).await;
+    assert_eq!(store.succeeded_since(&[whole.job], whole.fire_at).await.unwrap(), [], "a shard is not its broadcast");
+    let (whole, shards) = expanded(store, token, 1).await;
+    finish_one(store, finish(&shards[0], Outcome::Succeeded)).await;
+    let found = store.succeeded_since(&[whole.job], whole.fire_at).await.unwrap();
+    assert_eq!(found, [(whole.job, whole.fire_at)]);
 }
 
 /// The checks of a job's expectations are created and removed with its definition, and a decision sets when they are
@@ -448,4 +486,10 @@ pub async fn a_failure_is_dead_until_it_is_acknowledged(store: &dyn Store) {
     assert_eq!(store.acknowledge_dead_letters(DEFAULT, &[run.id, good.id]).await.unwrap(), 1);
     assert_eq!(dead(&search).await, []);
     assert_eq!(store.acknowledge_dead_letters(DEFAULT, &[run.id]).await.unwrap(), 0);
+    let (whole, only) = expanded(store, token, 1).await;
+    finish_one(store, finish(&only[0], FAILED)).await;
+    search.jobs = Some(vec![whole.job]);
+    assert_eq!(dead(&search).await, [whole.id]);
+    super::stats::failures_are_dead_until_a_later_success(store, token).await;
+    super::results::a_report_of_success_ends_a_dead_letter(store, token).await;
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::Outcome;
 use rondel_core::run::ROOT_SHARD;
-use rondel_core::{Run, RunId, RunStatus};
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
+use super::stats::roll_up;
 use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read, run};
 use crate::ledger::{Finished, RunQuery};
 use crate::{LeaseToken, Store};
@@ -107,6 +108,22 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     assert_eq!(read(store, whole.id).await.status, RunStatus::Unknown);
     assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, Finished::Late);
     assert_eq!(read(store, whole.id).await.status, RunStatus::Succeeded);
+    check_that_one_shard_counts_once(store, token).await;
+}
+
+/// Checks that a broadcast to one executor counts as one run.
+async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) {
+    let (whole, shards) = expanded(store, token, 1).await;
+    finish_one(store, finish(&shards[0], FAILED)).await;
+    roll_up(store).await;
+    let stats = store.job_stats(whole.job, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
+    assert_eq!(stats.iter().map(|stat| (stat.status, stat.run_count)).collect::<Vec<_>>(), [(RunStatus::Failed, 1)]);
+    let mut marks = store.marks(&[whole.job], Timestamp::EPOCH, Timestamp::MAX, 10).await.unwrap();
+    marks.sort_by_key(|mark| mark.id);
+    assert_eq!(
+        marks.iter().map(|mark| (mark.id, mark.parent)).collect::<Vec<_>>(),
+        [(whole.id, None), (shards[0].id, Some(whole.id))]
+    );
 }
 
 /// Two callers store the last two shards at the same time: one of them folds the verdict.

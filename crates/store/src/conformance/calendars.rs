@@ -73,6 +73,7 @@ async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCale
         now,
         checked_at: now,
         reached: now,
+        drops: None,
     };
     store.change_job(change).await.unwrap()
 }

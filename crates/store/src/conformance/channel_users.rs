@@ -63,6 +63,7 @@ async fn change(store: &dyn Store, record: &JobRecord, expect: &Value) -> Change
         now,
         checked_at: now,
         reached: now,
+        drops: None,
     };
     store.change_job(change).await.unwrap()
 }

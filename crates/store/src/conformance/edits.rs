@@ -6,8 +6,8 @@ use rondel_core::outcome::CancelRequest;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, run, spec};
-use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, requested, run, spec};
+use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord, QueuedDrops};
 use crate::ledger::ClaimJob;
 use crate::{LeaseToken, Store};
 
@@ -52,6 +52,7 @@ async fn change_checked_at(
         now,
         checked_at,
         reached,
+        drops: None,
     };
     store.change_job(change).await.unwrap()
 }
@@ -60,7 +61,8 @@ async fn change_checked_at(
 pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> Deleted {
     let (before, spare) = (newest(store, id).await, RunId::new(next_id()));
     let (expected_version, before) = (None, before.as_ref());
-    let deletion = JobDeletion { id, expected_version, before, spare, now, reached: now, leaves_followers: true };
+    let (reached, drops) = (now, None);
+    let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers: true, drops };
     store.delete_job(deletion).await.unwrap()
 }
 
@@ -75,6 +77,7 @@ pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Optio
         now,
         reached: now,
         leaves_followers: false,
+        drops: None,
     };
     store.delete_job(deletion).await.unwrap()
 }
@@ -150,6 +153,57 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     assert_eq!(read(store, rows[0].id).await, reopened[0]);
     assert_eq!((reopened[0].finished_at, reopened[0].due_at), (None, reopened[0].fire_at));
     assert_eq!(record.next_fire_at, Some(rows[3].fire_at + Duration::from_secs(1)));
+    queued_runs_are_asked_to_end(store).await;
+}
+
+/// A pause and a deletion store the requests to end queued runs together with the definition. A change of another kind stores none.
+async fn queued_runs_are_asked_to_end(store: &dyn Store) {
+    let (token, job, _, now) = with_four_rows(store).await;
+    let late = now - Duration::from_secs(60);
+    let queued = run(&job, token, late);
+    claim(store, token, &job, vec![queued.clone()]).await;
+    let asked = store.request_run(token, requested(&job, token, late)).await.unwrap();
+    let drops = async || {
+        let drops = store.drops(token, RunId::new(0), 1_000).await.unwrap();
+        let is_of_job = |(run, _): &(RunId, Reason)| [queued.id, asked.id].contains(run);
+        drops.into_iter().filter(is_of_job).collect::<Vec<_>>()
+    };
+    let ends = Some(QueuedDrops { choice: None, by: "editor", limit: 100 });
+    let (other, paused) =
+        (JobSpec { name: name("job"), ..job.spec.clone() }, JobSpec { enabled: false, ..job.spec.clone() });
+    for (spec, expected) in [(&other, vec![]), (&paused, vec![(queued.id, Reason::Paused)])] {
+        let change = JobChange {
+            id: job.id,
+            expected_version: None,
+            spec,
+            job: &compile(spec),
+            before: &compile(&job.spec),
+            calendar: None,
+            app: app(store).await,
+            author: "editor",
+            spare: RunId::new(next_id()),
+            now,
+            checked_at: now,
+            reached: now,
+            drops: ends,
+        };
+        saved(store.change_job(change).await.unwrap());
+        assert_eq!(drops().await, expected);
+    }
+    let deletion = JobDeletion {
+        id: job.id,
+        expected_version: None,
+        before: None,
+        spare: RunId::new(next_id()),
+        now,
+        reached: now,
+        leaves_followers: false,
+        drops: ends,
+    };
+    assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
+    let mut expected = [(queued.id, Reason::Deleted), (asked.id, Reason::Deleted)];
+    expected.sort_unstable_by_key(|(run, _)| *run);
+    assert_eq!(drops().await, expected);
 }
 
 /// Rows that were due before the clock stepped back may have been sent: an edit leaves them alone, although they are in the future again.
@@ -171,6 +225,7 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
         now,
         reached,
         leaves_followers: false,
+        drops: None,
     };
     assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
     let pending = async |row: &Run| read(store, row.id).await.status == RunStatus::Pending;

@@ -92,6 +92,7 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
         now,
         checked_at: now,
         reached: now,
+        drops: None,
     };
     store.change_job(change).await.unwrap()
 }

@@ -190,7 +190,7 @@ pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     assert_eq!(read(store, shard.id).await, Run { detail: named.detail.clone(), ..shard.clone() });
     let now = store.now().await.unwrap();
     store.ask_cancel(run.id, CancelRequest::requested("Bo"), now).await.unwrap();
-    let elsewhere = store.cancels_elsewhere(other, 10_000).await.unwrap();
+    let elsewhere = store.cancels_elsewhere(other, RunId::new(0), 10_000).await.unwrap();
     assert!(elsewhere.iter().any(|asked| asked.run == run.id), "the executor may be heard elsewhere");
 
     store.release(token, Timestamp::EPOCH).await.unwrap();
@@ -255,13 +255,22 @@ pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) 
     store.note_running(token, &[in_hand(&held, "a")]).await.unwrap();
     store.ask_cancels(&[held.id, unsent.id], CancelRequest::requested("Bo"), now).await.unwrap();
     let is_of_here = |cancel: &CancelElsewhere| [held.id, unsent.id].contains(&cancel.run);
-    let mut elsewhere = store.cancels_elsewhere(other, 10_000).await.unwrap();
+    let mut elsewhere = store.cancels_elsewhere(other, RunId::new(0), 10_000).await.unwrap();
     elsewhere.retain(is_of_here);
     let expected = CancelElsewhere { run: held.id, attempt: 1, executor: ExecutorId::new(7), by: "Bo".to_owned() };
     assert_eq!(elsewhere, [expected]);
-    assert!(!store.cancels_elsewhere(token, 10_000).await.unwrap().iter().any(is_of_here), "its own");
+    let later = pending(store, token).await;
+    store.note_running(token, &[in_hand(&later, "a")]).await.unwrap();
+    store.ask_cancel(later.id, CancelRequest::requested("Bo"), now).await.unwrap();
+    let (first, last) = (held.id.min(later.id), held.id.max(later.id));
+    assert_eq!(store.cancels_elsewhere(other, RunId::new(0), 1).await.unwrap().len(), 1);
+    let behind = store.cancels_elsewhere(other, first, 10_000).await.unwrap();
+    let has = |run: RunId| behind.iter().any(|cancel| cancel.run == run);
+    assert_eq!((has(first), has(last)), (false, true), "a page begins behind the last run of the page before");
+    finish_one(store, finish(&later, Outcome::Cancelled)).await;
+    assert!(!store.cancels_elsewhere(token, RunId::new(0), 10_000).await.unwrap().iter().any(is_of_here), "its own");
     finish_one(store, finish(&held, Outcome::Cancelled)).await;
-    assert!(!store.cancels_elsewhere(other, 10_000).await.unwrap().iter().any(is_of_here));
+    assert!(!store.cancels_elsewhere(other, RunId::new(0), 10_000).await.unwrap().iter().any(is_of_here));
 }
 
 /// A run that a later run of the job replaces ends as covered, whatever its outcome.
@@ -369,6 +378,14 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let asked = run(&job, token, at + Duration::from_secs(9));
     let requested = store.request_run(token, Run { cause: asked.id.get(), ..asked }).await.unwrap();
     assert_eq!(requested.node, other.node, "the job has another home");
+    // The next home does not take a run for missed that was due and whose wait was not stored yet.
+    let second = super::job(store, Some(at)).await;
+    let [due, ahead] = [at - Duration::from_secs(60), at + Duration::from_secs(60)].map(|at| run(&second, token, at));
+    claim(store, token, &second, vec![due.clone(), ahead.clone()]).await;
+    let both = [due.id, ahead.id];
+    assert_eq!(store.hand_over(token, &both, other.node).await.unwrap(), both);
+    let waits = [read(store, due.id).await.waits_for(), read(store, ahead.id).await.waits_for()];
+    assert_eq!(waits, [Some(WaitFor::Executor), None]);
 }
 
 /// A released lease leaves the runs that it did not send as never sent, marked or not.
@@ -394,6 +411,7 @@ pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     assert_eq!(state(&rows[2]).await, (RunStatus::Pending, true, one));
     assert_eq!(state(&rows[3]).await, (RunStatus::Pending, false, None));
     assert_eq!(state(&rows[4]).await, (RunStatus::Waiting, false, None));
+    assert_eq!(read(store, rows[4].id).await.waits_for(), Some(WaitFor::Executor), "it is due, and was not missed");
     store.release(token, Timestamp::EPOCH).await.unwrap();
     let adopted = super::adopt_all(store, other, &[token.node]).await.1;
     let of_it = |run: &Run| adopted.iter().find(|adopted| adopted.run.id == run.id).map(|adopted| adopted.run.status);

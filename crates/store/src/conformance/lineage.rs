@@ -238,3 +238,24 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert!(!both.1.unwrap());
     assert_eq!(work(store, &[&first, &second, &third], now).await, [false; 3]);
 }
+
+/// The row of a server's own token stays when it has ended: without it, the next start would take the token in the file for a new one.
+pub(super) async fn check_ends_of_servers_own_tokens(store: &dyn Store) {
+    let now = Timestamp::from_secs(900_000_000);
+    let named = |kind, owner| TokenRecord { name: "admin".to_owned(), ..token(kind, owner, now) };
+    let own = named(TokenKind::Api, None);
+    let others = [
+        token(TokenKind::Api, None, now),
+        named(TokenKind::Api, Some(AccountId::new(super::next_id()))),
+        named(TokenKind::Executor, None),
+    ];
+    for one in [&own].into_iter().chain(&others) {
+        assert!(store.add_token(one).await.unwrap());
+        assert!(store.revoke_token(one.id, now).await.unwrap());
+    }
+    store.forget_tokens(now + Duration::from_secs(1), 500).await.unwrap();
+    assert_eq!(found(store, &own).await.revoked_at, Some(now));
+    for one in &others {
+        assert_eq!(store.token(&one.hash).await.unwrap(), None, "{one:?}");
+    }
+}

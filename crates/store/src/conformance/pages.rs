@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{NamespaceId, Run, RunId, RunStatus};
+use rondel_core::{AppId, NamespaceId, Run, RunId, RunStatus};
 
+use super::broadcasts::expanded;
 use super::{FAILED, claim, finish, finish_all, job, join, requested, run};
 use crate::Store;
 use crate::catalog::JobRecord;
@@ -85,6 +86,55 @@ pub async fn pages_keep_to_their_filters(store: &dyn Store) {
         assert_eq!(next.id, pair[1].id);
     }
     assert_eq!(store.next_of_job(rows.last().unwrap()).await.unwrap(), None);
+    pages_of_many_runs_keep_to_their_filters(store).await;
+}
+
+/// A job has many runs of one instant, and few of a status.
+async fn pages_of_many_runs_keep_to_their_filters(store: &dyn Store) {
+    use RunStatus::{Failed, Pending, Running, Waiting};
+    let token = join(store).await;
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let row = |number: u32| Run {
+        cause: number.into(),
+        ..run(&job, token, at + Duration::from_secs(u64::from(number / 60)))
+    };
+    let rows: Vec<Run> = (0..120).map(row).collect();
+    claim(store, token, &job, rows.clone()).await;
+    finish_all(store, &[finish(&rows[0], FAILED), finish(&rows[70], FAILED)]).await;
+    let page = |statuses: &[RunStatus], within: Option<AppId>, limit: u32| RunQuery {
+        job: Some(job.id),
+        statuses: statuses.to_vec(),
+        within: within.map(|app| vec![app]),
+        limit,
+        ..RunQuery::default()
+    };
+    let failed = [rows[70].id, rows[0].id];
+    let is_open = |run: &&Run| !failed.contains(&run.id);
+    let open: Vec<RunId> = rows.iter().rev().filter(is_open).map(|run| run.id).collect();
+    for within in [None, Some(job.app)] {
+        assert_eq!(all_pages(store, job.namespace, page(&[Failed], within, 1)).await, failed);
+        assert_eq!(all_pages(store, job.namespace, page(&[Failed, Running], within, 1)).await, failed);
+        assert_eq!(all_pages(store, job.namespace, page(&[Pending, Waiting, Running], within, 50)).await, open);
+        assert_eq!(all_pages(store, job.namespace, page(&[Running], within, 50)).await, []);
+    }
+    // Broadcasts are running until their shards have ended.
+    let (first, _) = expanded(store, token, 1).await;
+    let (second, _) = expanded(store, token, 1).await;
+    // Many open runs stand before them.
+    let many = super::job(store, Some(at)).await;
+    claim(store, token, &many, (0..250).map(|cause| Run { cause, ..run(&many, token, at) }).collect()).await;
+    let running = |within: Option<AppId>, limit| RunQuery { job: None, ..page(&[Running], within, limit) };
+    for (within, limit) in [(None, 1), (None, 10), (Some(first.app), 1)] {
+        let found = all_pages(store, job.namespace, running(within, limit)).await;
+        let found: Vec<RunId> = found.into_iter().filter(|id| [first.id, second.id].contains(id)).collect();
+        assert_eq!(found, [second.id, first.id]);
+    }
+    let other = Some(AppId::new(super::next_id()));
+    assert_eq!(all_pages(store, job.namespace, running(other, 10)).await, []);
+    for statuses in [Vec::new(), vec![Failed], vec![Pending]] {
+        assert_eq!(all_pages(store, job.namespace, page(&statuses, other, 50)).await, []);
+    }
 }
 
 /// Shards, children and retries by hand are found, of several runs at once.

@@ -108,6 +108,7 @@ async fn delete(store: &dyn Store, record: &JobRecord, now: Timestamp) {
         now,
         reached: now,
         leaves_followers: false,
+        drops: None,
     };
     assert!(matches!(store.delete_job(deletion).await.unwrap(), Deleted::Done));
 }

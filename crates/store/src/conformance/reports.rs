@@ -83,7 +83,18 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     let rest: Vec<&FailureMessage> = third.iter().filter(|one| one.key == REST_KEY).collect();
     assert_eq!((rest.len(), rest[0].message.as_str(), rest[0].count), (1, "", 3));
 
-    while store.forget_failure_stats(at + Duration::from_secs(1), 1).await.unwrap() > 0 {}
+    // A removal is bounded although many jobs failed on the same day.
+    let other = super::job(store, Some(at)).await;
+    let row = run(&other, token, at);
+    claim(store, token, &other, vec![row.clone()]).await;
+    finish_all(store, &[failed(&row, "out of disk".to_owned())]).await;
+    roll_up(store).await;
+    let forget = async || store.forget_failure_stats(at + Duration::from_secs(1), 1).await.unwrap();
+    assert!(forget().await > 0);
+    let both = [job.id, other.id];
+    let left = store.failure_messages(&FailureQuery { jobs: Some(&both), ..query(at, 1) }).await.unwrap();
+    assert!(!left.is_empty(), "not those of all jobs");
+    while forget().await > 0 {}
     assert_eq!(of_day(at, 1).await, []);
     assert_eq!(of_day(at, 2).await[0].count, 1);
 }
@@ -227,6 +238,11 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     store.save_report_schedule(ReportChange { next_at: Some(now), ..change }).await.unwrap();
     let stale = ReportWrite { schedule: &kept, next_at: Some(later), now, message: None };
     assert!(!store.write_report(&stale).await.unwrap());
+
+    // It is saved again while it is due.
+    store.save_report_schedule(change).await.unwrap();
+    let due = its(now).await.expect("it stays due");
+    assert_eq!((due.next_at, due.version), (Some(now), 4));
     assert!(store.delete_report_schedule(namespace.id).await.unwrap());
     assert!(!store.delete_report_schedule(namespace.id).await.unwrap());
 }

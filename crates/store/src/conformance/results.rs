@@ -6,6 +6,9 @@ use rondel_core::outcome::{CancelRequest, NextStep, NextStepPolicy, Outcome};
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
+use super::broadcasts::expanded;
+use super::hands::in_hand;
+use super::stats::dead_of;
 use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
 use crate::ledger::{AttemptEnd, Finished, RunAtExecutor};
 use crate::{LeaseToken, Store};
@@ -210,6 +213,21 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
     assert_eq!(stored.message.as_deref(), Some("it failed"));
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, Finished::Duplicate);
+}
+
+/// A run whose end was unknown turns out to have succeeded, and with it the broadcast of which it is a shard.
+pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, token: LeaseToken) {
+    let run = pending(store, token).await;
+    let (whole, shards) = expanded(store, token, 1).await;
+    for (run, listed) in [(&run, &run), (&shards[0], &whole)] {
+        store.mark(token, &[in_hand(run, "one")]).await.unwrap();
+        let mut lost = finish(run, Outcome::Lost(Reason::ExecutorLost));
+        lost.policy.at_least_once = false;
+        finish_one(store, lost).await;
+        assert_eq!(dead_of(store, listed.job).await, [listed.id]);
+        assert_eq!(finish_one(store, finish(run, Outcome::Succeeded)).await, Finished::Late);
+        assert_eq!(dead_of(store, listed.job).await, []);
+    }
 }
 
 /// A run had a request to cancel, and its executor was lost: the ledger gets the handler's end when that is reported.

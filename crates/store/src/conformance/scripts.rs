@@ -77,6 +77,7 @@ impl Place<'_> {
             now,
             checked_at: now,
             reached: now,
+            drops: None,
         };
         store.change_job(change).await.unwrap()
     }

@@ -131,6 +131,21 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     }
     assert_eq!(count, 1);
 
+    // In one job, by the planned instants.
+    let mut in_one_job = RunSearch { jobs: Some(vec![first.id]), row_limit: 7, from: None, ..search.clone() };
+    let (mut count, mut rounds) = (0, 0);
+    loop {
+        let page = store.search_runs(first.namespace, &in_one_job).await.unwrap();
+        count += page.runs.len();
+        rounds += 1;
+        assert!(rounds < 1000, "it goes on and on");
+        let Some(id) = page.stopped_at else { break };
+        let stopped_at = rows.iter().find(|run| run.id == id).unwrap();
+        assert!(page.runs.iter().all(|run| run.fire_at >= stopped_at.fire_at));
+        in_one_job.from = Some(RunSearch::place_below(stopped_at));
+    }
+    assert_eq!(count, 1);
+
     // Backwards, from before the oldest of these runs on.
     let oldest = rows.iter().map(|run| run.id.get()).min().unwrap();
     let mut search = RunSearch {
@@ -150,4 +165,39 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
         search.from = Some(RunPlace { value: 0, id });
     }
     assert_eq!(count, 1);
+
+    // Old runs of a job that are open, or went wrong, are found behind newer ones that succeeded.
+    let busy = job(store, Some(now.ceil_second())).await;
+    let token = join(store).await;
+    let rows: Vec<Run> =
+        (0..15).map(|offset| run(&busy, token, now.ceil_second() + Duration::from_secs(offset))).collect();
+    claim(store, token, &busy, rows.clone()).await;
+    let mut ends = vec![finish(&rows[1], FAILED)];
+    ends.extend(rows[2..].iter().map(|row| finish(row, Outcome::Succeeded)));
+    finish_all(store, &ends).await;
+    for (status, row) in [(RunStatus::Pending, &rows[0]), (RunStatus::Failed, &rows[1])] {
+        let (statuses, jobs) = (vec![status], Some(vec![busy.id]));
+        let search = RunSearch { statuses, jobs, row_limit: 10, ..RunSearch::new(now, 5) };
+        assert_eq!(search.job_by_fires(), None);
+        let found = store.search_runs(busy.namespace, &search).await.unwrap();
+        assert_eq!(found.runs.iter().map(|run| run.id).collect::<Vec<_>>(), [row.id], "{status:?}");
+    }
+
+    // The runs of a job that has few are found behind newer ones of another job.
+    let (few, many) = (job(store, Some(now.ceil_second())).await, job(store, Some(now.ceil_second())).await);
+    let rows: Vec<Run> =
+        (0..2).map(|offset| run(&few, token, now.ceil_second() + Duration::from_secs(offset))).collect();
+    claim(store, token, &few, rows.clone()).await;
+    let newer: Vec<Run> =
+        (0..30).map(|offset| run(&many, token, now.ceil_second() + Duration::from_secs(offset))).collect();
+    claim(store, token, &many, newer.clone()).await;
+    let failed = [&rows[1]].into_iter().chain(&newer[15..]);
+    finish_all(store, &failed.map(|row| finish(row, FAILED)).collect::<Vec<_>>()).await;
+    for (status, row) in [(RunStatus::Pending, &rows[0]), (RunStatus::Failed, &rows[1])] {
+        let (statuses, jobs) = (vec![status], Some(vec![few.id]));
+        let search = RunSearch { statuses, jobs, row_limit: 10, ..RunSearch::new(now, 5) };
+        let found = store.search_runs(few.namespace, &search).await.unwrap();
+        assert_eq!(found.runs.iter().map(|run| run.id).collect::<Vec<_>>(), [row.id], "{status:?}");
+        assert_eq!(found.stopped_at, None);
+    }
 }

@@ -7,11 +7,11 @@ use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::{FAILED, POLICY, claim, compile, finish, finish_all, job, join, name, next_id, run, saved};
-use crate::Store;
+use super::{DEFAULT, FAILED, POLICY, claim, compile, finish, finish_all, job, join, name, next_id, run, saved};
 use crate::catalog::JobChange;
-use crate::ledger::AttemptEnd;
+use crate::ledger::{AttemptEnd, RunSearch};
 use crate::upkeep::JobStat;
+use crate::{LeaseToken, Store};
 
 /// A little later than the ids of checks seem to have been made.
 fn after_ids() -> Timestamp {
@@ -115,7 +115,21 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert!(from_second.iter().all(|stat| stat.hour > hour) && !from_second.is_empty());
     let until_second = store.job_stats(job.id, Timestamp::EPOCH, hour + Duration::from_secs(3600)).await.unwrap();
     assert!(until_second.iter().all(|stat| stat.hour == hour) && !until_second.is_empty());
-    while store.forget_stats(hour + Duration::from_secs(1), 1).await.unwrap() > 0 {}
+
+    // A removal is bounded although many jobs have counts of the same hour.
+    let other = super::job(store, Some(at)).await;
+    let row = run(&other, token, at);
+    claim(store, token, &other, vec![row.clone()]).await;
+    finish_all(store, &[finish(&row, FAILED)]).await;
+    roll_up(store).await;
+    let forget = async || store.forget_stats(hour + Duration::from_secs(1), 1).await.unwrap();
+    assert!(forget().await > 0);
+    let of_hour = async |job: JobId| {
+        let to = hour + Duration::from_secs(3600);
+        store.job_stats(job, hour, to).await.unwrap().len()
+    };
+    assert!(of_hour(job.id).await + of_hour(other.id).await > 0, "not the counts of all jobs");
+    while forget().await > 0 {}
     let left = store.job_stats(job.id, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
     assert_eq!(left, from_second);
 }
@@ -167,6 +181,7 @@ pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
         now,
         checked_at: now,
         reached: now,
+        drops: None,
     };
     let (moved, _) = saved(store.change_job(change).await.unwrap());
     assert_eq!(moved.app, other);
@@ -178,4 +193,37 @@ pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
     let verdicts: Vec<(RunStatus, u64)> = counted.iter().map(|((_, status), (count, _))| (*status, *count)).collect();
     assert_eq!(verdicts.len(), 2, "{verdicts:?}");
     assert!(verdicts.iter().all(|(_, count)| *count == 1), "{verdicts:?}");
+}
+
+/// The dead runs of a job, the newest first, page by page.
+pub(super) async fn dead_of(store: &dyn Store, job: JobId) -> Vec<RunId> {
+    let all = RunSearch::new(store.now().await.unwrap(), 100);
+    let mut search = RunSearch { is_dead: true, jobs: Some(vec![job]), ..all };
+    let mut dead = Vec::new();
+    loop {
+        let page = store.search_runs(DEFAULT, &search).await.unwrap().runs;
+        dead.extend(page.iter().map(|run| run.id));
+        let Some(last) = page.last().filter(|_| page.len() == 100) else { return dead };
+        search.from = Some(search.place(last));
+    }
+}
+
+/// However many there are, and in whichever order they end.
+pub(super) async fn failures_are_dead_until_a_later_success(store: &dyn Store, token: LeaseToken) {
+    let at = store.now().await.unwrap().ceil_second();
+    let job = job(store, Some(at)).await;
+    let rows: Vec<Run> = (0..520).map(|number| run(&job, token, at + Duration::from_secs(number))).collect();
+    claim(store, token, &job, rows.clone()).await;
+    let count = async || while store.roll_up(after_ids(), 1_000).await.unwrap() > 0 {};
+    finish_all(store, &rows[1..518].iter().map(|run| finish(run, FAILED)).collect::<Vec<_>>()).await;
+    count().await;
+    let failed: Vec<RunId> = rows[1..518].iter().rev().map(|run| run.id).collect();
+    assert_eq!(dead_of(store, job.id).await, failed);
+    finish_all(store, &[finish(&rows[518], Outcome::Succeeded), finish(&rows[519], FAILED)]).await;
+    count().await;
+    assert_eq!(dead_of(store, job.id).await, [rows[519].id]);
+    finish_all(store, &[finish(&rows[0], FAILED)]).await;
+    assert_eq!(dead_of(store, job.id).await, [rows[519].id, rows[0].id]);
+    count().await;
+    assert_eq!(dead_of(store, job.id).await, [rows[519].id], "it was overtaken before it ended");
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, RunId, Timestamp};
 
-use super::{join, next_id, pending};
+use super::{join, name, next_id, pending};
+use crate::catalog::{Namespace, NamespaceDeleted};
 use crate::xxl::{NewXxlRun, XXL_MESSAGE_LEN_MAX, XxlExecutor, XxlReport, XxlReportOutcome, XxlRunState};
 use crate::{LeaseToken, Store};
 
@@ -92,7 +93,15 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     assert!(!store.unregister_xxl_by_hand(AppId::new(base + 1), one).await.unwrap(), "another app's");
     assert!(store.unregister_xxl_by_hand(app, one).await.unwrap());
     assert!(!store.unregister_xxl_by_hand(app, one).await.unwrap());
-    assert_eq!(store.xxl_registered_by_hand(Some(app), 10).await.unwrap(), [second]);
+    assert_eq!(store.xxl_registered_by_hand(Some(app), 10).await.unwrap(), std::slice::from_ref(&second));
+
+    let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("xxl") };
+    assert!(store.create_namespace(&namespace, at(160)).await.unwrap());
+    let third = XxlExecutor { namespace: namespace.id, ..known(6, "http://10.0.0.7:9999", "f", 160) };
+    store.register_xxl_by_hand(&third, at(160)).await.unwrap();
+    assert_eq!(store.delete_namespace(namespace.id).await.unwrap(), NamespaceDeleted::Done);
+    let left = store.xxl_registered_by_hand(Some(app), 10).await.unwrap();
+    assert_eq!(left, [second], "an executor goes with its namespace");
 }
 
 /// Numbers rise, fit into 32 bits, and are given only under a valid lease; a job keeps its number.

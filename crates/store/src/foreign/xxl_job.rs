@@ -174,8 +174,10 @@ impl XxlDatabase {
         lock_scheduler(&mut transaction).await?;
         let found = read_jobs(&mut transaction, jobs, " FOR UPDATE").await?;
         let not_before = not_before();
+        // An instant with parts of a second fires at the beginning of the second.
+        let fires_at = |status: JobStatus| status.next_ms.div_euclid(1_000) * 1_000;
         let judge = |status: JobStatus| match status.is_running {
-            true if status.next_ms >= not_before => Stopped::At(status.next_ms),
+            true if fires_at(status) >= not_before => Stopped::At(status.next_ms),
             true => Stopped::TooNear(status.next_ms),
             false => Stopped::Before(status),
         };

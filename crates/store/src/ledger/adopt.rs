@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 
 use crate::cluster::LeaseToken;
 use crate::error::Result;
-use crate::streams::LastStreams;
+use crate::streams::LastSessions;
 
 /// An open run that this node took over from a lease that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,16 +54,16 @@ pub struct Adoption {
 /// Whether a run may have been sent under its lease, which ended at `ended_at`. It was not sent if it is the row of a broadcast, which is
 /// never sent; if its row states what it waits for but has no mark, because such a run is marked before it is sent; or if no executor of
 /// its app had a stream when it was due.
-fn may_have_been_sent(run: &Run, ended_at: Timestamp, streams: &LastStreams) -> bool {
+fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessions) -> bool {
     // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
-    let has_stream = run.marked_at.is_some() || streams.may_have_carried(run.app, run.due_at);
+    let has_stream = run.marked_at.is_some() || last_sessions.may_have_carried(run.app, run.due_at);
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at && !is_unsent && has_stream
 }
 
 /// The state after adoption of a run whose lease ended at `ended_at`: a run that may have been sent waits for the roll call.
-pub(crate) fn adopted(run: Run, ended_at: Timestamp, streams: &LastStreams) -> Run {
-    if !may_have_been_sent(&run, ended_at, streams) {
+pub(crate) fn adopted(run: Run, ended_at: Timestamp, last_sessions: &LastSessions) -> Run {
+    if !may_have_been_sent(&run, ended_at, last_sessions) {
         return run;
     }
     let before = run.detail.as_deref().cloned().unwrap_or_default();

@@ -52,9 +52,9 @@ pub trait Cancel {
     /// Own open runs with a request to cancel, with its caller; each is returned until the run has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs of other nodes that have a request to cancel and that a known executor has, by id, at most `limit`: a node with a stream
-    /// to that executor sends it the cancel.
-    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>>;
+    /// Open runs of other nodes that have a request to cancel and that a known executor has, by id after `after`, at most `limit`: a node
+    /// with a stream to that executor sends it the cancel.
+    async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
     /// Open runs of a job to which a user's request to cancel applies, because they have no request, or only the planned end of a pump; in
     /// the order of their ids, at most `limit`: those of one planned instant, or all that the nodes of the cluster own.

@@ -58,7 +58,8 @@ pub trait Dispatch {
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
     /// For a lease that is being released: turns its claimed but unsent runs from `pending` into `waiting` and removes their marks, so that
-    /// the next lease treats them as never sent. The runs `in_hand` are at executors and stay as they are. Returns how many changed.
+    /// the next lease treats them as never sent. The rows of due ones record a wait, so that these do not count as missed. The runs `in_hand`
+    /// are at executors and stay as they are. Returns how many changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
     /// Records that the handlers of these runs have begun: `pending` becomes `running`, and a run that was adopted as `running` gets its

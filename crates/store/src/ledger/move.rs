@@ -54,7 +54,7 @@ pub trait Move {
     /// Hands over own runs that were never sent, with their jobs, to another living node. A job has one home, so it moves with all of its
     /// open runs here or not at all: it stays if it has an open run that is not among `runs`, that may have been sent, or that is a shard.
     /// If the job's home is already the other node, only its pending runs move. The runs that moved wait in the store, where the other
-    /// node's scan finds them. Returns these runs.
+    /// node's scan finds them; the rows of due ones record a wait, so that these do not count as missed. Returns these runs.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
     /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if one of its open runs is past its

@@ -24,7 +24,8 @@ pub enum RunOrder {
 /// A place in the order of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunPlace {
-    /// The value that the order sorts by; 0 if it sorts by id alone.
+    /// The value that the order sorts by. If it sorts by id alone, 0, or in a search in one job the planned instant in milliseconds up to
+    /// which it looks, since the index of a job is in the order of these.
     pub value: i64,
     /// The run.
     pub id: RunId,
@@ -117,15 +118,56 @@ impl RunSearch {
         }
     }
 
+    /// The only job of the search, if its runs are read in the order of its fires. All other searches read runs in the order of their ids.
+    #[must_use]
+    pub fn job_by_fires(&self) -> Option<JobId> {
+        let Some([job]) = self.jobs.as_deref() else { return None };
+        // Open runs, and those that went wrong, have indexes in the order of their ids.
+        let is_by_id = self.order == RunOrder::Newest && (self.is_of_open() || self.is_of_trouble());
+        (!self.is_dead && !is_by_id).then_some(*job)
+    }
+
+    /// Whether all runs that it looks for are open.
+    pub(crate) fn is_of_open(&self) -> bool {
+        !self.statuses.is_empty() && self.statuses.iter().all(|status| !status.is_terminal())
+    }
+
+    /// Whether all runs that it looks for have ended otherwise than successfully.
+    pub(crate) fn is_of_trouble(&self) -> bool {
+        let is_trouble = |status: &RunStatus| status.is_terminal() && *status != RunStatus::Succeeded;
+        !self.statuses.is_empty() && self.statuses.iter().all(is_trouble)
+    }
+
     /// The place of a run in the order.
     #[must_use]
     pub fn place(&self, run: &Run) -> RunPlace {
         let value = match self.order {
-            RunOrder::Newest => 0,
+            RunOrder::Newest => self.from.map_or(0, |from| from.value),
             RunOrder::Longest => self.duration_ms(run),
             RunOrder::Latest => late_ms(run),
         };
         RunPlace { value, id: run.id }
+    }
+
+    /// Whether it reads one job's runs in the order of its fires, newest first.
+    #[must_use]
+    pub fn is_in_one_job(&self) -> bool {
+        self.order == RunOrder::Newest && self.job_by_fires().is_some()
+    }
+
+    /// The place from which a search in one job continues that stopped at this run: below its planned instant, whatever the ids are there.
+    #[must_use]
+    pub fn place_below(stopped_at: &Run) -> RunPlace {
+        RunPlace { value: stopped_at.fire_at.as_millis() - 1, id: RunId::new(i64::MAX) }
+    }
+
+    /// The planned instant in milliseconds up to which it looks.
+    pub(crate) fn fires_to(&self) -> i64 {
+        let until = self.until.map_or(i64::MAX, Timestamp::as_millis);
+        match self.from {
+            Some(from) if from.value != 0 && self.is_in_one_job() => until.min(from.value),
+            _ => until,
+        }
     }
 
     fn duration_ms(&self, run: &Run) -> i64 {
@@ -157,7 +199,8 @@ impl RunSearch {
             && self.other_than.binary_search(&run.job).is_err()
             && self.executors.admits(|wanted| run.executor.as_deref().is_some_and(|name| wanted.matches(name)))
             && self.since.is_none_or(late_enough)
-            && self.until.is_none_or(|until| run.fire_at <= until && run.id.get() < end)
+            && run.fire_at.as_millis() <= self.fires_to()
+            && run.id.get() < end
             && is_in(millis_of(self.duration), self.duration_ms(run))
             && is_in(millis_of(self.late), late_ms(run))
             && self.texts.iter().all(|text| text.is_in(run) != text.is_not)

@@ -6,14 +6,16 @@ use async_trait::async_trait;
 use rondel_core::alert::expect::ExpectKind;
 use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind, judge};
 use rondel_core::{
-    AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp,
+    AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, Reason, Run, RunId, RunStatus, SilenceId,
+    Timestamp,
 };
 
+use super::rollups::is_whole;
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
     MaintenanceRecord, OpenRunExpectations, RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SILENCE_COUNT_MAX,
-    SilenceRecord, WatchedJob,
+    SilenceRecord, WatchedJob, next_evaluation,
 };
 use crate::outbox::may_be_reported;
 use crate::{Alerts, Result};
@@ -40,6 +42,7 @@ impl Alerts for MemStore {
         if before.is_none() && rules.len() >= size(RULE_COUNT_MAX) {
             return Ok(RuleSaved::Full);
         }
+        let (check_at, sweep) = next_evaluation(before, &change);
         let record = RuleRecord {
             id: before.map_or(change.id, |rule| rule.id),
             namespace: change.namespace,
@@ -48,8 +51,8 @@ impl Alerts for MemStore {
             author: change.author.to_owned(),
             created_at: before.map_or(change.now, |rule| rule.created_at),
             updated_at: change.now,
-            check_at: change.check_at,
-            sweep: None,
+            check_at,
+            sweep,
         };
         rows.raise(change.namespace);
         rows.rules.insert(record.id, record.clone());
@@ -356,7 +359,9 @@ impl Alerts for MemStore {
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>> {
         let state = self.state();
         let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
-        let good = state.runs.values().filter(|run| run.status == RunStatus::Succeeded && run.fire_at >= since);
+        let is_good =
+            |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_whole(run);
+        let good = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
         for run in good.filter(|run| jobs.contains(&run.job)) {
             let at = newest.entry(run.job).or_insert(run.fire_at);
             *at = run.fire_at.max(*at);
@@ -369,7 +374,7 @@ impl State {
     /// Leaves an event for a run that failed or was skipped, if a rule of its namespace covers such runs.
     pub(super) fn add_alert_event(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
-        let is_shard = run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1);
+        let is_shard = self.whole_of(run).is_some();
         let is_failure = matches!(run.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
         if is_failure && !is_shard {
             self.dead_letters.insert(id, (run.namespace, run.job, run.fire_at));

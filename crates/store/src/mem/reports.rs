@@ -52,15 +52,13 @@ impl Reports for MemStore {
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let mut days: Vec<Timestamp> =
-            state.failures.keys().map(|(_, day, _)| *day).filter(|day| *day < before).collect();
-        days.sort_unstable();
-        let Some(last) = days.get(..days.len().min(size(limit))).and_then(<[Timestamp]>::last).copied() else {
-            return Ok(0);
-        };
-        let count = state.failures.len();
-        state.failures.retain(|(_, day, _), _| *day > last);
-        Ok(u64::try_from(count - state.failures.len()).unwrap_or(u64::MAX))
+        let mut old: Vec<FailureKey> = state.failures.keys().filter(|(_, day, _)| *day < before).copied().collect();
+        old.sort_by_key(|(_, day, _)| *day);
+        old.truncate(size(limit));
+        for key in &old {
+            state.failures.remove(key);
+        }
+        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }
 
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>> {
@@ -73,13 +71,14 @@ impl Reports for MemStore {
             return Ok(ReportSaved::NoChannel);
         }
         let before = state.report_schedules.get(&change.namespace);
+        let due_at = before.and_then(|before| before.next_at).filter(|at| *at <= change.now);
         let saved = ScheduledReport {
             namespace: change.namespace,
             version: before.map_or(1, |before| before.version + 1),
             spec: change.spec.clone(),
             author: change.author.to_owned(),
             updated_at: change.now,
-            next_at: change.next_at,
+            next_at: due_at.or(change.next_at),
             sent_at: before.and_then(|before| before.sent_at),
         };
         let before = state.report_schedules.insert(change.namespace, saved);

@@ -46,16 +46,14 @@ impl Rollups for MemStore {
 
     async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let is_of = |of: &(i64, PointKind, Step, Timestamp)| of.1 == kind && of.2 == step;
-        let mut ats: Vec<Timestamp> =
-            state.points.keys().filter(|of| is_of(of) && of.3 < before).map(|of| of.3).collect();
-        ats.sort_unstable();
-        let Some(last) = ats.get(..ats.len().min(size(limit))).and_then(<[Timestamp]>::last).copied() else {
-            return Ok(0);
-        };
-        let count = state.points.len();
-        state.points.retain(|of, _| !is_of(of) || of.3 > last);
-        Ok(u64::try_from(count - state.points.len()).unwrap_or(u64::MAX))
+        let is_old = |of: &&(i64, PointKind, Step, Timestamp)| of.1 == kind && of.2 == step && of.3 < before;
+        let mut old: Vec<(i64, PointKind, Step, Timestamp)> = state.points.keys().filter(is_old).copied().collect();
+        old.sort_by_key(|of| of.3);
+        old.truncate(size(limit));
+        for key in &old {
+            state.points.remove(key);
+        }
+        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }
 
     async fn failing_jobs(
@@ -229,10 +227,15 @@ impl State {
             let pulse = self.pulses.entry(*job).or_insert(NewestOutcomes::of(first));
             runs.iter().for_each(|run| pulse.note(run));
         }
+        let pulses = &self.pulses;
+        self.dead_letters.retain(|_, (_, job, fire_at)| {
+            let succeeded_at = pulses.get(job).and_then(|pulse| pulse.succeeded_at);
+            succeeded_at.is_none_or(|succeeded_at| *fire_at >= succeeded_at)
+        });
     }
 }
 
 /// Whether it is not a shard of a broadcast.
-fn is_whole(run: &Run) -> bool {
+pub(super) fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

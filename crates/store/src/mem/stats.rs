@@ -21,12 +21,13 @@ impl Stats for MemStore {
         let (mut gains, mut failed) = (Gains::default(), Vec::new());
         for run in &ended {
             let counted_as = state.stat_open.remove(&run.id).flatten();
-            gains.add(&CountedRun::from(run), counted_as);
-            failed.extend(Some(CountedRun::from(run)).filter(|run| is_new_failure(run, counted_as)));
-            if let (Some(status), Some(stat)) = (counted_as, CountedRun::from(run).stat()) {
+            let counted = state.counted(run);
+            gains.add(&counted, counted_as);
+            failed.extend(Some(counted).filter(|run| is_new_failure(run, counted_as)));
+            if let (Some(status), Some(stat)) = (counted_as, counted.stat()) {
                 state.count(run.job, JobStat { status, duration: Duration::ZERO, ..stat }, -1);
             }
-            if let Some(stat) = CountedRun::from(run).stat() {
+            if let Some(stat) = counted.stat() {
                 state.count(run.job, stat, 1);
             }
         }
@@ -35,9 +36,10 @@ impl Stats for MemStore {
         let next: Vec<Run> = next.map(|(_, run)| run).take_while(is_old).take(size(limit)).cloned().collect();
         for run in &next {
             state.stat_cursor = Some(run.id);
-            gains.add(&CountedRun::from(run), None);
-            failed.extend(Some(CountedRun::from(run)).filter(|run| is_new_failure(run, None)));
-            if let Some(stat) = CountedRun::from(run).stat() {
+            let counted = state.counted(run);
+            gains.add(&counted, None);
+            failed.extend(Some(counted).filter(|run| is_new_failure(run, None)));
+            if let Some(stat) = counted.stat() {
                 state.count(run.job, stat, 1);
             }
             if !run.status.is_terminal() {
@@ -70,15 +72,14 @@ impl Stats for MemStore {
 
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
-        let mut hours: Vec<Timestamp> =
-            state.stats.keys().map(|(_, hour, _)| *hour).filter(|hour| *hour < before).collect();
-        hours.sort_unstable();
-        let Some(last) = hours.get(..hours.len().min(size(limit))).and_then(<[Timestamp]>::last).copied() else {
-            return Ok(0);
-        };
-        let count = state.stats.len();
-        state.stats.retain(|(_, hour, _), _| *hour > last);
-        Ok(u64::try_from(count - state.stats.len()).unwrap_or(u64::MAX))
+        let mut old: Vec<(JobId, Timestamp, RunStatus)> =
+            state.stats.keys().filter(|(_, hour, _)| *hour < before).copied().collect();
+        old.sort_by_key(|(_, hour, _)| *hour);
+        old.truncate(size(limit));
+        for key in &old {
+            state.stats.remove(key);
+        }
+        Ok(u64::try_from(old.len()).unwrap_or(u64::MAX))
     }
 }
 
@@ -90,6 +91,10 @@ impl State {
             Some(run.clone())
         };
         self.stat_open.iter().filter_map(has_ended).collect()
+    }
+
+    fn counted(&self, run: &Run) -> CountedRun {
+        CountedRun { is_shard: self.whole_of(run).is_some(), ..CountedRun::from(run) }
     }
 
     fn count(&mut self, job: JobId, stat: JobStat, sign: i64) {

@@ -194,12 +194,14 @@ impl Channels for SqlStore {
             if self.execute(take).await? == 0 {
                 continue;
             }
-            let Some(row) = self.row(Query::new(&READ_CHANNEL_BY_ID).int(id)).await? else { continue };
-            let channel = self.read_channel(&row)?;
-            let each = i64::from(lease.each_max.min(LEASE_EACH_MAX));
-            let rows = self.rows(Query::new(&READ_DUE_MESSAGES).int(id).at(lease.now).int(each)).await?;
-            let messages = rows.iter().map(waiting_message).collect::<Result<_>>()?;
-            leased.push(LeasedChannel { channel, held_until, messages });
+            match self.leased_channel(id, held_until, lease).await {
+                Ok(found) => leased.extend(found),
+                // It rests until the end of its lease, and holds up no other channel.
+                Err(error @ StoreError::Corrupt { .. }) => {
+                    tracing::error!(channel_id = id, %error, "an alert channel or a message to it cannot be read");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(leased)
     }
@@ -354,6 +356,21 @@ fn place(id: ChannelId) -> String {
 }
 
 impl SqlStore {
+    /// A channel that was leased until `held_until`, with its messages; `None` if it was deleted.
+    async fn leased_channel(
+        &self,
+        id: i64,
+        held_until: Timestamp,
+        lease: LeaseChannels<'_>,
+    ) -> Result<Option<LeasedChannel>> {
+        let Some(row) = self.row(Query::new(&READ_CHANNEL_BY_ID).int(id)).await? else { return Ok(None) };
+        let channel = self.read_channel(&row)?;
+        let each = i64::from(lease.each_max.min(LEASE_EACH_MAX));
+        let rows = self.rows(Query::new(&READ_DUE_MESSAGES).int(id).at(lease.now).int(each)).await?;
+        let messages = rows.iter().map(waiting_message).collect::<Result<_>>()?;
+        Ok(Some(LeasedChannel { channel, held_until, messages }))
+    }
+
     fn seal_channel(&self, id: ChannelId, secret: &str) -> Result<String> {
         let failed = |message: String| failure::refused("seal_channel", &message);
         self.sealer.seal(&place(id), secret).map_err(failed)
@@ -464,3 +481,7 @@ const fn kind_word(kind: NoticeKind) -> &'static str {
         other => other.as_str(),
     }
 }
+
+#[cfg(test)]
+#[path = "channels_tests.rs"]
+mod tests;

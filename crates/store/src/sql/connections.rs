@@ -4,6 +4,7 @@
 //! that is idle for too long; MySQL has no such limit. There the row of each server lists its sessions, and the other servers end the
 //! sessions of a server whose lease has ended: it may write nothing by then.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
@@ -19,6 +20,10 @@ const LIST_CONNECTIONS: Statement =
 const READ_ENDED_CONNECTIONS: Statement = Statement {
     name: "read_ended_connections",
     text: "SELECT id, connection_ids FROM node WHERE id <> ? AND lease_until_ms <= {now} AND connection_ids <> '' ORDER BY id",
+};
+const READ_LIVING_CONNECTIONS: Statement = Statement {
+    name: "read_living_connections",
+    text: "SELECT id, connection_ids FROM node WHERE lease_until_ms > {now} AND connection_ids <> '' ORDER BY id",
 };
 /// The ids of connections start anew when the database restarts: a listed id may by now be that of another user, or of another database.
 const FIND_CONNECTIONS: Statement = Statement {
@@ -61,17 +66,27 @@ impl SqlStore {
         let Some(own) = &self.sessions.own_connections else { return Ok(()) };
         let list = Query::new(&LIST_CONNECTIONS).text(&own.as_text());
         self.execute(list.int(token.node.get()).int(token.epoch)).await?;
-        for row in self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await? {
+        let ended = self.rows(Query::new(&READ_ENDED_CONNECTIONS).int(token.node.get())).await?;
+        if ended.is_empty() {
+            return Ok(());
+        }
+        // Since the database restarted, an id in an old list may be that of a session of a living server.
+        let mut living = BTreeSet::new();
+        for row in self.rows(Query::new(&READ_LIVING_CONNECTIONS)).await? {
+            let mut columns = Reader::new(&row, "node");
+            columns.int("id")?;
+            living.extend(listed_ids(&columns.text("connection_ids")?));
+        }
+        for row in ended {
             let mut columns = Reader::new(&row, "node");
             let (node, text) = (columns.int("id")?, columns.text("connection_ids")?);
-            self.end_connections(node, &text).await?;
+            self.end_connections(node, listed_ids(&text).filter(|id| !living.contains(id)).collect()).await?;
             self.execute(Query::new(&FORGET_CONNECTIONS).int(node).text(&text)).await?;
         }
         Ok(())
     }
 
-    async fn end_connections(&self, node_id: i64, listed: &str) -> Result<()> {
-        let ids: Vec<i64> = listed.split(',').filter_map(|id| id.parse().ok()).take(LISTED_MAX).collect();
+    async fn end_connections(&self, node_id: i64, ids: Vec<i64>) -> Result<()> {
         if ids.is_empty() {
             return Ok(());
         }
@@ -88,4 +103,9 @@ impl SqlStore {
         }
         Ok(())
     }
+}
+
+/// The ids in the list of a row.
+fn listed_ids(list: &str) -> impl Iterator<Item = i64> {
+    list.split(',').filter_map(|id| id.parse().ok()).take(LISTED_MAX)
 }

@@ -58,6 +58,15 @@ impl Dialect {
         }
     }
 
+    /// A text whose ASCII letters are in lower case. By the rules of a Turkish locale, which a database of PostgreSQL may have, the lower case
+    /// of I is not i.
+    fn lower(self, column: &str) -> String {
+        match self {
+            Self::Sqlite | Self::MySql => format!("LOWER(COALESCE({column}, ''))"),
+            Self::Postgres => format!("LOWER(COALESCE({column}, '') COLLATE \"C\")"),
+        }
+    }
+
     /// The type that a sum is cast to: 64 bits.
     fn bigint(self) -> &'static str {
         match self {
@@ -309,6 +318,7 @@ impl Writer {
             Some(("join" | "from", _)) => {}
             Some(("or_update", key)) => self.out.push_str(&dialect.or_update(key)),
             Some(("new", column)) => self.out.push_str(&dialect.new_value(column)),
+            Some(("lower", column)) => self.out.push_str(&dialect.lower(column)),
             Some(("of_rows", column)) => {
                 self.out.push_str(column);
                 self.out.push_str(" = v.column1");

@@ -10,7 +10,7 @@ use crate::cluster::{ExecutorProof, ExecutorRecord, HostProcess, SeenExecutor, S
 use crate::settle::clean_name;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, transact};
-use crate::streams::LastStreams;
+use crate::streams::LastSessions;
 use crate::{Executors, LeaseToken, Result};
 
 const INSERT_EXECUTOR: Statement = Statement {
@@ -279,10 +279,10 @@ impl Tx<'_> {
 
     /// For each app, the stream that ended last, of those that were open at `since` or later. A stream that is still open counts regardless
     /// of its node's lease: if the clock has stepped back, that lease may end before the last send.
-    pub(super) async fn last_streams(&mut self, since: Timestamp) -> Result<LastStreams> {
+    pub(super) async fn last_sessions(&mut self, since: Timestamp) -> Result<LastSessions> {
         let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
         rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(Timestamp::EPOCH)).await?);
-        Ok(LastStreams::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
+        Ok(LastSessions::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
     }
 
     /// Records the end of the streams that were open, as far as is known, under a lease that has ended.

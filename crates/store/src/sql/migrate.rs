@@ -25,12 +25,13 @@ const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
 /// Period in which a server checks whether the one that migrates is done.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
-/// The pause after a table was in use, and the number of tries. Each try waits for the table as long as the settings below allow.
+/// The pause of a migration after a try that found a table in use.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
+/// The number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
 const TABLE_TRIES: u32 = 20;
 
-/// Used instead of the driver's own lock, which waits without end. On MariaDB, the driver takes no lock at all, because its value for an
-/// endless wait is unknown there.
+/// Used instead of the driver's own lock, which waits without end: its timeout is -1, which MySQL takes as endless. MariaDB does not know
+/// this value, so there the driver would hold no lock at all.
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
 const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2";

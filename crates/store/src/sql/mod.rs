@@ -22,6 +22,7 @@ mod heal;
 mod incident_messages;
 mod logs;
 mod migrate;
+mod oldest;
 mod online_index;
 mod open;
 mod outbox;

@@ -75,6 +75,9 @@ impl SqlStore {
         }
         store.seal_webhooks().await?;
         store.seal_channels().await?;
+        if let Err(error) = store.seal_xxl_by_hand().await {
+            tracing::warn!(%error, "tokens of executors of XXL-JOB are not encrypted with the newest key yet; the next start tries again");
+        }
         Ok(store)
     }
 }

@@ -99,10 +99,12 @@ const ADD_FAILURES: Statement = Statement {
 };
 pub(super) const READ_OLD_FAILURES: Statement = Statement {
     name: "read_old_failures",
-    text: "SELECT day_at_ms FROM failure_stat WHERE day_at_ms < ? ORDER BY day_at_ms LIMIT ?",
+    text: "SELECT day_at_ms, job_id FROM failure_stat WHERE day_at_ms < ? ORDER BY day_at_ms LIMIT ?",
 };
 const DELETE_FAILURES: Statement =
-    Statement { name: "delete_failures", text: "DELETE FROM failure_stat WHERE day_at_ms <= ?" };
+    Statement { name: "delete_failures", text: "DELETE FROM failure_stat WHERE day_at_ms < ?" };
+pub(super) const DELETE_FAILURES_AT: Statement =
+    Statement { name: "delete_failures_at", text: "DELETE FROM failure_stat WHERE job_id {in_list} AND day_at_ms = ?" };
 const READ_SCHEDULE: Statement =
     Statement { name: "read_report_schedule", text: select_schedule!("WHERE namespace_id = ?") };
 pub(super) const FIND_DUE: Statement = Statement {
@@ -114,10 +116,11 @@ const INSERT_SCHEDULE: Statement = Statement {
     text: "INSERT {ignore} INTO report_schedule (namespace_id, version, spec, author, updated_at_ms, next_at_ms) \
            VALUES (?, 1, ?, ?, ?, ?) {or_ignore}",
 };
+/// A report that is due stays due.
 const UPDATE_SCHEDULE: Statement = Statement {
     name: "update_report_schedule",
-    text: "UPDATE report_schedule SET version = version + 1, spec = ?, author = ?, updated_at_ms = ?, next_at_ms = ? \
-           WHERE namespace_id = ?",
+    text: "UPDATE report_schedule SET version = version + 1, spec = ?, author = ?, updated_at_ms = ?, \
+           next_at_ms = CASE WHEN next_at_ms <= ? THEN next_at_ms ELSE ? END WHERE namespace_id = ?",
 };
 const DELETE_SCHEDULE: Statement =
     Statement { name: "delete_report_schedule", text: "DELETE FROM report_schedule WHERE namespace_id = ?" };
@@ -165,10 +168,8 @@ impl Reports for SqlStore {
     }
 
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        let rows = self.rows(Query::new(&READ_OLD_FAILURES).at(before).int(limit.max(1).into())).await?;
-        let Some(last) = rows.last() else { return Ok(0) };
-        let day = Reader::new(last, "failure_stat").at("day_at_ms")?;
-        self.execute(Query::new(&DELETE_FAILURES).at(day)).await
+        let statements = [&READ_OLD_FAILURES, &DELETE_FAILURES, &DELETE_FAILURES_AT];
+        self.remove_oldest(statements, |query| query, (before, limit)).await
     }
 
     async fn report_schedule(&self, namespace: NamespaceId) -> Result<Option<ScheduledReport>> {
@@ -189,7 +190,7 @@ impl Reports for SqlStore {
             if tx.execute(insert.at(change.now).opt_at(change.next_at)).await? == 1 {
                 return Ok(ReportSaved::Created);
             }
-            let update = Query::new(&UPDATE_SCHEDULE).text(&spec).text(&author).at(change.now);
+            let update = Query::new(&UPDATE_SCHEDULE).text(&spec).text(&author).at(change.now).at(change.now);
             tx.execute(update.opt_at(change.next_at).int(namespace)).await?;
             Ok(ReportSaved::Changed)
         })

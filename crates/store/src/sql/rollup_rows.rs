@@ -69,5 +69,6 @@ pub(super) fn mark(row: &AnyRow) -> Result<RunMark> {
         executor: columns.opt_text("executor")?,
         span_count: columns.int("span_count")?,
         span_end_at: columns.opt_at("span_end_at_ms")?,
+        parent: columns.opt_int("parent_id")?.map(RunId::new),
     })
 }

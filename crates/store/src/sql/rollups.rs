@@ -42,7 +42,7 @@ macro_rules! of_owners {
 macro_rules! mark_columns {
     () => {
         "run.id, run.job_id, run.app_id, run.fire_at_ms, run.status, run.started_at_ms, run.finished_at_ms, run.executor, \
-         run.span_count, run.span_end_at_ms"
+         run.span_count, run.span_end_at_ms, run.parent_id"
     };
 }
 
@@ -83,10 +83,14 @@ pub(super) const READ_SUMMED_VERDICTS: Statement = Statement {
 };
 pub(super) const READ_OLD_POINTS: Statement = Statement {
     name: "read_old_points",
-    text: "SELECT at_ms FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms < ? ORDER BY at_ms LIMIT ?",
+    text: "SELECT at_ms, owner_id FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms < ? ORDER BY at_ms LIMIT ?",
 };
 const DELETE_POINTS: Statement =
-    Statement { name: "delete_points", text: "DELETE FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms <= ?" };
+    Statement { name: "delete_points", text: "DELETE FROM stat_point WHERE kind = ? AND step_ms = ? AND at_ms < ?" };
+pub(super) const DELETE_POINTS_AT: Statement = Statement {
+    name: "delete_points_at",
+    text: "DELETE FROM stat_point WHERE owner_id {in_list} AND kind = ? AND step_ms = ? AND at_ms = ?",
+};
 const READ_PULSES: Statement = Statement {
     name: "read_pulses",
     text: "SELECT job_id, namespace_id, app_id, succeeded_at_ms, failed_at_ms, failing_since_ms, streak_count \
@@ -238,11 +242,8 @@ impl Rollups for SqlStore {
 
     async fn forget_points(&self, kind: PointKind, step: Step, before: Timestamp, limit: u32) -> Result<u64> {
         let step = millis(step.length());
-        let read = Query::new(&READ_OLD_POINTS).text(kind.as_str()).int(step).at(before).int(limit.max(1).into());
-        let rows = self.rows(read).await?;
-        let Some(last) = rows.last() else { return Ok(0) };
-        let at = Reader::new(last, "stat_point").at("at_ms")?;
-        self.execute(Query::new(&DELETE_POINTS).text(kind.as_str()).int(step).at(at)).await
+        let statements = [&READ_OLD_POINTS, &DELETE_POINTS, &DELETE_POINTS_AT];
+        self.remove_oldest(statements, |query| query.text(kind.as_str()).int(step), (before, limit)).await
     }
 
     async fn failing_jobs(
@@ -381,24 +382,26 @@ impl SqlStore {
         Ok(marks)
     }
 
-    async fn node_ids(&self) -> Result<Vec<i64>> {
+    pub(super) async fn node_ids(&self) -> Result<Vec<i64>> {
         let rows = self.rows(Query::new(&READ_NODE_IDS)).await?;
         rows.iter().map(|row| Reader::new(row, "node").int("id")).collect()
     }
 }
 
 impl Tx<'_> {
-    /// Adds the gains of a batch of runs. The caller has locked the cursor: no other transaction changes these rows meanwhile.
-    pub(super) async fn add_gains(&mut self, gains: &Gains) -> Result<()> {
+    /// Adds the gains of a batch of runs. The caller has locked the cursor: no other transaction changes these rows meanwhile. Returns the
+    /// jobs with a newer success than before.
+    pub(super) async fn add_gains(&mut self, gains: &Gains) -> Result<Vec<JobId>> {
         let points: Vec<(&PointKey, &Gain)> = gains.points.iter().collect();
         for chunk in points.chunks(CHUNK_MAX) {
             self.add_points(chunk).await?;
         }
         let jobs: Vec<JobId> = gains.pulses.keys().copied().collect();
+        let mut succeeded = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            self.add_pulses(gains, chunk).await?;
+            self.add_pulses(gains, chunk, &mut succeeded).await?;
         }
-        Ok(())
+        Ok(succeeded)
     }
 
     async fn add_points(&mut self, chunk: &[(&PointKey, &Gain)]) -> Result<()> {
@@ -429,18 +432,21 @@ impl Tx<'_> {
         Ok(())
     }
 
-    async fn add_pulses(&mut self, gains: &Gains, jobs: &[JobId]) -> Result<()> {
+    async fn add_pulses(&mut self, gains: &Gains, jobs: &[JobId], succeeded: &mut Vec<JobId>) -> Result<()> {
         let mut pulses: HashMap<JobId, NewestOutcomes> = HashMap::new();
         for row in self.rows(Query::new(&READ_PULSES).list(jobs.iter().map(|job| job.get()))).await? {
             let pulse = pulse(&row)?;
             pulses.insert(pulse.job, pulse);
         }
-        let mut all = Vec::with_capacity(jobs.len());
+        let (mut all, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
             let Some(first) = runs.first() else { continue };
             let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first));
+            let before = pulse.succeeded_at;
             runs.iter().for_each(|run| pulse.note(run));
+            succeeded.extend((pulse.succeeded_at > before).then_some(*job));
+            overtaken.extend(runs.iter().filter(|run| pulse.overtakes(run)).map(|run| run.id));
             all.push(pulse);
         }
         if all.is_empty() {
@@ -452,9 +458,7 @@ impl Tx<'_> {
             query.opt_at(pulse.failing_since).int(signed(pulse.streak))
         });
         self.execute(save).await?;
-        let succeeded: Vec<JobId> =
-            all.iter().filter(|pulse| pulse.succeeded_at.is_some()).map(|pulse| pulse.job).collect();
-        self.delete_overtaken(&succeeded).await
+        self.delete_dead_letters(&overtaken).await
     }
 }
 

@@ -20,6 +20,15 @@ macro_rules! run_columns {
 }
 pub(super) use run_columns;
 
+/// For runs that leave their server unsent: a due first attempt whose wait is not stored gets the wait that the statement names, as
+/// [`crate::settle::note_unsent`] decides.
+macro_rules! noted_detail {
+    () => {
+        "detail = CASE WHEN detail IS NULL AND attempt = 1 AND due_at_ms <= {now} THEN ? ELSE detail END"
+    };
+}
+pub(super) use noted_detail;
+
 pub(super) const READ_RUNS: Statement =
     Statement { name: "read_runs", text: concat!("SELECT ", run_columns!(), " FROM run WHERE id {in_list}") };
 pub(super) const LOCK_RUN: Statement =

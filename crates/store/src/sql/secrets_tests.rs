@@ -2,12 +2,13 @@
 
 use std::path::Path;
 
-use rondel_core::{NamespaceId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 
 use super::super::SqlStore;
 use crate::outbox::FailureWebhook;
 use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
-use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, StoreConfig};
+use crate::xxl::XxlExecutor;
+use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, StoreConfig, XxlExecutors as _};
 
 const HERE: NamespaceId = NamespaceId::new(1);
 const SECRET: &str = "whsec_to-be-kept";
@@ -91,6 +92,35 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
     let second = kept(&format!("{new}\n{old}")).await;
     assert!(first.iter().zip(&second).all(|(old, new)| old != new), "{second:?}");
     assert_eq!(kept(&new).await, second);
+}
+
+/// Nothing but a start writes the row of an executor that a user has registered, and that does not register itself.
+#[tokio::test]
+async fn the_token_of_an_executor_that_is_registered_by_hand_is_sealed_with_the_newest_key() {
+    let folder = tempfile::tempdir().unwrap();
+    let (old, new) = (SecretKeys::generate().unwrap(), SecretKeys::generate().unwrap());
+    let now = Timestamp::from_secs(1);
+    let executor = XxlExecutor {
+        id: ExecutorId::new(7),
+        namespace: HERE,
+        app: AppId::new(9),
+        address: "http://10.0.0.5:9999".to_owned(),
+        token: SECRET.to_owned(),
+        first_seen_at: now,
+        last_seen_at: now,
+        left_at: None,
+        by_hand_at: None,
+    };
+    let store = open(folder.path(), Some(&old)).await;
+    store.register_xxl_by_hand(&executor, now).await.unwrap();
+    store.close().await;
+    drop(store);
+    for keys in [format!("{new}\n{old}"), new] {
+        let store = open(folder.path(), Some(&keys)).await;
+        let found = store.xxl_registered_by_hand(None, 10).await.unwrap();
+        assert_eq!(found.iter().map(|one| one.token.as_str()).collect::<Vec<_>>(), [SECRET]);
+        store.close().await;
+    }
 }
 
 /// The database of an older server, which sealed secrets but not URLs.

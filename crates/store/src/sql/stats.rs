@@ -1,6 +1,6 @@
 //! Counts of runs by job, hour and verdict.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use rondel_core::outcome::is_provisional;
 use rondel_core::time::millis;
 use rondel_core::{AppId, IdGen, JobId, NamespaceId, RunId, RunStatus, Timestamp};
+use sqlx::any::AnyRow;
 
 use crate::reports::is_new_failure;
 use crate::rollups::Gains;
@@ -31,7 +32,7 @@ const MOVE_CURSOR: Statement =
 const READ_NEXT: Statement = Statement {
     name: "read_next_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
-           namespace_id, app_id, cause, attempt FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
+           namespace_id, app_id, cause, attempt, parent_id FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
 };
 const READ_OPEN_ENTRIES: Statement = Statement {
     name: "read_stat_open",
@@ -40,7 +41,11 @@ const READ_OPEN_ENTRIES: Statement = Statement {
 const READ_COUNTED: Statement = Statement {
     name: "read_runs_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
-           namespace_id, app_id, cause, attempt FROM run WHERE id {in_list}",
+           namespace_id, app_id, cause, attempt, parent_id FROM run WHERE id {in_list}",
+};
+const READ_WHOLES: Statement = Statement {
+    name: "read_wholes_to_count",
+    text: "SELECT id, job_id, fire_at_ms, cause FROM run WHERE id {in_list} AND shard_index = -1",
 };
 const INSERT_OPEN: Statement = Statement {
     name: "insert_stat_open",
@@ -59,18 +64,20 @@ const READ_STATS: Statement = Statement {
     text: "SELECT job_id, hour_at_ms, status, run_count, duration_ms FROM run_stat \
            WHERE job_id = ? AND hour_at_ms >= ? AND hour_at_ms < ? AND run_count > 0 ORDER BY hour_at_ms, status",
 };
-const READ_OLD_STATS: Statement = Statement {
+pub(super) const READ_OLD_STATS: Statement = Statement {
     name: "read_old_stats",
-    text: "SELECT hour_at_ms FROM run_stat WHERE hour_at_ms < ? ORDER BY hour_at_ms LIMIT ?",
+    text: "SELECT hour_at_ms, job_id FROM run_stat WHERE hour_at_ms < ? ORDER BY hour_at_ms LIMIT ?",
 };
-const DELETE_STATS: Statement = Statement { name: "delete_stats", text: "DELETE FROM run_stat WHERE hour_at_ms <= ?" };
+const DELETE_STATS: Statement = Statement { name: "delete_stats", text: "DELETE FROM run_stat WHERE hour_at_ms < ?" };
+pub(super) const DELETE_STATS_AT: Statement =
+    Statement { name: "delete_stats_at", text: "DELETE FROM run_stat WHERE job_id {in_list} AND hour_at_ms = ?" };
 
 #[async_trait]
 impl Stats for SqlStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
         let after = self.counted_to.load(Ordering::Relaxed);
-        let (count, next_entry) = transact!(self, "roll_up", |tx| {
+        let (count, next_entry, succeeded) = transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
             let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
                 Some(row) => Reader::new(&row, "run_stat_cursor").int("run_id")?,
@@ -79,20 +86,19 @@ impl Stats for SqlStore {
             let mut tally = Tally::default();
             let (ended, next_entry) = tx.count_ended(&mut tally, after, IdGen::first_at(before - RECOUNT_FOR)).await?;
             let next = Query::new(&READ_NEXT).int(cursor).int(IdGen::first_at(before)).int(limit.into());
-            let mut runs = Vec::new();
-            for row in tx.rows(next).await? {
-                runs.push(counted_run(&mut Reader::new(&row, "run"))?);
-            }
+            let next = tx.rows(next).await?;
+            let runs = tx.counted_runs(next).await?;
             tx.count_next(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
-            tx.add_gains(&tally.gains).await?;
+            let succeeded = tx.add_gains(&tally.gains).await?;
             tx.add_failures(&tally.failed).await?;
             if let Some(last) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
             }
-            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry))
+            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry, succeeded))
         })?;
         self.counted_to.store(next_entry.unwrap_or(0), Ordering::Relaxed);
+        self.remove_overtaken(&succeeded).await?;
         Ok(count + u64::from(next_entry.is_some()))
     }
 
@@ -110,10 +116,8 @@ impl Stats for SqlStore {
     }
 
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64> {
-        let rows = self.rows(Query::new(&READ_OLD_STATS).at(before).int(limit.max(1).into())).await?;
-        let Some(last) = rows.last() else { return Ok(0) };
-        let hour = Reader::new(last, "run_stat").at("hour_at_ms")?;
-        self.execute(Query::new(&DELETE_STATS).at(hour)).await
+        let statements = [&READ_OLD_STATS, &DELETE_STATS, &DELETE_STATS_AT];
+        self.remove_oldest(statements, |query| query, (before, limit)).await
     }
 }
 
@@ -160,11 +164,9 @@ impl Tx<'_> {
         let next = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
         let (mut count, mut done) = (0, Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
-            let mut runs = HashMap::with_capacity(chunk.len());
-            for row in self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await? {
-                let run = counted_run(&mut Reader::new(&row, "run"))?;
-                runs.insert(run.id.get(), run);
-            }
+            let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
+            let runs = self.counted_runs(rows).await?;
+            let mut runs: HashMap<i64, CountedRun> = runs.into_iter().map(|run| (run.id.get(), run)).collect();
             for (id, counted_as) in chunk {
                 let run = runs.remove(id);
                 match run.filter(|run| run.status.is_terminal() && *counted_as != Some(run.status)) {
@@ -182,6 +184,27 @@ impl Tx<'_> {
             self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
         }
         Ok((count, next))
+    }
+
+    /// The runs of rows of [`READ_NEXT`] or [`READ_COUNTED`], in their order. The only shard of a fire looks like a whole fire, except that
+    /// its parent is the row of that fire.
+    async fn counted_runs(&mut self, rows: Vec<AnyRow>) -> Result<Vec<CountedRun>> {
+        let runs = rows.into_iter().map(|row| counted_run(&row)).collect::<Result<Vec<_>>>()?;
+        let parents: BTreeSet<i64> = runs.iter().filter_map(|(_, parent)| *parent).collect();
+        let parents: Vec<i64> = parents.into_iter().collect();
+        let mut wholes = BTreeSet::new();
+        for chunk in parents.chunks(CHUNK_MAX) {
+            for row in self.rows(Query::new(&READ_WHOLES).list(chunk.iter().copied())).await? {
+                let mut columns = Reader::new(&row, "run");
+                let (id, job) = (columns.int("id")?, JobId::new(columns.int("job_id")?));
+                wholes.insert((id, job, columns.at("fire_at_ms")?, columns.int("cause")?));
+            }
+        }
+        let counted = |(run, parent): (CountedRun, Option<i64>)| {
+            let whole = parent.map(|parent| (parent, run.job, run.fire_at, run.cause));
+            CountedRun { is_shard: run.is_shard || whole.is_some_and(|whole| wholes.contains(&whole)), ..run }
+        };
+        Ok(runs.into_iter().map(counted).collect())
     }
 
     async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
@@ -217,15 +240,16 @@ impl Tx<'_> {
     }
 }
 
-/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`].
-fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
+/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`]; the parent only of a run that may be the only shard of its fire.
+fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
+    let mut columns = Reader::new(row, "run");
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
     let (fire_at, status) = (columns.at("fire_at_ms")?, columns.word("status")?);
     let reason = columns.opt_word("reason")?;
     let (index, total) = (columns.int("shard_index")?, columns.opt_int("shard_total")?);
     let (started_at, finished_at) = (columns.opt_at("started_at_ms")?, columns.opt_at("finished_at_ms")?);
     let span_count = columns.int("span_count")?;
-    Ok(CountedRun {
+    let run = CountedRun {
         id,
         job,
         namespace: NamespaceId::new(columns.int("namespace_id")?),
@@ -239,5 +263,7 @@ fn counted_run(columns: &mut Reader<'_>) -> Result<CountedRun> {
         started_at,
         finished_at,
         span_count,
-    })
+    };
+    let parent = columns.opt_int("parent_id")?;
+    Ok((run, parent.filter(|_| index >= 0 && !run.is_shard)))
 }

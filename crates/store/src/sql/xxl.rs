@@ -37,26 +37,33 @@ const INSERT_EXECUTOR: Statement = Statement {
            (id, namespace_id, app_id, address, token, first_seen_at_ms, last_seen_at_ms, by_hand_at_ms) \
            VALUES (?, ?, ?, ?, ?, ?, ?, ?) {or_ignore}",
 };
-const FIX_EXECUTOR: Statement = Statement {
+const REGISTER_BY_HAND: Statement = Statement {
     name: "register_xxl_by_hand",
     text: "UPDATE xxl_executor SET token = ?, by_hand_at_ms = ? WHERE app_id = ? AND address = ?",
 };
-const UNFIX_EXECUTOR: Statement = Statement {
+const UNREGISTER_BY_HAND: Statement = Statement {
     name: "unregister_xxl_by_hand",
     text: "UPDATE xxl_executor SET by_hand_at_ms = NULL, \
            left_at_ms = CASE WHEN last_seen_at_ms = 0 THEN {now} ELSE left_at_ms END \
            WHERE app_id = ? AND address = ? AND by_hand_at_ms IS NOT NULL",
 };
-pub(super) const LIST_FIXED: Statement = Statement {
-    name: "list_fixed_xxl",
+pub(super) const LIST_BY_HAND: Statement = Statement {
+    name: "list_xxl_by_hand",
     text: select_executor!("WHERE by_hand_at_ms >= 0 ORDER BY by_hand_at_ms LIMIT ?"),
 };
-pub(super) const LIST_FIXED_OF: Statement = Statement {
-    name: "list_fixed_xxl_of",
+pub(super) const LIST_BY_HAND_OF: Statement = Statement {
+    name: "list_xxl_by_hand_of",
     text: select_executor!("WHERE app_id = ? AND by_hand_at_ms IS NOT NULL ORDER BY address LIMIT ?"),
 };
-const SEE_EXECUTOR: Statement = Statement {
-    name: "see_xxl_executor",
+const READ_TOKENS_BY_HAND: Statement = Statement {
+    name: "read_xxl_tokens_by_hand",
+    text: "SELECT id, app_id, address, token FROM xxl_executor WHERE by_hand_at_ms >= 0 ORDER BY by_hand_at_ms",
+};
+/// Changes nothing if the token was sealed or changed meanwhile.
+const SEAL_TOKEN: Statement =
+    Statement { name: "seal_xxl_token", text: "UPDATE xxl_executor SET token = ? WHERE id = ? AND token = ?" };
+const REFRESH_EXECUTOR: Statement = Statement {
+    name: "refresh_xxl_executor",
     text: "UPDATE xxl_executor SET token = ?, last_seen_at_ms = ?, left_at_ms = NULL WHERE app_id = ? AND address = ?",
 };
 pub(super) const READ_EXECUTOR: Statement =
@@ -151,28 +158,28 @@ impl XxlExecutors for SqlStore {
         let (app, address) = (executor.app.get(), executor.address.as_str());
         let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl", &message))?;
-        let see = || Query::new(&SEE_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
-        self.put_xxl(executor, see, &token).await
+        let refresh = || Query::new(&REFRESH_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
+        self.put_xxl(executor, refresh, &token).await
     }
 
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
         let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl_by_hand", &message))?;
-        let fix = || Query::new(&FIX_EXECUTOR).text(&token).at(now).int(app).text(address);
+        let register = || Query::new(&REGISTER_BY_HAND).text(&token).at(now).int(app).text(address);
         // The executor was never seen: only a user has registered it.
         let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
-        self.put_xxl(&unseen, fix, &token).await
+        self.put_xxl(&unseen, register, &token).await
     }
 
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool> {
-        Ok(self.execute(Query::new(&UNFIX_EXECUTOR).int(app.get()).text(address)).await? > 0)
+        Ok(self.execute(Query::new(&UNREGISTER_BY_HAND).int(app.get()).text(address)).await? > 0)
     }
 
     async fn xxl_registered_by_hand(&self, app: Option<AppId>, limit: u32) -> Result<Vec<XxlExecutor>> {
         let list = match app {
-            Some(app) => Query::new(&LIST_FIXED_OF).int(app.get()),
-            None => Query::new(&LIST_FIXED),
+            Some(app) => Query::new(&LIST_BY_HAND_OF).int(app.get()),
+            None => Query::new(&LIST_BY_HAND),
         };
         Ok(self.readable_xxl(&self.rows(list.int(limit.into())).await?))
     }
@@ -273,6 +280,33 @@ impl SqlStore {
         let row = self.row(Query::new(&READ_EXECUTOR).int(app).text(address)).await?;
         let Some(row) = row else { return Ok(executor.id) };
         Reader::new(&row, "xxl_executor").int("id").map(ExecutorId::new)
+    }
+
+    /// Seals anew the tokens of executors that are registered by hand, which nothing else writes again: they must be readable without the
+    /// old keys. An executor that registers itself brings its token again.
+    pub(super) async fn seal_xxl_by_hand(&self) -> Result<()> {
+        for row in self.rows(Query::new(&READ_TOKENS_BY_HAND)).await? {
+            let mut columns = Reader::new(&row, "xxl_executor");
+            let (id, app) = (columns.int("id")?, AppId::new(columns.int("app_id")?));
+            let (address, kept) = (columns.text("address")?, columns.text("token")?);
+            let token = match self.sealer.open(&place(app, &address), &kept) {
+                Ok(token) => token,
+                Err(reason) => {
+                    tracing::warn!(
+                        address,
+                        reason,
+                        "the token of an executor of XXL-JOB cannot be read; register it again"
+                    );
+                    continue;
+                }
+            };
+            if self.sealer.is_stale(&kept) {
+                let sealed = self.sealer.seal(&place(app, &address), &token);
+                let sealed = sealed.map_err(|message| failure::refused("seal_xxl_token", &message))?;
+                self.execute(Query::new(&SEAL_TOKEN).text(&sealed).int(id).text(&kept)).await?;
+            }
+        }
+        Ok(())
     }
 
     fn readable_xxl(&self, rows: &[AnyRow]) -> Vec<XxlExecutor> {

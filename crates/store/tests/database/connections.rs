@@ -31,12 +31,27 @@ async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
         let end = tokio::time::Instant::now() + Duration::from_secs(30);
         other.report_node(survivor, &NodeReport::default()).await.unwrap();
         assert!(transaction.execute("UPDATE housekeeping_pass SET last_at_ms = 2").await.is_ok(), "its lease holds");
+        // The database may have restarted since the list was written: then it has ids of a living server's sessions.
+        let (one, two, three) = tokio::join!(other.now(), other.now(), other.now());
+        for now in [one, two, three] {
+            now.unwrap();
+        }
+        other.report_node(survivor, &NodeReport::default()).await.unwrap();
+        let mut probe = AnyConnection::connect(&place.url).await.unwrap();
+        let row = probe.fetch_one("SELECT connection_ids FROM node WHERE name = 'other'").await.unwrap();
+        let living: String = row.try_get(0).unwrap();
+        let added =
+            format!("UPDATE node SET connection_ids = CONCAT(connection_ids, ',{living}') WHERE name = 'stopped'");
+        place.execute(&added).await;
+        let count = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id IN ({living})");
+        let living_count = place.number(&count).await;
         place.execute("UPDATE node SET lease_until_ms = 1 WHERE name = 'stopped'").await;
         while other.begin_pass("test", Duration::ZERO).await.is_err() {
             assert!(tokio::time::Instant::now() < end, "the locks are held still");
             other.report_node(survivor, &NodeReport::default()).await.unwrap();
         }
         assert!(transaction.execute("SELECT 1").await.is_err(), "the session was ended");
+        assert_eq!(place.number(&count).await, living_count, "the sessions of a living server were not");
         assert_eq!(place.number("SELECT COUNT(*) FROM node WHERE connection_ids IS NOT NULL").await, 1);
         stopped.close().await;
         other.close().await;

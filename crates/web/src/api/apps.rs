@@ -50,7 +50,7 @@ pub(super) struct NewApp {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Handler")]
 pub(super) struct HandlerJson<'a> {
-    /// `*` where executors announce none and take all, as those of XXL-JOB do.
+    /// The handler's name; `*` stands for all handlers where executors announce no handlers and take every run, as those of XXL-JOB do.
     name: &'a str,
     /// The online executors that have it.
     executors: &'a [String],

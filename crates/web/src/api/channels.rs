@@ -10,7 +10,7 @@ use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::notice::NoticeKind;
 use rondel_core::words::{Lang, counted};
 use rondel_core::{DeliveryId, IncidentId, MessageId, Timestamp};
-use rondel_store::channels::{CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
+use rondel_store::channels::{AfterTry, CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -73,7 +73,7 @@ pub(super) struct DeliveryJson {
     verdict: String,
     /// The status that the service answered with, by HTTP or SMTP; 0 without an answer.
     status: i32,
-    /// Why it was not taken.
+    /// Why it was not taken, or which recipients of a mail were refused.
     error: Option<String>,
 }
 
@@ -247,7 +247,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Respo
 
 /// A test as the audit log shows it.
 pub(crate) fn tested(delivery: &Delivery) -> serde_json::Value {
-    json!({"done": delivery.error.is_none(), "status": delivery.status})
+    json!({"done": delivery.verdict == AfterTry::Sent.as_str(), "status": delivery.status})
 }
 
 async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {

@@ -28,6 +28,7 @@ use crate::holdings::{LiveShare, StreamKind};
 use crate::load::{self, LongLived};
 use crate::problem::Problem;
 use crate::recheck::Recheck;
+use crate::shares;
 use crate::state::Web;
 
 /// How often the store is polled without a notification: another node may store lines, and runs end.
@@ -122,7 +123,14 @@ impl LogStream {
             if self.caller.lapse(&self.web, namespace, Some(app)).await.is_some() {
                 return self.end(false);
             }
-            let (found, is_settled) = match self.read().await {
+            // Like a request: a reader may go through whole logs for lines that they do not have, in many streams at once.
+            let Ok(turn) = shares::turn(&self.web, self.caller.caller().key()).await else {
+                self.spoke_at = Instant::now();
+                return Some(self.keep_alive());
+            };
+            let read = self.read().await;
+            drop(turn);
+            let (found, is_settled) = match read {
                 Ok(read) => read,
                 Err(error) => {
                     tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "log broken off");

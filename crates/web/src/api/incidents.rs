@@ -384,7 +384,7 @@ pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -
 }
 
 /// The app that a silence is limited to; `None` for the whole namespace.
-async fn app_of<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
+pub(crate) async fn app_of<Q>(call: &Call<Q>, spec: &SilenceSpec) -> Result<Option<AppId>, Problem> {
     let store = call.engine().store();
     Ok(match (&spec.job, &spec.app) {
         (Some(job), _) if name::check(job).is_ok() => store.job(call.namespace.id, job).await?.map(|job| job.app),

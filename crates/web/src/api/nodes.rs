@@ -109,7 +109,7 @@ struct LoopJson {
     failed_count: u64,
     /// Since when every tick has failed.
     failing_since: Option<Timestamp>,
-    /// Why a tick failed last, also where later ones succeeded.
+    /// The error of the last tick that failed. It is kept after later ticks succeed.
     last_error: Option<String>,
 }
 

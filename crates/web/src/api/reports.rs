@@ -23,16 +23,20 @@ use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::report::{GroupBy, Report, ReportQuery, csv, report};
+use crate::report::{GroupBy, Report, ReportQuery, csv, report, whole_csv};
 use crate::routes::Routes;
 
 const FORMATS: [&str; 2] = ["json", "csv"];
+/// The last line of a file that does not have everything.
+const CUT: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
 /// The query for a report, and its format.
 #[derive(Debug)]
 pub(super) struct FormattedReportQuery {
     query: ReportQuery,
     is_csv: bool,
+    /// Whether it asks for one page of the jobs.
+    is_page: bool,
 }
 
 impl FromQuery for FormattedReportQuery {
@@ -43,7 +47,8 @@ impl FromQuery for FormattedReportQuery {
             false => Err(format!("{word:?} is none of {}", FORMATS.join(", "))),
         };
         let parameter = Parameter::word("format", &FORMATS).about("`csv` for the rows as a file; `json` if left out.");
-        Self { query, is_csv: reader.parsed(parameter, format).unwrap_or_default() }
+        let is_page = ["limit", "cursor"].iter().any(|name| reader.has(name));
+        Self { query, is_csv: reader.parsed(parameter, format).unwrap_or_default(), is_page }
     }
 }
 
@@ -238,15 +243,20 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
-    let query = &call.query.query;
-    let made = report(&call, query).await?;
-    if call.query.is_csv {
+    let FormattedReportQuery { query, is_csv, is_page } = &call.query;
+    if *is_csv {
+        // A file has no cursor that would lead to the rest.
+        let text = match is_page {
+            true => csv(&report(&call, query).await?, CUT),
+            false => whole_csv(&call, query.clone(), CUT).await?,
+        };
         let headers = [
             (CONTENT_TYPE, "text/csv; charset=utf-8".to_owned()),
             (CONTENT_DISPOSITION, "attachment; filename=\"report.csv\"".to_owned()),
         ];
-        return Ok((headers, csv(&made)).into_response());
+        return Ok((headers, text).into_response());
     }
+    let made = report(&call, query).await?;
     let Report { range, total, rows, failures, is_cut, next_cursor } = made;
     let body = ReportJson {
         namespace: call.namespace.name.clone(),

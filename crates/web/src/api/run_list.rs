@@ -31,8 +31,7 @@ pub(crate) struct ListRuns {
     job: Option<String>,
     statuses: Vec<RunStatus>,
     filter: Filter,
-    sort: Option<String>,
-    order: RunOrder,
+    order: Option<RunOrder>,
     limit: u32,
     cursor: Option<String>,
 }
@@ -43,15 +42,13 @@ impl FromQuery for ListRuns {
             "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last \
              two look at the newest 10,000 runs of the stretch of time alone.",
         );
-        let sort = reader.parsed(sort, |word| run_filter::order(word).map(|order| (word.to_owned(), order)));
-        let (sort, order) = sort.unzip();
+        let order = reader.parsed(sort, run_filter::order);
         let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
         Self {
             job: reader.one(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
             statuses: reader.words(Parameter::words("status", RunStatus::WORDS).about("Only runs that stand so.")),
             filter: filter.unwrap_or_default(),
-            sort,
-            order: order.unwrap_or_default(),
+            order,
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.one(Parameter::cursor()),
         }
@@ -90,12 +87,12 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let query = &call.query;
-    if let Some(job) = query.job.as_deref().filter(|_| query.filter.is_empty() && query.sort.is_none()) {
+    if let Some(job) = query.job.as_deref().filter(|_| query.filter.is_empty() && query.order.is_none()) {
         return of_job(&call, job).await;
     }
-    let listing =
-        Listing::new("run search", (call.namespace.id, &query.job, &query.statuses, &query.filter, query.order));
-    let mut search = run_filter::build_search(&call, &query.filter, query.order, Tz::UTC).await?;
+    let order = query.order.unwrap_or_default();
+    let listing = Listing::new("run search", (call.namespace.id, &query.job, &query.statuses, &query.filter, order));
+    let mut search = run_filter::build_search(&call, &query.filter, order, Tz::UTC).await?;
     if !query.statuses.is_empty() {
         search.statuses = match search.statuses.is_empty() {
             true => query.statuses.clone(),

@@ -191,8 +191,9 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
     let steps = kind.steps();
     let fitting = series::fitting_step(to.since(from));
-    let near = steps.iter().copied().find(|step| *step >= fitting).or(steps.last().copied()).unwrap_or(Step::Hour);
-    let step = query.step.unwrap_or(near);
+    let default_step =
+        steps.iter().copied().find(|step| *step >= fitting).or(steps.last().copied()).unwrap_or(Step::Hour);
+    let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
         let words = steps.iter().map(|step| word(*step)).collect::<Vec<_>>().join(", ");
         return Err(wrong("step", format!("{} is not counted here; there are {words}", word(step))));

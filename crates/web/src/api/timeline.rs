@@ -190,7 +190,7 @@ struct ComingJson {
     app: String,
 }
 
-/// How many fires there are.
+/// How many fires there are at an instant or, in `density`, in the quarter of an hour that begins then.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "FireDensity")]
 struct DensityJson {

@@ -9,8 +9,8 @@ use crate::problem::{Code, Problem};
 /// Maximum number of tokens of one account, or of one line of tokens without an account, that work at the same time.
 const LIVING_COUNT_MAX: u64 = 200;
 
-/// Checks that there is room for one more token of its account or, without an account, of its line. Tokens of executors have no limit: they
-/// belong to the server, and the admins of their apps decide their number.
+/// Checks that there is room for one more token of its account or, without an account, of its line: the tokens that came of the same first
+/// token. Tokens of executors have no limit: they belong to the server, and the admins of their apps decide their number.
 pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Result<(), Problem> {
     let (store, now) = (call.engine().store(), call.engine().now());
     let (count, whose) = match token.owner {

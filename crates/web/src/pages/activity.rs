@@ -29,9 +29,10 @@ const JOB_ENTRY_COUNT: u32 = 20;
 /// How many entries are read for a job's page: more than it shows, since those about other objects with the job's name are left out.
 const JOB_ENTRY_READ_COUNT: u32 = 60;
 /// The actions to choose from; others can be typed into the address.
-const ACTIONS: [&str; 27] = [
+const ACTIONS: [&str; 41] = [
     "job.create",
     "job.change",
+    "job.bulk",
     "job.apply",
     "job.restore",
     "job.reset",
@@ -42,7 +43,18 @@ const ACTIONS: [&str; 27] = [
     "job.delete",
     "run.cancel",
     "run.retry",
+    "run.bulk",
+    "incident.acknowledge",
+    "silence.create",
+    "silence.delete",
+    "maintenance.create",
+    "maintenance.delete",
+    "alert-rule.change",
+    "alert-rule.delete",
+    "channel.change",
+    "channel.delete",
     "app.set-state",
+    "executor.set-state",
     "node.set-state",
     "calendar.change",
     "calendar.delete",
@@ -56,7 +68,9 @@ const ACTIONS: [&str; 27] = [
     "user.delete",
     "user.password",
     "token.create",
+    "token.rotate",
     "token.delete",
+    "session.create",
 ];
 
 /// The filters as they were typed.

@@ -1,5 +1,7 @@
 //! The form of a rule: its fields, the trial of a rule, and how it is saved.
 
+use std::str::FromStr;
+
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
@@ -257,7 +259,7 @@ impl RuleForm {
             "failure_rate" => Condition::FailureRate {
                 percent: number("/condition/percent", &self.percent)?,
                 window: length("/condition/window", &self.window)?,
-                min_runs: number("/condition/min_runs", &self.min_runs)?.into(),
+                min_runs: number("/condition/min_runs", &self.min_runs)?,
             },
             "skipped" => {
                 let words = self.reasons.split([',', ' ', '，', '、']).filter(|word| !word.is_empty());
@@ -294,7 +296,7 @@ impl RuleForm {
                 disk::parse(&self.free).map_err(|message| refuse_value("/condition/disk_low/free", message))?
             }
             "ledger_growth" => Condition::LedgerGrowth {
-                runs: number("/condition/runs", &self.runs)?.into(),
+                runs: number("/condition/runs", &self.runs)?,
                 window: length("/condition/window", &self.window)?,
             },
             _ => Condition::Failed {},
@@ -313,7 +315,7 @@ fn length(pointer: &str, text: &str) -> Result<std::time::Duration, Problem> {
     parse_duration(text).map_err(|error| refuse_value(pointer, error.to_string()))
 }
 
-fn number(pointer: &str, text: &str) -> Result<u32, Problem> {
+fn number<N: FromStr>(pointer: &str, text: &str) -> Result<N, Problem> {
     text.parse().map_err(|_| refuse_value(pointer, format!("{} is no whole number", crate::call::quoted(text))))
 }
 
@@ -446,6 +448,11 @@ async fn render_page<Q>(
     labels.dedup();
     let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name);
     let calendars = store.calendars(namespace, None, OFFER_COUNT).await?.into_iter().map(|one| one.spec.name);
+    let mut calendars: Vec<String> = calendars.collect();
+    // A calendar that is not offered would be lost when the form is saved.
+    if !form.calendar.is_empty() && !calendars.contains(&form.calendar) {
+        calendars.push(form.calendar.clone());
+    }
     let channels = store.channels(namespace).await?.into_iter().map(|channel| channel.name);
     let template = RulePage {
         shell: page.shell(Nav::Alerts),
@@ -459,7 +466,7 @@ async fn render_page<Q>(
         action: state.action,
         apps: apps.collect(),
         labels,
-        calendars: calendars.collect(),
+        calendars,
         channels: channels.collect(),
         jobs: jobs.into_iter().map(|job| job.spec.name).collect(),
         conditions: conditions(t),

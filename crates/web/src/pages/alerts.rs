@@ -1,6 +1,6 @@
 //! The page of alerts: open incidents first, then silences, rules, and resolved incidents.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use askama::Template;
@@ -10,8 +10,8 @@ use rondel_admin::rules::SilenceRequest;
 use rondel_core::Timestamp;
 use rondel_core::alert::{RuleSpec, Scope, SilenceSpec, Standing, Subject, SubjectKind, sentence};
 use rondel_core::notice::Severity;
-use rondel_core::words::{Lang, asked_instants};
-use rondel_store::alerts::{IncidentQuery, IncidentRecord, RuleRecord, SilenceRecord};
+use rondel_core::words::Lang;
+use rondel_store::alerts::{IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord};
 use rondel_store::catalog::JobRecord;
 
 use super::announced::{WindowForm, WindowRow, window_row};
@@ -19,7 +19,7 @@ use super::form::Fields;
 use super::incident_parts::{self, CoveredRuns, MessageRow};
 use super::moment::Moment;
 use super::sentences::localized;
-use super::shell::{MissingRoles, Nav, Page, Shell, html};
+use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
 use crate::api::{alert_rules, incidents};
@@ -53,7 +53,11 @@ pub(super) struct IncidentRow {
     /// The names of its channels, if none of them exists and it was therefore not reported.
     pub(super) no_channel: Option<String>,
     pub(super) job: Option<String>,
+    /// The app, if the incident is about one.
+    pub(super) app: Option<String>,
     pub(super) runs: Vec<SampleRow>,
+    /// Why the caller may neither acknowledge nor silence it.
+    pub(super) no_operate: Option<&'static str>,
 }
 
 /// A run of an incident.
@@ -80,6 +84,8 @@ struct SilenceRow {
     reason: String,
     ends: Moment,
     warnings: Vec<String>,
+    /// Why the caller may not end it.
+    no_operate: Option<&'static str>,
 }
 
 #[derive(Template)]
@@ -87,12 +93,16 @@ struct SilenceRow {
 struct AlertsPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
+    /// Why the caller may make no rule.
+    no_edit: Option<&'static str>,
+    /// Whether the caller may silence, and plan windows, for an app or more.
+    may_operate: bool,
     open: Vec<IncidentRow>,
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
-    windows: Vec<WindowRow>,
+    /// The windows, each with why the caller may not end it.
+    windows: Vec<(WindowRow, Option<&'static str>)>,
     errors: Vec<String>,
     form: SilenceForm,
     planned: WindowForm,
@@ -104,7 +114,6 @@ struct AlertsPage {
 struct IncidentPage {
     shell: Shell,
     t: &'static Texts,
-    missing: MissingRoles,
     row: IncidentRow,
     description: String,
     facts: Vec<(&'static str, String)>,
@@ -112,6 +121,34 @@ struct IncidentPage {
     messages: Vec<MessageRow>,
     planned: Option<CoveredRuns>,
     back: String,
+}
+
+/// Why the caller may not operate the apps of the namespace; a role for one app covers its incidents, silences and windows.
+struct MissingRoleByApp {
+    whole: Option<&'static str>,
+    /// The apps by name; empty if the caller may operate the whole namespace.
+    apps: BTreeMap<String, Option<&'static str>>,
+}
+
+impl MissingRoleByApp {
+    async fn read<Q>(page: &Page<Q>) -> Result<Self, Problem> {
+        let missing = |app| page.missing(app).operator;
+        let whole = missing(None);
+        let apps = match whole {
+            None => Vec::new(),
+            Some(_) => page.engine().store().apps(page.call.namespace.id).await?,
+        };
+        Ok(Self { whole, apps: apps.into_iter().map(|app| (app.name, missing(Some(app.id)))).collect() })
+    }
+
+    fn of(&self, app: Option<&str>) -> Option<&'static str> {
+        app.and_then(|app| self.apps.get(app)).copied().unwrap_or(self.whole)
+    }
+
+    /// Whether the caller may operate an app or more.
+    fn allows_some(&self) -> bool {
+        self.whole.is_none() || self.apps.values().any(Option::is_none)
+    }
 }
 
 /// The form of a silence as it was typed.
@@ -130,19 +167,21 @@ impl SilenceForm {
         Self { rule: text("rule"), job: text("job"), app: text("app"), until: text("until"), reason: text("reason") }
     }
 
-    fn request(&self, length: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
+    fn spec(&self) -> SilenceSpec {
         let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+        SilenceSpec { rule: given(&self.rule), job: given(&self.job), app: given(&self.app) }
+    }
+
+    fn request(&self, length: &str, now: Timestamp, t: &Texts) -> Result<SilenceRequest, Problem> {
         let hours = |count: u64| now + Duration::from_secs(count * 3600);
         let ends_at = match length {
             "1h" => hours(1),
             "8h" => hours(8),
             "24h" => hours(24),
-            _ => asked_instants(zones::clock_and_zone().1, &self.until.replace('T', " "), now)
-                .and_then(|found| found.first().copied())
+            _ => zones::typed_instant(zones::clock_and_zone().1, &self.until, now)
                 .ok_or_else(|| refuse_value("/until", t.alerts_bad_until.to_owned()))?,
         };
-        let spec = SilenceSpec { rule: given(&self.rule), job: given(&self.job), app: given(&self.app) };
-        Ok(SilenceRequest { spec, reason: self.reason.clone(), ends_at })
+        Ok(SilenceRequest { spec: self.spec(), reason: self.reason.clone(), ends_at })
     }
 }
 
@@ -172,22 +211,28 @@ pub(super) async fn render_page(
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
     let resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
     let channels = incidents::channel_names(&page.call).await?;
-    let row = |record| incident_row(record, (&silences, &channels), now, t);
+    let missing_roles = MissingRoleByApp::read(page).await?;
+    let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
     let rules = alert_rules::visible(&page.call).await?;
     let warnings = incidents::silence_warnings(&page.call, &silences).await?;
+    let mut silence_rows = Vec::new();
+    for (silence, warnings) in silences.iter().zip(&warnings) {
+        let app =
+            if missing_roles.whole.is_none() { None } else { incidents::app_of(&page.call, &silence.spec).await? };
+        silence_rows.push(silence_row((silence, page.missing(app).operator), warnings, now, t));
+    }
+    let window =
+        |record: &MaintenanceRecord| (window_row(record, now, t), missing_roles.of(record.app_name.as_deref()));
     let template = AlertsPage {
         shell: page.shell(Nav::Alerts),
         t,
-        missing: page.missing(None),
+        no_edit: page.missing(None).editor,
+        may_operate: missing_roles.allows_some(),
         open: open.into_iter().map(row).collect(),
         resolved: resolved.into_iter().map(row).collect(),
         rules: rules.iter().map(|record| rule_row(record, now, t)).collect(),
-        silences: silences
-            .iter()
-            .zip(warnings)
-            .map(|(silence, warnings)| silence_row(silence, &warnings, now, t))
-            .collect(),
-        windows: windows.iter().map(|record| window_row(record, now, t)).collect(),
+        silences: silence_rows,
+        windows: windows.iter().map(window).collect(),
         errors,
         form: forms.silence,
         planned: forms.window,
@@ -208,9 +253,9 @@ pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     Ok(call.engine().store().ungrouped_incidents(open_query(call, within.as_deref())).await?.len())
 }
 
-pub(super) fn incident_row(
+fn incident_row(
     record: IncidentRecord,
-    (silences, channels): (&[SilenceRecord], &BTreeSet<String>),
+    (silences, channels, missing_roles): (&[SilenceRecord], &BTreeSet<String>, &MissingRoleByApp),
     now: Timestamp,
     t: &Texts,
 ) -> IncidentRow {
@@ -219,8 +264,10 @@ pub(super) fn incident_row(
     let is_silent =
         silences.iter().any(|silence| silence.ends_at > now && silence.spec.matches(&spec.name, &incident.subject));
     let is_job = incident.subject.kind == SubjectKind::Job;
-    let missing = incidents::missing_channels(&spec, channels);
-    let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing.is_empty();
+    let app = (incident.subject.kind == SubjectKind::App).then(|| incident.subject.name.clone());
+    let no_operate = missing_roles.of(incident.subject.app.as_deref().or(app.as_deref()));
+    let missing_channels = incidents::missing_channels(&spec, channels);
+    let is_unreported = incident.fired_at.is_none() && incident.group.is_none() && !missing_channels.is_empty();
     let run = |sample: rondel_core::notice::RunSample| SampleRow {
         id: sample.run.to_string(),
         job: sample.job,
@@ -238,10 +285,13 @@ pub(super) fn incident_row(
         resolved_at: incident.resolved_at.map(|at| Moment::new(at, now, t)),
         acknowledged: incident.acknowledged_by,
         is_silent,
-        no_channel: (is_unreported && missing.len() == spec.channels.len()).then(|| missing.join(t.list_separator)),
+        no_channel: (is_unreported && missing_channels.len() == spec.channels.len())
+            .then(|| missing_channels.join(t.list_separator)),
         job: is_job.then(|| incident.subject.name.clone()),
+        app,
         subject: incident.subject.name,
         runs: incident.samples.into_iter().map(run).collect(),
+        no_operate,
     }
 }
 
@@ -257,9 +307,16 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
         limit: JOB_INCIDENT_COUNT,
     };
     let found = page.engine().store().incidents(query).await?;
-    let silences = if found.is_empty() { Vec::new() } else { incidents::visible_silences(&page.call).await? };
-    let channels = if found.is_empty() { BTreeSet::new() } else { incidents::channel_names(&page.call).await? };
-    Ok(found.into_iter().map(|record| incident_row(record, (&silences, &channels), now, page.t)).collect())
+    if found.is_empty() {
+        return Ok(Vec::new());
+    }
+    let silences = incidents::visible_silences(&page.call).await?;
+    let channels = incidents::channel_names(&page.call).await?;
+    let missing_roles = MissingRoleByApp::read(page).await?;
+    Ok(found
+        .into_iter()
+        .map(|record| incident_row(record, (&silences, &channels, &missing_roles), now, page.t))
+        .collect())
 }
 
 /// The page of the subject of an incident.
@@ -300,7 +357,12 @@ fn heading(spec: &RuleSpec, lang: Lang) -> String {
     letters.next().map_or_else(String::new, |first| format!("{}{}", first.to_uppercase(), letters.as_str()))
 }
 
-fn silence_row(silence: &SilenceRecord, warnings: &[String], now: Timestamp, t: &Texts) -> SilenceRow {
+fn silence_row(
+    (silence, no_operate): (&SilenceRecord, Option<&'static str>),
+    warnings: &[String],
+    now: Timestamp,
+    t: &Texts,
+) -> SilenceRow {
     let spec = &silence.spec;
     let parts = [(t.alerts_rule, &spec.rule), (t.col_job, &spec.job), (t.alerts_app, &spec.app)];
     let named = parts.iter().filter_map(|(word, name)| name.as_ref().map(|name| format!("{word} {name}")));
@@ -312,6 +374,7 @@ fn silence_row(silence: &SilenceRecord, warnings: &[String], now: Timestamp, t: 
         reason: silence.reason.clone(),
         ends: Moment::new(silence.ends_at, now, t),
         warnings: warnings.iter().map(|warning| localized(t.lang(), warning).into_owned()).collect(),
+        no_operate,
     }
 }
 
@@ -320,6 +383,8 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
+    let missing_roles = MissingRoleByApp::read(&page).await?;
+    let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
     let members = match record.incident.subject.kind {
         SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_COUNT).await?,
         _ => Vec::new(),
@@ -327,14 +392,13 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let template = IncidentPage {
         shell: page.shell(Nav::Alerts),
         t,
-        missing: page.missing(None),
         description: record.spec.description.clone(),
         facts: facts(&record, now, t),
         back: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
         planned: incident_parts::covered_runs(&page, &record).await?,
-        row: incident_row(record, (&silences, &channels), now, t),
-        members: members.into_iter().map(|one| incident_row(one, (&silences, &channels), now, t)).collect(),
+        row: row(record),
+        members: members.into_iter().map(row).collect(),
     };
     html(StatusCode::OK, &template)
 }
@@ -375,7 +439,10 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
     let request = form.request(fields.get("for"), page.engine().now(), page.t);
     let done = match request {
         Ok(request) => incidents::create_silence(&page.call, request).await.map(|_| ()),
-        Err(problem) => page.call.check(None, crate::call::forbidden).and(Err(problem)),
+        Err(problem) => {
+            let app = incidents::app_of(&page.call, &form.spec()).await?;
+            page.call.check(app, crate::call::forbidden).and(Err(problem))
+        }
     };
     match done {
         Ok(()) => Ok(back(&fields)),

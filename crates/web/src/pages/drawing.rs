@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use chrono::Offset as _;
 use rondel_core::cron::Tz;
 use rondel_core::{RunStatus, Timestamp};
 
@@ -63,10 +64,16 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         _ => 10_080,
     };
     let step = 60_000 * every;
-    // Labels are at round times of the shown clock.
+    // Labels are at round times of the shown clock, also after a change of that clock.
     let offset = offset_ms(scale.from, zone);
     let first = (scale.from.as_millis() + offset).div_euclid(step) * step + step - offset;
-    let ats = (0..64_i64).map(|number| Timestamp::from_millis(first + number * step));
+    let ats = (0..64_i64).map(|number| {
+        let at = Timestamp::from_millis(first + number * step);
+        let its = offset_ms(at, zone);
+        let round = Timestamp::from_millis(at.as_millis() + (offset - its) % step);
+        // A round time that the clock skips has no instant.
+        if offset_ms(round, zone) == its { round } else { at }
+    });
     let label = |at: Timestamp| {
         let (day, time, _) = zones::parts(at, zone);
         let is_midnight = time.starts_with("00:00");
@@ -79,13 +86,8 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
 
 /// How far the clock of a zone is ahead of UTC.
 fn offset_ms(at: Timestamp, zone: Tz) -> i64 {
-    let (_, time, _) = zones::parts(at, zone);
-    let mut numbers = time.split(':').map(|part| part.parse::<i64>().unwrap_or(0));
-    let mut next = || numbers.next().unwrap_or(0);
-    let local = (next() * 60 + next()) * 60_000;
-    let utc = at.as_millis().rem_euclid(86_400_000) / 60_000 * 60_000;
-    // No zone is more than 14 hours ahead, or 12 behind.
-    (local - utc + 12 * 3_600_000).rem_euclid(86_400_000) - 12 * 3_600_000
+    let seconds = at.to_utc().map_or(0, |at| at.with_timezone(&zone).offset().fix().local_minus_utc());
+    i64::from(seconds) * 1_000
 }
 
 /// An instant in few characters: the day is left out if it is today.
@@ -163,10 +165,12 @@ impl Drawing {
     }
 }
 
-/// The address of the list of runs in a range of time, limited to one job or app if one is given.
+/// The address of the list of runs in a range of time, its end not included, limited to one job or app if one is given.
 pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
+    // The filter includes the instant of `until`.
+    let last = to.saturating_sub(Duration::from_millis(1));
     let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
-    format!("/runs?{}", pair("q", &format!("{only}since:{from} until:{to}")))
+    format!("/runs?{}", pair("q", &format!("{only}since:{from} until:{last}")))
 }
 
 /// How a mark is drawn.
@@ -327,6 +331,10 @@ pub(crate) fn span_words(span: Duration, t: &Texts) -> String {
 
 #[cfg(test)]
 mod tests {
+    use http::header::COOKIE;
+    use http::{HeaderMap, HeaderValue};
+
+    use super::super::zones::Zones;
     use super::*;
 
     #[test]
@@ -387,6 +395,14 @@ mod tests {
     }
 
     #[test]
+    fn runs_at_the_end_of_a_range_belong_to_the_next_one() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let href = runs_between(at, at + Duration::from_secs(900), Some(("job", "a")));
+        let asked = "job%3Aa%20since%3A2030-03-17T18%3A00%3A00Z%20until%3A2030-03-17T18%3A14%3A59.999Z";
+        assert_eq!(href, format!("/runs?q={asked}"));
+    }
+
+    #[test]
     fn an_axis_has_few_labels_whatever_its_length() {
         let at = Timestamp::from_secs(1_900_000_800);
         for hours in [1, 6, 24, 168, 720] {
@@ -395,5 +411,38 @@ mod tests {
             assert!((4..=14).contains(&labels.len()), "{hours} h: {}", labels.len());
             assert!(labels.iter().all(|label| !label.text.is_empty()));
         }
+    }
+
+    #[tokio::test]
+    async fn labels_stay_at_round_times_when_the_clock_changes() {
+        let labels = async |zone: &'static str, from: &str, hours: u64| {
+            let from: Timestamp = from.parse().unwrap();
+            let scale = Scale { from, to: from + Duration::from_secs(hours * 3_600) };
+            let cookie = HeaderMap::from_iter([(COOKIE, HeaderValue::from_static(zone))]);
+            let labels = Zones::new(&cookie).scope(async { axis(scale) }).await;
+            labels.into_iter().map(|label| (label.x, label.text)).collect::<Vec<_>>()
+        };
+        let berlin = "rondel_zone=Europe/Berlin";
+        // The clock goes back on 25 October, which has 25 hours, and forward on 29 March, which has 23.
+        let found = labels(berlin, "2026-10-23T12:00:00Z", 168).await;
+        let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["10-24", "10-25", "10-26", "10-27", "10-28", "10-29", "10-30"]);
+        assert_eq!((found[1].0, found[2].0), (WIDTH * 34 / 168, WIDTH * 59 / 168));
+        let found = labels(berlin, "2026-03-27T12:00:00Z", 168).await;
+        let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["03-28", "03-29", "03-30", "03-31", "04-01", "04-02", "04-03"]);
+        let found = labels(berlin, "2026-10-24T19:00:00Z", 24).await;
+        let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+        let expected =
+            ["22:00", "10-25", "02:00", "04:00", "06:00", "08:00", "10:00", "12:00", "14:00", "16:00", "18:00"];
+        assert_eq!(texts, expected);
+        // On 6 September the clock goes from midnight to 1:00.
+        let found = labels("rondel_zone=America/Santiago", "2026-09-03T12:00:00Z", 168).await;
+        let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["09-04", "09-05", "09-06", "09-07", "09-08", "09-09", "09-10"]);
+        // From 11 to 12 hours ahead of UTC.
+        let found = labels("rondel_zone=Pacific/Norfolk", "2026-10-01T00:00:00Z", 168).await;
+        let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
+        assert_eq!(texts, ["10-02", "10-03", "10-04", "10-05", "10-06", "10-07", "10-08"]);
     }
 }

@@ -14,6 +14,7 @@ use serde_json::json;
 use super::as_code::AsCode;
 use super::fleet_rows::{ExecutorRow, NodeRow, executor_row, node_row};
 use super::form::Fields;
+use super::sentences::localized;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::api::executors::{Fleet, Position, page as page_of};
@@ -77,14 +78,16 @@ pub(super) async fn list(page: Page<ExecutorsCursor>) -> Result<Response, Proble
     let cursor = page.query().0.as_deref();
     let after = cursor.map(|cursor| listing.position::<Position>(cursor)).transpose()?;
     let is_first = cursor.is_none();
-    let (found, next) = page_of(&page.call, after, LIMIT).await?;
+    let (found, next) = page_of(&page.call, after.clone(), LIMIT).await?;
+    let app_of = |position: &Position| position.0.clone();
+    let between = (after.as_ref().map(app_of), next.as_ref().map(app_of));
     let next = next.map(|last| format!("/executors?{}", pair("cursor", &listing.cursor(last))));
     let is_empty = found.is_empty();
     let mut by_app: BTreeMap<String, Vec<ExecutorRow>> = BTreeMap::new();
     for one in found {
         by_app.entry(one.app.clone()).or_default().push(executor_row(one, None, now, t));
     }
-    let apps = apps(&page, by_app, is_first).await?;
+    let apps = apps(&page, by_app, between).await?;
     let namespace = &page.call.namespace.name;
     let template = ExecutorsPage {
         shell: page.shell(Nav::Executors),
@@ -114,11 +117,12 @@ async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The apps on this page of the list; the first page also has those without an executor.
+/// The apps on this page of the list. Those without an executor are on the page where their names belong: between the app of the previous
+/// page's last executor (`None` on the first page) and that of this page's last one (`None` on the last page).
 async fn apps(
     page: &Page<ExecutorsCursor>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
-    is_first: bool,
+    (previous, last): (Option<String>, Option<String>),
 ) -> Result<Vec<AppRow>, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let fleet = Fleet::read(&page.call).await?;
@@ -129,7 +133,10 @@ async fn apps(
         let executors = by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
         let its = || online.iter().filter(|one| one.app == app.id);
-        if executors.is_empty() && !(is_first && (state != Switch::Active || its().next().is_none())) {
+        // The executors of an app outside of this stretch are on another page.
+        let is_here =
+            previous.as_ref().is_none_or(|name| app.name > *name) && last.as_ref().is_none_or(|name| app.name < *name);
+        if executors.is_empty() && !(is_here && (state != Switch::Active || its().next().is_none())) {
             continue;
         }
         let (class, word) = match state {
@@ -156,7 +163,14 @@ async fn apps(
 async fn problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
     let seen = apps.into_iter().filter(|app| page.call.sees(app.id));
-    let declared = seen.map(|app| (app.name, page.engine().declaration_problems(app.id)));
+    let in_words = |problem: DeclarationProblem| {
+        let message = localized(page.t.lang(), &problem.message).into_owned();
+        DeclarationProblem { message, ..problem }
+    };
+    let problems_of = |app| -> Vec<DeclarationProblem> {
+        page.engine().declaration_problems(app).into_iter().map(in_words).collect()
+    };
+    let declared = seen.map(|app| (app.name, problems_of(app.id)));
     Ok(declared.filter(|(_, problems)| !problems.is_empty()).collect())
 }
 

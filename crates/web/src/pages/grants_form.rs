@@ -1,6 +1,6 @@
 //! The picker of roles: rows of a role and a place, each chosen from a list.
 
-use rondel_core::access::Role;
+use rondel_core::access::{Permission, Role};
 
 use super::account::parse_grant_lines;
 use super::form::Fields;
@@ -45,7 +45,9 @@ impl Choices {
         let mut places = vec![(String::new(), t.place_everywhere.to_owned())];
         for namespace in visible_namespaces(engine, &call.caller).await? {
             places.push((namespace.name.clone(), t.place_namespace(&namespace.name)));
-            for app in engine.store().apps(namespace.id).await? {
+            let mut apps = engine.store().apps(namespace.id).await?;
+            apps.retain(|app| call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)));
+            for app in apps {
                 let place = format!("{}/{}", namespace.name, app.name);
                 places.push((place.clone(), place));
             }

@@ -7,6 +7,7 @@ use rondel_core::Trigger;
 use rondel_core::filter::{Filter, Scope};
 
 use super::form::Fields;
+use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::body::refuse_value;
@@ -82,6 +83,10 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         JobAction::Run | JobAction::Label | JobAction::Unlabel | JobAction::Delete => None,
     };
     let shown = if is_confirmed { done.changed.clone() } else { chosen };
+    let problem = |problem: JobProblem| {
+        let message = localized(t.lang(), &problem.message).into_owned();
+        JobProblem { message, ..problem }
+    };
     let template = BulkPage {
         shell: page.shell(Nav::Jobs),
         t,
@@ -101,7 +106,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         back,
         is_done: is_confirmed,
         unchanged: done.unchanged,
-        problems: done.problems.into_iter().take(SHOWN_COUNT_MAX).collect(),
+        problems: done.problems.into_iter().take(SHOWN_COUNT_MAX).map(problem).collect(),
         undo: undo.filter(|_| !done.changed.is_empty()),
         changed: done.changed,
     };

@@ -7,7 +7,6 @@ use http::StatusCode;
 use rondel_admin::rules::WindowEnd;
 use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
-use rondel_core::words::asked_instants;
 
 use super::alerts::{Forms, render_page};
 use super::announced::WindowForm;
@@ -35,8 +34,7 @@ impl WindowForm {
 
     fn span(&self, length: &str, now: Timestamp, t: &Texts) -> Result<(Option<Timestamp>, WindowEnd), Problem> {
         let instant = |field: &str, text: &str| {
-            asked_instants(zones::clock_and_zone().1, &text.replace('T', " "), now)
-                .and_then(|found| found.first().copied())
+            zones::typed_instant(zones::clock_and_zone().1, text, now)
                 .ok_or_else(|| refuse_value(field, t.alerts_bad_until.to_owned()))
         };
         let starts_at = (!self.starts.is_empty()).then(|| instant("/starts_at", &self.starts)).transpose()?;
@@ -57,7 +55,13 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
     let fires = if form.holds { FiresInside::Hold } else { FiresInside::Skip };
     let done = match form.span(fields.get("for"), page.engine().now(), page.t) {
         Ok(span) => maintenance::add_window(&page.call, (app, fires), span, form.reason.clone()).await.map(|_| ()),
-        Err(problem) => page.call.check(None, crate::call::forbidden).and(Err(problem)),
+        Err(problem) => {
+            let allowed = match &app {
+                Some(app) => page.call.check_app_name(app).await.map(drop),
+                None => page.call.check(None, crate::call::forbidden),
+            };
+            allowed.and(Err(problem))
+        }
     };
     match done {
         Ok(()) => Ok(back(&fields)),

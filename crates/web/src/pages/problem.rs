@@ -77,7 +77,8 @@ impl ProblemPageContext {
             complaints: problem.complaints().iter().map(|one| complaint(one, t.lang())).collect(),
             request_id,
             how_to_sign_in: matches!(problem.code(), Code::Unauthenticated | Code::LinkSpent) && !is_spent_set_up,
-            sign_in_again: is_spent_set_up || matches!(problem.code(), Code::SignInRefused | Code::ProviderUnavailable),
+            sign_in_again: is_spent_set_up
+                || matches!(problem.code(), Code::Unauthenticated | Code::SignInRefused | Code::ProviderUnavailable),
         };
         *response.body_mut() = Body::from(page.render().unwrap_or_default());
         set_page_headers(response.headers_mut());

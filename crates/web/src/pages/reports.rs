@@ -25,7 +25,7 @@ use super::zones;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
-use crate::report::{GroupBy, ReportQuery, cell, csv, report};
+use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
 /// Ranges to choose from, in days.
 const DAYS: [u32; 4] = [7, 30, 90, 365];
@@ -34,9 +34,6 @@ const DAY_LEN: usize = 10;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Rows of jobs on one page.
 const LIMIT: u32 = 100;
-/// Rows of jobs that are read at once for a file, and the number of rows after which no more are read.
-const EXPORT_LIMIT: u32 = 500;
-const EXPORT_ROW_MAX: usize = 50_000;
 
 /// The query of the page: the choices as they were typed.
 #[derive(Clone, Debug, Default)]
@@ -198,22 +195,7 @@ pub(super) async fn page(page: Page<ReportChoices>) -> Result<Response, Problem>
 pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Problem> {
     let query =
         page.query().query(page.engine().now(), page.t).map_err(|words| Problem::new(Code::InvalidQuery, words))?;
-    let mut query = ReportQuery { limit: EXPORT_LIMIT, cursor: None, ..query };
-    let mut whole = report(&page.call, &query).await?;
-    // Each page is about the range of the first one.
-    (query.from, query.to) = (query.from.or(Some(whole.range.from)), Some(whole.range.to));
-    while whole.rows.len() < EXPORT_ROW_MAX
-        && let Some(cursor) = whole.next_cursor.take()
-    {
-        query.cursor = Some(cursor);
-        let next = report(&page.call, &query).await?;
-        whole.rows.extend(next.rows);
-        whole.next_cursor = next.next_cursor;
-    }
-    let mut text = csv(&whole);
-    if whole.is_cut || whole.next_cursor.is_some() {
-        text.push_str(&format!("{}\r\n", cell(page.t.report_cut)));
-    }
+    let text = whole_csv(&page.call, query, page.t.report_cut).await?;
     let headers =
         [(CONTENT_TYPE, "text/csv; charset=utf-8"), (CONTENT_DISPOSITION, "attachment; filename=\"report.csv\"")];
     Ok((headers, text).into_response())

@@ -6,11 +6,13 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::filter::{Filter, Scope};
+use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, Trigger};
 use rondel_store::ledger::RunOrder;
 
 use super::form::Fields;
 use super::run_line::RunLine;
+use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
@@ -97,7 +99,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
         let result = perform(&page.call, action, &runs, (&by, Trigger::Manual)).await;
         done = result.done;
-        problems = group_by_message(result.problems);
+        problems = group_by_message(result.problems, t.lang());
     }
     let now = page.engine().now();
     let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
@@ -142,10 +144,11 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
 }
 
 /// Groups problems by their messages, the most frequent first.
-fn group_by_message(problems: Vec<RunProblem>) -> Vec<CommonProblem> {
+fn group_by_message(problems: Vec<RunProblem>, lang: Lang) -> Vec<CommonProblem> {
     let mut by_message: BTreeMap<String, (usize, RunId)> = BTreeMap::new();
     for problem in problems {
-        by_message.entry(problem.message).or_insert((0, problem.id)).0 += 1;
+        let message = localized(lang, &problem.message).into_owned();
+        by_message.entry(message).or_insert((0, problem.id)).0 += 1;
     }
     let shared = |(message, (count, id))| CommonProblem { count, message, id };
     let mut shared: Vec<CommonProblem> = by_message.into_iter().map(shared).collect();

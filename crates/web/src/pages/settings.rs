@@ -14,6 +14,7 @@ use super::form::Fields;
 use super::grants_form::{Choices, GrantPicker, grant_text, roles};
 use super::moment::{Moment, length};
 use super::prefs::Prefs;
+use super::sentences::localized;
 use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
@@ -259,7 +260,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
                 (None, Some(webhook)) => webhook.url.clone(),
                 (None, None) => String::new(),
             },
-            error: typed.map(|(_, message)| message.clone()),
+            error: typed.map(|(_, message)| localized(t.lang(), message).into_owned()),
             tested,
             updated_at: found.as_ref().map(|webhook| Moment::new(webhook.updated_at, now, t)),
             is_set: found.is_some(),

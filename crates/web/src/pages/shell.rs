@@ -21,7 +21,7 @@ use super::zones::{self, Clock};
 use crate::call::{Call, GlobalCall};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::redirect::without_lang;
+use crate::redirect::{pair, without_lang};
 use crate::state::Web;
 
 /// Pages have no inline scripts and styles: everything comes from `/static`.
@@ -153,6 +153,8 @@ pub(crate) struct Page<Q = NoQuery> {
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     here: String,
+    /// Whether there is a page at the address of the request: most forms have addresses of their own.
+    is_at_page: bool,
     /// Whether a script requests a part of the page.
     is_part: bool,
 }
@@ -230,8 +232,18 @@ impl<Q> Page<Q> {
         let mut open = rondel_admin::rules::near_maintenance(call.engine(), call.namespace.id);
         open.retain(|record| crate::api::maintenance::is_visible(call, record));
         let windows = open.iter().map(|record| window_row(record, now, self.t)).collect();
-        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &self.here) }
+        let here = match self.is_at_page {
+            true => self.here.clone(),
+            false => format!("{}?{}", nav.path(), pair("namespace", &self.call.namespace.name)),
+        };
+        Shell { windows, ..Shell::new(self.prefs, nav, Some(user), &here) }
     }
+}
+
+/// Whether the form with this address belongs to the page at the same address.
+fn is_page(path: &str) -> bool {
+    let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
+    matches!(parts.as_slice(), ["jobs", _, "edit"] | ["calendars" | "scripts", _] | ["alerts", "channels" | "rules", _])
 }
 
 impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
@@ -240,9 +252,10 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let prefs = Prefs::new(&parts.uri, &parts.headers);
         let here = namespace_into_path(parts.uri.path_and_query().map_or("/", |whole| whole.as_str()));
+        let is_at_page = parts.method.is_safe() || is_page(parts.uri.path());
         let is_part = parts.headers.contains_key("hx-request");
         let call = Call::from_request_parts(parts, web).await?;
-        Ok(Self { call, prefs, t: prefs.lang.texts(), here, is_part })
+        Ok(Self { call, prefs, t: prefs.lang.texts(), here, is_at_page, is_part })
     }
 }
 

@@ -18,6 +18,7 @@ use rondel_store::access::{Account, AttemptDecision, AuditEntry, AuthMethod, Lin
 
 use super::form::Fields;
 use super::prefs::{LANG_COOKIE, Prefs, THEME_COOKIE, Theme};
+use super::sentences::localized;
 use super::shell::{Nav, Shell, html};
 use super::texts::{Lang, Texts};
 use super::zones::{Clock, TIMES_COOKIE};
@@ -250,7 +251,8 @@ pub(super) async fn set_up_account(
     if let Some(error) = complaint {
         let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", token)));
         let (t, token, name) = (shell.t, token.to_owned(), name.to_owned());
-        return html(StatusCode::UNPROCESSABLE_ENTITY, &SetUpPage { shell, t, token, name, error: Some(error) });
+        let error = Some(localized(t.lang(), &error).into_owned());
+        return html(StatusCode::UNPROCESSABLE_ENTITY, &SetUpPage { shell, t, token, name, error });
     }
     let account = Account {
         id: AccountId::new(web.engine.new_id()),

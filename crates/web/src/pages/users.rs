@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
+use rondel_core::name;
 use serde_json::json;
 
 use super::as_code::{AsCode, quoted};
@@ -12,16 +13,28 @@ use super::grants_form::{
 };
 use super::prefs::Prefs;
 use super::sentences::localized;
-use super::shell::{Nav, NoQuery, Shell, User, WithLang, html};
+use super::shell::{Nav, Shell, User, WithLang, html};
 use super::texts::Texts;
 use crate::api::users::{self, ChangeUser, NewPassword, NewUser, UserJson};
 use crate::call::GlobalCall;
+use crate::cursor::{Listing, invalid};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
-use crate::redirect::{encoded, to};
+use crate::query::{FromQuery, Reader};
+use crate::redirect::{encoded, pair, to};
 
-/// How many users the page shows.
-const COUNT: u32 = 500;
+/// How many users one page shows.
+const COUNT: u32 = 200;
+
+/// The cursor of the list. The forms of a page have it too, so that they lead back to the page.
+#[derive(Debug)]
+pub(super) struct UsersCursor(Option<String>);
+
+impl FromQuery for UsersCursor {
+    fn from_query(reader: &mut Reader) -> Self {
+        Self(reader.one("cursor"))
+    }
+}
 
 #[derive(Template)]
 #[template(path = "users.html")]
@@ -29,6 +42,10 @@ struct UsersPage {
     shell: Shell,
     t: &'static Texts,
     rows: Vec<UserRow>,
+    next: Option<String>,
+    is_first: bool,
+    /// The query of this page, for its forms; empty on the first one.
+    query: String,
     /// The form of a new user, with its input.
     new: NewForm,
     error: Option<Error>,
@@ -79,14 +96,36 @@ struct PageState {
     user: Option<String>,
 }
 
-type PageCall = GlobalCall<WithLang<NoQuery>>;
+type PageCall = GlobalCall<WithLang<UsersCursor>>;
+
+/// The query that leads to the page of this call; empty for the first one.
+fn query_of(call: &PageCall) -> String {
+    call.query.0.0.as_deref().map_or_else(String::new, |cursor| format!("?{}", pair("cursor", cursor)))
+}
+
+/// The users on the page of this call, and the address of the next page.
+async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
+    let listing = Listing::new("users page", ());
+    let after = call.query.0.0.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
+    if after.as_deref().is_some_and(|after| name::check_account(after).is_err()) {
+        return Err(invalid("does not hold a name"));
+    }
+    let mut found = users::page(call, after.as_deref(), COUNT + 1).await?;
+    let has_more = found.len() > COUNT as usize;
+    found.truncate(COUNT as usize);
+    let next = found.last().filter(|_| has_more);
+    let next = next.map(|last| format!("/users?{}", pair("cursor", &listing.cursor(&last.name))));
+    Ok((found, next))
+}
 
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     render_page(&call, prefs, StatusCode::OK, PageState::default()).await
 }
 
 async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: PageState) -> Result<Response, Problem> {
-    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), "/users");
+    let query = query_of(call);
+    let here = format!("/users{query}");
+    let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(call).await), &here);
     let t = shell.t;
     let choices = Choices::read(call, t).await?;
     let mut typed = state.fields.as_ref().and_then(sent_rows).unwrap_or_default();
@@ -108,12 +147,16 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
             is_open,
         }
     };
-    let rows = users::page(call, None, COUNT).await?.into_iter().map(row).collect();
+    let (found, next) = read_page(call).await?;
+    let rows = found.into_iter().map(row).collect();
     let new_rows = if is_new { typed.clone() } else { Vec::new() };
     let new_rows = if new_rows.is_empty() { vec![GrantRow::default()] } else { new_rows };
     let template = UsersPage {
         t,
         rows,
+        next,
+        is_first: query.is_empty(),
+        query,
         new: NewForm {
             name: if is_new { typed_of("name") } else { String::new() },
             display_name: if is_new { typed_of("display_name") } else { String::new() },
@@ -177,7 +220,7 @@ async fn respond(
     (fields, user): (Option<Fields>, Option<String>),
 ) -> Result<Response, Problem> {
     match outcome {
-        Ok(()) => Ok(to("/users")),
+        Ok(()) => Ok(to(&format!("/users{}", query_of(call)))),
         Err(problem) if matches!(problem.code(), Code::Internal | Code::Unavailable | Code::UserNotFound) => {
             Err(problem)
         }

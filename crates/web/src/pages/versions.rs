@@ -102,7 +102,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
         is_to: one.version == to,
     });
     let rows = rows.collect();
-    let comparison = match record.version > 1 && from != to {
+    let comparison = match record.version > 1 {
         true => Some(compare(&page, &record, from, to).await?),
         false => None,
     };

@@ -10,6 +10,7 @@ use rondel_core::homes::Switch;
 use rondel_core::name::takes_handler;
 use rondel_core::near::near_misses;
 use rondel_core::select::{Select, UnmetCondition};
+use rondel_core::shadow::ModeFrom;
 use rondel_core::{RunId, Timestamp, name, words};
 use rondel_store::catalog::{JobQuery, JobRecord};
 
@@ -94,7 +95,8 @@ struct Answer {
     verdict: String,
     chain: Vec<String>,
     run: Option<RunId>,
-    executor: Option<String>,
+    /// The executor of the run, and its page; other apps can have executors with the same name.
+    executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
     before: Option<When>,
     after: Option<When>,
@@ -198,7 +200,11 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
             Some(run) => page.engine().store().runs(&[run]).await?.pop(),
             None => None,
         };
-        let executor = row.and_then(|run| run.present_executor().map(str::to_owned));
+        let executor = row.and_then(|run| {
+            let name = run.present_executor()?;
+            let app = if run.app == record.app { format!("?app={}", record.spec.app) } else { String::new() };
+            Some((name.to_owned(), format!("/executors/{name}{app}")))
+        });
         let incident = part_of::of_answer(&page.call, record.id, why).await?;
         shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
@@ -242,7 +248,7 @@ impl AnswerFormatter<'_> {
         }
     }
 
-    fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<String>) -> Answer {
+    fn answer(&self, why: &Why, run: Option<RunId>, executor: Option<(String, String)>) -> Answer {
         let nothing = ("skipped", self.t.why_nothing_planned);
         let (class, word) = why.entry.as_ref().map_or(nothing, |entry| class_and_word(&entry.verdict, self.t));
         let mut parts = sentences(why.sentence(self.t.lang()));
@@ -295,6 +301,10 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     if !spec.enabled {
         add(false, t.check_paused.to_owned(), Some(format!("/jobs/{}/activity", spec.name)));
     }
+    let mode = ModeFrom { mode: spec.mode, from: spec.mode_from.as_deref().and_then(|from| from.parse().ok()) };
+    if mode.is_shadow_at(page.engine().now()) {
+        add(false, t.check_shadow.to_owned(), Some(format!("/jobs/{}", spec.name)));
+    }
     let switches = page.engine().store().switches().await?;
     match switches.of_app(record.app) {
         Switch::Active => {}
@@ -333,12 +343,17 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     if let Ok(select) = Select::new(&spec.select)
         && !select.is_any()
     {
-        let admitted = online.iter().filter(|one| select.admits(&one.name, &one.labels));
+        // An executor that lacks the handler helps no more than one without the labels.
+        let mut able: Vec<_> = online.iter().filter(|one| one.has_handler(&spec.handler)).collect();
+        if able.is_empty() {
+            able = online.iter().collect();
+        }
+        let admitted = able.iter().filter(|one| select.admits(given_name(&one.name), &one.labels));
         let admitted: Vec<String> = admitted.map(|one| one.name.clone()).collect();
         if admitted.is_empty() {
-            for one in online.iter().take(NEAR_COUNT) {
+            for one in able.into_iter().take(NEAR_COUNT) {
                 let labels = one.labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>();
-                match select.unmet_condition(&one.name, &one.labels) {
+                match select.unmet_condition(given_name(&one.name), &one.labels) {
                     Some(UnmetCondition::Label(wanted)) => {
                         add(false, t.check_label(&one.name, joined_names(&labels, t), wanted), None)
                     }

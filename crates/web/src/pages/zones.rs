@@ -8,6 +8,7 @@ use std::future::Future;
 use chrono::{Datelike as _, Timelike as _};
 use http::HeaderMap;
 use rondel_core::cron::{Tz, parse_zone};
+use rondel_core::words::asked_instants;
 use rondel_core::{JobSpec, Timestamp};
 
 use super::schedule_text::schedules;
@@ -151,6 +152,14 @@ pub(crate) fn in_all(at: Timestamp) -> String {
     known.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// The instant that was typed for the end or the beginning of a span. Of a time that the clock shows twice, it is the first one that is
+/// still ahead.
+pub(crate) fn typed_instant(zone: Tz, text: &str, now: Timestamp) -> Option<Timestamp> {
+    let found = asked_instants(zone, &text.replace('T', " "), now)?;
+    let ahead = found.iter().find(|at| **at > now);
+    ahead.or_else(|| found.first()).copied()
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
@@ -170,6 +179,21 @@ mod tests {
         let zone = parse_zone("Asia/Kathmandu").unwrap();
         let expected = ("2026-03-02".to_owned(), "04:47:03".to_owned(), ".004".to_owned());
         assert_eq!(parts(at, zone), expected);
+    }
+
+    #[test]
+    fn of_a_time_that_the_clock_shows_twice_the_one_ahead_is_meant() {
+        let zone = parse_zone("Europe/Berlin").unwrap();
+        for (now, typed, expected) in [
+            ("2026-10-24T22:00:00Z", "2026-10-25T02:30", "2026-10-25T00:30:00Z"),
+            ("2026-10-25T01:15:00Z", "2026-10-25T02:30", "2026-10-25T01:30:00Z"),
+            ("2026-10-25T02:00:00Z", "2026-10-25T02:30", "2026-10-25T00:30:00Z"),
+            ("2026-10-25T01:15:00Z", "2026-10-25T04:00", "2026-10-25T03:00:00Z"),
+        ] {
+            let found = typed_instant(zone, typed, now.parse().unwrap());
+            assert_eq!(found.map(|at| at.to_string()).as_deref(), Some(expected), "{now}");
+        }
+        assert_eq!(typed_instant(zone, "soon", Timestamp::EPOCH), None);
     }
 
     #[test]

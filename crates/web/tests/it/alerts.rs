@@ -7,12 +7,13 @@ use rondel_core::alert::{Incident, RuleSpec, Standing, Subject, SubjectKind};
 use rondel_core::channel::ChannelKind;
 use rondel_core::outcome::Outcome;
 use rondel_core::words::Lang;
-use rondel_core::{IncidentId, NamespaceId};
+use rondel_core::{AlertRuleId, IncidentId, NamespaceId};
 use rondel_store::alerts::{AlertWrite, IncidentRecord};
 use rondel_store::channels::{Channel, ChannelSaved};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
+use crate::reach::{Scoped, job};
 use crate::visitor::{Visitor, location};
 
 const EVIL: &str = "<script>alert(1)</script>";
@@ -156,6 +157,26 @@ async fn a_rule_is_made_changed_and_tried_by_its_form() {
 }
 
 #[tokio::test]
+async fn the_form_of_a_rule_keeps_what_the_rule_has() {
+    let server = Server::start().await;
+    let visitor = Visitor::signed_in(&server).await;
+    let rule = json!({"condition": {"ledger_growth": {"runs": 5_000_000_000_u64, "window": "1d"}}});
+    server.with_body("PUT", "/api/v1/alert-rules/growth", &rule).await.expect(201);
+    let form = "condition=ledger_growth&runs=6000000000&window=1d&scope=all&severity=warning&digest=15m&group_over=5\
+        &enabled=1&version=1&do=save";
+    assert_eq!(visitor.post("/alerts/rules/growth", form).await.status, 303);
+    let saved = server.get("/api/v1/alert-rules/growth").await.expect(200);
+    assert_eq!(saved["condition"]["ledger_growth"]["runs"], 6_000_000_000_u64);
+
+    server.with_body("PUT", "/api/v1/calendars/work", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);
+    let rule = json!({"condition": {"not_succeeded_by": {"time": "06:00", "zone": "UTC", "calendar": "work"}}});
+    server.with_body("PUT", "/api/v1/alert-rules/by-six", &rule).await.expect(201);
+    assert_eq!(server.bare("DELETE", "/api/v1/calendars/work").await.status, 204);
+    let page = visitor.get("/alerts/rules/by-six").await.text();
+    assert!(page.contains("<option value=\"work\" selected>"), "{page}");
+}
+
+#[tokio::test]
 async fn what_does_not_exist_yet_is_warned_of() {
     let server = Server::start().await;
     let nothing = "there is no job \"nightly-cloze\": nothing can be observed until there is one";
@@ -263,35 +284,106 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
     assert!(page.contains("Given up") && page.contains("href=\"/alerts/channels/default\""), "{page}");
 }
 
+/// A rule about failed runs.
+async fn run_failed(server: &Server) -> (AlertRuleId, RuleSpec) {
+    let spec: RuleSpec = serde_json::from_value(json!({"name": "run-failed", "condition": {"failed": {}}})).unwrap();
+    let saved = rules::save_rule(&server.engine, NamespaceId::new(1), (&spec, None), "test").await.unwrap();
+    (saved.record.id, spec)
+}
+
+/// An open incident of a rule.
+fn firing(
+    server: &Server,
+    (rule, spec): (AlertRuleId, &RuleSpec),
+    subject: Subject,
+    group: Option<IncidentId>,
+) -> IncidentRecord {
+    let now = server.engine.now();
+    let incident = Incident {
+        id: IncidentId::new(server.engine.new_id()),
+        subject,
+        group,
+        standing: Standing::Firing,
+        started_at: now,
+        seen_at: now,
+        resolved_at: None,
+        count: 1,
+        reported_count: 0,
+        fired_at: None,
+        reported_at: None,
+        escalated_at: None,
+        acknowledged_by: None,
+        acknowledged_at: None,
+        message_count: 0,
+        act_at: None,
+        samples: Vec::new(),
+    };
+    IncidentRecord { incident, rule, spec: spec.clone() }
+}
+
+async fn write(server: &Server, incidents: &[IncidentRecord]) {
+    let (store, namespace) = (server.engine.store(), NamespaceId::new(1));
+    let write = AlertWrite {
+        namespace,
+        version: store.alert_version(namespace).await.unwrap().unwrap(),
+        incidents,
+        messages: &[],
+        done: &[],
+        checks: &[],
+        looks: &[],
+        open_look: None,
+    };
+    assert!(store.write_alerts(&write).await.unwrap());
+}
+
+#[tokio::test]
+async fn an_incident_about_an_app_is_silenced_for_that_app_alone() {
+    let server = Server::start().await;
+    let rule = run_failed(&server).await;
+    let subject = Subject { kind: SubjectKind::App, id: 1, name: "orders".to_owned(), app: None };
+    write(&server, &[firing(&server, (rule.0, &rule.1), subject, None)]).await;
+    let page = Visitor::signed_in(&server).await.get("/alerts").await.text();
+    let fields = "name=\"rule\" value=\"run-failed\"><input type=\"hidden\" name=\"app\" value=\"orders\">";
+    assert!(page.contains(fields), "{page}");
+}
+
+#[tokio::test]
+async fn an_operator_of_one_app_acts_on_its_incidents() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "operator").await;
+    job(&server, "own-job", "mine", json!({})).await;
+    server.with_body("PUT", "/api/v1/alert-rules/failing", json!({"condition": {"failed": {}}})).await.expect(201);
+    let run = server.trigger("own-job").await;
+    server.finish(run, Outcome::Failed { retryable: true }).await;
+    let found = open(&server, "own-job").await;
+    let own = format!("/alerts/incidents/{}", found["id"].as_str().unwrap());
+    let silence = json!({"app": "theirs", "ends_at": server.engine.now() + Duration::from_secs(3600)});
+    server.with_body("POST", "/api/v1/silences", silence).await.expect(201);
+    let visitor = scoped.visitor().await;
+    for path in ["/alerts", own.as_str()] {
+        let page = visitor.get(path).await.text();
+        assert!(page.contains("<button>Acknowledge</button>"), "{path}: {page}");
+    }
+    let wrong = visitor.post("/alerts/silences", "job=own-job&for=until&until=soon").await;
+    assert!(wrong.status == 422 && wrong.text().contains("value=\"own-job\""), "{}", wrong.text());
+    let wrong = visitor.post("/alerts/maintenance", "app=mine&reason=x&for=until&until=soon").await;
+    assert!(wrong.status == 422 && wrong.text().contains("value=\"mine\""), "{}", wrong.text());
+    assert_eq!(location(&visitor.post("/alerts/silences", "job=own-job&for=1h").await), "/alerts");
+    let page = visitor.get("/alerts").await.text();
+    assert!(page.contains("<button>End now</button>"), "{page}");
+    assert_eq!(location(&visitor.post(&format!("{own}/acknowledge"), "").await), "/alerts");
+    assert_eq!(visitor.post("/alerts/silences", "for=1h").await.status, 403, "one for all apps");
+}
+
 /// In a big outage, the members of a group fill the newest incidents.
 #[tokio::test]
 async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     let server = Server::start().await;
-    let (engine, now, namespace) = (&server.engine, server.engine.now(), NamespaceId::new(1));
-    let spec: RuleSpec = serde_json::from_value(json!({"name": "run-failed", "condition": {"failed": {}}})).unwrap();
-    let rule = rules::save_rule(engine, namespace, (&spec, None), "test").await.unwrap().record.id;
+    let rule = run_failed(&server).await;
     let record = |kind: SubjectKind, number: i64, group: Option<IncidentId>| {
         let app = (kind == SubjectKind::Job).then(|| "app".to_owned());
-        let incident = Incident {
-            id: IncidentId::new(engine.new_id()),
-            subject: Subject { kind, id: number, name: format!("subject-{number}"), app },
-            group,
-            standing: Standing::Firing,
-            started_at: now,
-            seen_at: now,
-            resolved_at: None,
-            count: 1,
-            reported_count: 0,
-            fired_at: None,
-            reported_at: None,
-            escalated_at: None,
-            acknowledged_by: None,
-            acknowledged_at: None,
-            message_count: 0,
-            act_at: None,
-            samples: Vec::new(),
-        };
-        IncidentRecord { incident, rule, spec: spec.clone() }
+        let subject = Subject { kind, id: number, name: format!("subject-{number}"), app };
+        firing(&server, (rule.0, &rule.1), subject, group)
     };
     let group = record(SubjectKind::Group, 0, None);
     let group_id = group.incident.id;
@@ -300,17 +392,7 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     let mut incidents = vec![group, oldest, record(SubjectKind::Job, 600, None)];
     incidents.extend((1..=90).map(|number| record(SubjectKind::Job, number, of_group)));
     incidents.extend((601..=615).map(|number| record(SubjectKind::Job, number, None)));
-    let write = AlertWrite {
-        namespace,
-        version: engine.store().alert_version(namespace).await.unwrap().unwrap(),
-        incidents: &incidents,
-        messages: &[],
-        done: &[],
-        checks: &[],
-        looks: &[],
-        open_look: None,
-    };
-    assert!(engine.store().write_alerts(&write).await.unwrap());
+    write(&server, &incidents).await;
     let visitor = Visitor::signed_in(&server).await;
     let all = visitor.get("/alerts").await.text();
     assert!(all.contains("subject-600") && !all.contains("subject-500"), "{all}");

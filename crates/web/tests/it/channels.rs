@@ -51,6 +51,26 @@ async fn the_key_of_a_webhook_is_made_and_shown_once() {
 }
 
 #[tokio::test]
+async fn a_stored_secret_is_not_sent_to_another_host() {
+    let server = Server::start().await;
+    let mail = |host: &str, secrets: Value| {
+        let settings = json!({"host": host, "username": "rondel", "from": "a@example.com", "to": "b@example.com"});
+        json!({"kind": "email", "settings": settings, "secrets": secrets})
+    };
+    let put = async |host: &str, secrets: Value| server.with_body("PUT", PATH, mail(host, secrets)).await;
+    put("mail.example.com", json!({"password": "to-be-kept"})).await.expect(201);
+    put("mail.example.com", json!({})).await.expect(200);
+    let problem = put("evil.example.com", json!({})).await.expect(422);
+    let error = &problem["errors"][0];
+    assert_eq!(error["pointer"], "/secrets/password", "{problem}");
+    assert!(error["message"].as_str().unwrap().contains("with another host"), "{problem}");
+    assert_eq!(server.get(PATH).await.expect(200)["host"], "mail.example.com");
+    put("relay.example.com", json!({"password": "another"})).await.expect(200);
+    put("relay.example.com", json!({"password": "env:RONDEL_ALERT_SECRET_MAIL"})).await.expect(200);
+    put("mail.example.com", json!({})).await.expect(200);
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_named_with_its_field() {
     let server = Server::start().await;
     let template =

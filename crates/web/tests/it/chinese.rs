@@ -284,6 +284,19 @@ async fn what_is_wrong_with_a_field_is_said_in_chinese() {
     assert!(!problem.contains("expected a"), "{problem}");
 }
 
+#[tokio::test]
+async fn what_a_bulk_action_is_refused_for_is_said_in_chinese() {
+    let server = Server::start().await;
+    server.job("there").await;
+    let run = server.trigger("there").await;
+    server.finish(run, Outcome::Failed { retryable: true }).await;
+    server.bare("DELETE", "/api/v1/jobs/there").await.expect(204);
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.language = "zh";
+    let page = visitor.post("/runs:bulk", &format!("do=retry&run={run}&expected=1")).await.text();
+    assert!(page.contains("该运行的任务已被删除") && !page.contains("was deleted"), "{page}");
+}
+
 #[test]
 fn names_and_code_are_no_english() {
     let page = text(

@@ -278,3 +278,18 @@ async fn bad_json_is_named_by_line_and_column() {
         visitor.get(&format!("/schedule-preview?kind=json&schedule_json={}", encoded("{\n  \"cron\" 5}"))).await;
     assert!(answer.text().contains("line 2, column 10"), "{}", answer.text());
 }
+
+/// A region that refreshes itself shows a refusal in its place; any other part must not be replaced by the whole page of the problem.
+#[tokio::test]
+async fn parts_that_scripts_load_have_an_answer_to_refusals() {
+    let server = Server::start().await;
+    server.job("there").await;
+    let visitor = Visitor::signed_in(&server).await;
+    for path in ["/jobs", "/jobs/new", "/jobs/there", "/jobs/there/edit", "/runs", "/timeline", "/api-docs"] {
+        let page = visitor.get(path).await.text();
+        let parts = page.split('<').filter(|tag| tag.contains(" hx-get=\"") || tag.contains(" hx-post=\""));
+        for tag in parts.filter(|tag| !tag.contains(" data-live") && !tag.contains(" hx-trigger=\"never\"")) {
+            assert!(tag.contains(" hx-status:4xx=\"") && tag.contains(" hx-status:5xx=\""), "{path}: {tag}");
+        }
+    }
+}

@@ -74,6 +74,27 @@ async fn the_page_of_the_console_has_pages_and_shows_some_handlers_of_many() {
     assert!(second.contains("a050") && !second.contains("a049"), "{second}");
 }
 
+/// An app is shown where its executors are; one without any has its place among the others by its name.
+#[tokio::test]
+async fn an_app_that_drains_is_shown_on_the_page_of_its_executors() {
+    let server = with_executors().await;
+    let (engine, now) = (&server.engine, server.engine.now());
+    engine.store().ensure_app(AppId::new(engine.new_id()), HERE, "aa", now).await.unwrap();
+    let visitor = Visitor::signed_in(&server).await;
+    assert_eq!(visitor.post("/apps/b/state", "state=draining&back=/executors").await.status, 303);
+    let (mut path, mut pages) = ("/executors".to_owned(), Vec::new());
+    for _ in 0..3 {
+        let page = visitor.get(&path).await.text();
+        let next = page.split("href=\"/executors?").nth(1).and_then(|rest| rest.split('"').next());
+        path = format!("/executors?{}", next.unwrap_or_default().replace("&amp;", "&"));
+        pages.push(page);
+    }
+    let counts: Vec<usize> =
+        pages.iter().map(|page| page.matches("No executor of this app was online").count()).collect();
+    assert_eq!(counts, [0, 0, 1], "{}", pages[0]);
+    assert!(!pages[0].contains("<h2>b</h2>") && pages[2].contains("<h2>b</h2>") && pages[2].contains("b004"));
+}
+
 /// The switch of an executor is thrown by its name, again and again, and stays when it goes.
 #[tokio::test]
 async fn executors_are_switched_by_name_and_listed_for_it() {

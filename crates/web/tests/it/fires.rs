@@ -81,6 +81,7 @@ async fn ranges_and_instants_are_checked() {
         ("fires?to=0001-01-01T00:00:00Z", "to"),
         ("fires?limit=1001", "limit"),
         ("why?at=02:30", "at"),
+        ("why?run=0", "run"),
         ("versions?limit=51", "limit"),
     ] {
         let problem = server.get(&format!("/api/v1/jobs/daily/{query}")).await.expect(422);
@@ -107,6 +108,43 @@ async fn a_triggered_run_is_found_by_its_instant() {
     }
     let why = server.get("/api/v1/jobs/asked/why?at=2030-01-17T02:30:00Z").await.expect(200);
     assert_eq!(why["fire"], Value::Null, "{why}");
+}
+
+/// Several runs may have one instant: a question about a run is answered about that run.
+#[tokio::test]
+async fn a_run_is_asked_about_by_its_id() {
+    let server = Server::start().await;
+    for name in ["asked", "other"] {
+        server.with_body("POST", "/api/v1/jobs", json!({"name": name, "app": "a", "handler": "h"})).await.expect(201);
+    }
+    let mut ids = Vec::new();
+    for _ in 0..3 {
+        let run = server.bare("POST", "/api/v1/jobs/asked/runs").await.expect(201);
+        ids.push(run["id"].as_str().unwrap().to_owned());
+    }
+    for id in &ids {
+        let why = server.get(&format!("/api/v1/jobs/asked/why?run={id}")).await.expect(200);
+        assert_eq!(why["fire"]["run"], **id, "{why}");
+        assert!(why["answer"]["en"].as_str().unwrap().contains("triggered through the API: It"), "{why}");
+    }
+    for query in [format!("asked/why?at={NOON}&run={}", ids[0]), format!("other/why?run={}", ids[0])] {
+        let problem = server.get(&format!("/api/v1/jobs/{query}")).await.expect(422);
+        assert_eq!(problem["errors"][0]["parameter"], "run", "{query}: {problem}");
+    }
+}
+
+/// Runs that are planned for later do not hide the last one.
+#[tokio::test]
+async fn what_is_planned_for_later_hides_no_run() {
+    let server = Server::start().await;
+    server.with_body("POST", "/api/v1/jobs", json!({"name": "asked", "app": "a", "handler": "h"})).await.expect(201);
+    let run = server.bare("POST", "/api/v1/jobs/asked/runs").await.expect(201);
+    for _ in 0..101 {
+        let later = json!({"at": "+30d"});
+        server.with_body("POST", "/api/v1/jobs/asked/runs", later).await.expect(201);
+    }
+    let why = server.get("/api/v1/jobs/asked/why").await.expect(200);
+    assert_eq!(why["fire"]["run"], run["id"], "{why}");
 }
 
 #[tokio::test]

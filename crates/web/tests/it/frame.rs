@@ -26,6 +26,24 @@ fn with<'s>(visitor: &Visitor<'s>, cookies: &str) -> Visitor<'s> {
 }
 
 #[tokio::test]
+async fn a_preference_leads_from_the_answer_of_a_form_to_a_page() {
+    let server = Server::start().await;
+    let job = json!({"name": "there", "app": "app", "handler": "handler"});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    for (path, form, back) in [
+        ("/jobs:bulk", "do=pause&job=there", "/n/default/jobs"),
+        ("/runs:bulk", "do=cancel&scope=all", "/n/default/runs"),
+        ("/alerts/silences", "for=until", "/n/default/alerts"),
+        ("/jobs/there/edit?namespace=default", "version=7", "/n/default/jobs/there/edit"),
+    ] {
+        let page = visitor.post(path, form).await.text();
+        assert!(page.contains(&format!("name=\"back\" value=\"{back}\"")), "{path}: {page}");
+        assert_eq!(visitor.exactly(back).await.status, 200, "{back}");
+    }
+}
+
+#[tokio::test]
 async fn times_are_shown_on_the_clock_that_the_reader_chose() {
     let server = Server::start().await;
     let schedule = json!({"cron": "0 0 1 * * ?", "time_zone": "America/New_York"});

@@ -3,17 +3,20 @@
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody as _};
 use axum::response::Response;
 use bytes::Bytes;
 use rondel_core::TokenId;
+use rondel_store::Store;
 use rondel_web::{HttpLimits, WebConfig};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use crate::harness::Server;
+use crate::holding::Holding;
 
 struct Person {
     id: TokenId,
@@ -237,4 +240,27 @@ async fn answers_that_are_not_read_are_counted() {
     assert_eq!(list(&fourth).await.status(), 200);
     let text = server.get("/metrics").await.text();
     assert!(text.contains("rondel_http_limited_total{limit=\"answer_size\"} 2"), "{text}");
+}
+
+#[tokio::test]
+async fn followed_logs_are_read_in_the_turns_of_their_caller() {
+    let store = Holding::new();
+    let limits = HttpLimits { reads_per_caller: 1, ..HttpLimits::default() };
+    let config = WebConfig { limits, ..WebConfig::default() };
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, config).await;
+    server.job("a").await;
+    let run = server.trigger("a").await;
+    let [ann, bob] = [person(&server, "ann", "viewer").await, person(&server, "bob", "viewer").await];
+    let path = format!("/api/v1/runs/{run}/logs?follow=true");
+    let mut followed = begin(&server, &ann, "GET", &path, None).await.into_body();
+    store.hold("log_chunks");
+    #[expect(clippy::disallowed_methods, reason = "the test ends it")]
+    let reader = tokio::spawn(async move { piece(&mut followed).await.is_some() });
+    store.reached.notified().await;
+    let mut own = Box::pin(begin(&server, &ann, "GET", "/api/v1/apps", None));
+    assert!(tokio::time::timeout(Duration::from_millis(200), &mut own).await.is_err(), "the stream has the turn");
+    assert_eq!(begin(&server, &bob, "GET", "/api/v1/apps", None).await.status(), 200, "others have their own");
+    store.released.notify_one();
+    assert_eq!(own.await.status(), 200, "a stream that waits for lines has no turn");
+    reader.abort();
 }

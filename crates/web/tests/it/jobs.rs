@@ -1,9 +1,15 @@
 //! Jobs through the API.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use axum::body::Body;
+use rondel_store::Store;
+use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server};
+use crate::holding::Holding;
 
 async fn send_if(server: &Server, method: &str, path: &str, if_match: &str, body: Value) -> Answer {
     let request = server.request(method, path).header("content-type", "application/json");
@@ -60,6 +66,51 @@ async fn a_patch_changes_what_it_names() {
     ] {
         let problem = server.with_body("PATCH", "/api/v1/jobs/a", &patch).await.expect(422);
         assert_eq!(problem["errors"][0]["pointer"], pointer, "{patch}: {problem:#}");
+    }
+}
+
+#[tokio::test]
+async fn an_instant_in_the_past_runs_once_however_often_it_is_sent() {
+    let server = Server::start().await;
+    server.job("a").await;
+    let once = json!({"app": "x", "handler": "h", "schedule": {"at": "2020-01-01T00:00:00Z", "if_past": "run"}});
+    let first = server.with_body("PUT", "/api/v1/jobs/a", &once).await.expect(200)["schedule"]["at"].clone();
+    assert_ne!(first, once["schedule"]["at"], "it was moved to the instant of saving");
+    for method in ["PUT", "PATCH"] {
+        // That instant is a millisecond later than the save.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let again = server.with_body(method, "/api/v1/jobs/a", &once).await.expect(200);
+        assert_eq!(again["schedule"]["at"], first, "{method}");
+    }
+}
+
+/// The second call is under way when the first one is saved.
+#[tokio::test]
+async fn an_instant_in_the_past_runs_once_though_two_calls_meet() {
+    let store = Holding::new();
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
+    let once = |name: &str| {
+        let schedule = json!({"at": "2020-01-01T00:00:00Z", "if_past": "run"});
+        json!({"name": name, "app": "app", "handler": "h", "schedule": schedule})
+    };
+    for (name, method, path, body, read) in [
+        ("a", "PUT", "/api/v1/jobs/a", once("a"), "job"),
+        ("b", "POST", "/api/v1/jobs/apply", json!([once("b")]), "jobs_named"),
+    ] {
+        server.job(name).await;
+        store.hold(read);
+        let mut second = Box::pin(server.with_body(method, path, &body));
+        tokio::select! {
+            answer = &mut second => unreachable!("it waits: {}", answer.text()),
+            () = store.reached.notified() => {}
+        }
+        server.with_body(method, path, &body).await.expect(200);
+        let job = format!("/api/v1/jobs/{name}");
+        let first = server.get(&job).await.expect(200)["schedule"]["at"].clone();
+        store.released.notify_one();
+        second.await.expect(200);
+        let again = server.get(&job).await.expect(200)["schedule"]["at"].clone();
+        assert_eq!(again, first, "{method} {path}");
     }
 }
 

@@ -44,6 +44,8 @@ async fn runs_are_filtered_by_all_that_the_grammar_names() {
         ("", 9),
         ("status:failed", 3),
         ("-status:failed", 6),
+        ("status:failed -status:failed", 0),
+        ("trigger:api -trigger:api", 0),
         ("status:failed app:orders", 2),
         ("status:failed -app:orders", 1),
         ("job:orders.*", 6),

@@ -120,6 +120,8 @@ async fn two_versions_are_compared_and_one_is_restored() {
     let text = visitor.get("/jobs/daily/versions?from=1&to=3").await.text();
     assert!(text.contains("<code>schedule.cron</code>") && text.contains("Restore version 1"), "{text}");
     assert!(text.contains("class=\"plus\"") && text.contains("class=\"minus\""), "{text}");
+    let text = visitor.get("/jobs/daily/versions?from=2&to=2").await.text();
+    assert!(text.contains("Nothing differs.") && !text.contains("one version so far"), "{text}");
     assert_eq!(location(&visitor.post("/jobs/daily/restore", "version=1").await), "/jobs/daily/versions");
     let job = server.get("/api/v1/jobs/daily").await.expect(200);
     assert_eq!((&job["version"], &job["schedule"]["cron"]), (&json!(4), &json!("0 30 2 * * ?")));

@@ -33,6 +33,18 @@ async fn an_empty_system_shows_the_first_steps() {
 }
 
 #[tokio::test]
+async fn now_names_a_token_that_ends_soon_and_leads_to_the_list_that_has_it() {
+    let server = Server::start().await;
+    server.job("there").await;
+    let token = json!({"kind": "api", "name": "nightly-ci", "grants": [{"role": "viewer"}], "expires_in": "1d"});
+    server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
+    let visitor = Visitor::signed_in(&server).await;
+    let now = visitor.get("/").await.text();
+    assert!(now.contains("<a href=\"/settings/tokens\">nightly-ci</a>"), "{now}");
+    assert!(visitor.get("/settings/tokens").await.text().contains("nightly-ci"));
+}
+
+#[tokio::test]
 async fn now_names_the_job_that_fails_and_leads_to_its_runs() {
     let server = Server::start().await;
     server.job("fine").await;
@@ -214,6 +226,17 @@ async fn a_caller_with_one_app_sees_nothing_of_the_others() {
         assert!(!text.contains("secret-job") && !text.contains("theirs"), "{path}");
     }
     assert!(visitor.get("/").await.text().contains("own-job"));
+}
+
+#[tokio::test]
+async fn the_next_fire_is_found_behind_many_of_other_apps() {
+    let server = Server::start().await;
+    for number in 0..41 {
+        job(&server, &format!("theirs-{number}"), "theirs", json!({"schedule": {"every": "1h"}})).await;
+    }
+    job(&server, "own-job", "mine", json!({"schedule": {"cron": "0 0 0 1 1 ?"}})).await;
+    let page = Scoped::new(&server, "viewer").await.visitor().await.get("/").await.text();
+    assert!(page.contains("next fire <b class=\"rel\" data-at="), "{page}");
 }
 
 #[test]

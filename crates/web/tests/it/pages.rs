@@ -38,7 +38,8 @@ async fn without_a_session_nothing_is_shown_or_done() {
         for path in
             ["/jobs", "/jobs/there/pause", "/jobs/there/delete", "/jobs/there/runs", &format!("/runs/{run}/cancel")]
         {
-            assert_eq!(visitor.post(path, "").await.status, 401, "{path}");
+            let answer = visitor.post(path, "").await;
+            assert!(answer.status == 401 && answer.text().contains("href=\"/sign-in\""), "{path}: {}", answer.text());
         }
     }
     let answer = visitor.get("/sign-in?next=/jobs").await;

@@ -185,4 +185,8 @@ async fn the_file_of_a_report_has_the_jobs_of_all_pages() {
         let names: Vec<&str> = csv.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
         assert_eq!((names.len(), names[0], names[509], names[510]), (511, "j000", "j509", "(total)"));
     }
+    for (more, count) in [("", 511), ("&limit=20", 21)] {
+        let csv = server.get(&format!("/api/v1/reports?by=job&format=csv{more}")).await.text();
+        assert_eq!(csv.lines().skip(1).count(), count, "{more}");
+    }
 }

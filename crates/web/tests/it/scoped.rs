@@ -46,6 +46,16 @@ async fn a_moved_job_neither_shows_nor_gives_away_runs_of_its_old_app() {
 }
 
 #[tokio::test]
+async fn the_picker_of_roles_offers_no_app_that_the_caller_does_not_see() {
+    let server = Server::start().await;
+    let visitor = Scoped::new(&server, "operator").await.visitor().await;
+    for path in ["/account", "/settings/tokens"] {
+        let page = visitor.get(path).await.text();
+        assert!(page.contains("value=\"default/mine\"") && !page.contains("theirs"), "{path}: {page}");
+    }
+}
+
+#[tokio::test]
 async fn what_parents_pass_on_is_for_those_who_may_look_at_them() {
     let server = Server::start().await;
     let scoped = Scoped::new(&server, "editor").await;

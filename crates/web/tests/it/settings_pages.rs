@@ -52,6 +52,28 @@ async fn a_user_is_invited_with_a_role_by_pickers() {
 }
 
 #[tokio::test]
+async fn the_users_have_pages() {
+    let server = Server::start().await;
+    for number in 0..201 {
+        let user = json!({"name": format!("user-{number:03}"), "grants": []});
+        server.with_body("POST", "/api/v1/users", user).await.expect(201);
+    }
+    let visitor = Visitor::signed_in(&server).await;
+    let first = visitor.get("/users").await.text();
+    assert!(first.contains(">user-000<") && !first.contains(">user-200<"), "{first}");
+    let next = first.split("href=\"/users?").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+    let second = format!("/users?{next}");
+    let page = visitor.get(&second).await.text();
+    assert!(page.contains(">user-200<") && !page.contains(">user-000<"), "{page}");
+    let form = format!("action=\"/users/user-200?{next}\"");
+    assert!(page.contains(&form), "{page}");
+    let changed = visitor.post(&format!("/users/user-200?{next}"), "disabled=1").await;
+    assert_eq!(location(&changed), second, "the form leads back to its page");
+    assert_eq!(server.get("/api/v1/users/user-200").await.expect(200)["disabled"], json!(true));
+    assert_eq!(visitor.get("/users?cursor=x").await.status, 422);
+}
+
+#[tokio::test]
 async fn webhooks_are_set_and_removed_and_tokens_listed() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;

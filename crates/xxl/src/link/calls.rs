@@ -99,32 +99,47 @@ impl Calls {
         });
     }
 
-    /// Reads the new lines of a log.
-    pub(super) fn pull(&self, row: &XxlRun, was_over: bool) {
+    /// Reads the new lines of a log. Unless the row states how much of the log is stored, the store is asked first.
+    pub(super) fn pull(&self, row: &XxlRun, is_log_found: bool, was_over: bool) {
         let (client, peer, events) = (self.shared.client.clone(), self.peer(), self.events.clone());
         let (log_id, sent_at_ms, mut from) = (row.log_id, row.sent_at.as_millis(), row.log_line);
+        let (shared, run, attempt) = (Arc::clone(&self.shared), row.run, row.attempt);
         let pulls = Arc::clone(&self.pulls);
         let page_count = if was_over { PAGE_COUNT_MAX } else { 1 };
         self.shared.spawn(async move {
             let Ok(_permit) = pulls.acquire().await else { return };
             let mut end = ReadEnd::Paused;
+            let stored_until = match is_log_found {
+                true => None,
+                false => match log::stored_until(shared.engine.store(), run, attempt).await {
+                    Ok(line) => Some(line.max(from)),
+                    Err(error) => {
+                        shared.store_failed("read logs", &error);
+                        end = ReadEnd::Failed("the database does not answer".to_owned());
+                        None
+                    }
+                },
+            };
+            from = stored_until.unwrap_or(from);
             for _ in 0..page_count {
+                if end != ReadEnd::Paused {
+                    break;
+                }
                 let answer = client.ask(&peer, "log", wire::log_request(log_id, sent_at_ms, from)).await;
                 let (page, page_end) = log::page(answer, from);
                 if page.next_line > from {
-                    let pulled = Pulled { log_id, from, page, was_over, end: None };
+                    let pulled = Pulled { log_id, from, page, stored_until, was_over, end: None };
                     from = pulled.page.next_line;
                     if events.send(Event::Pulled(pulled)).await.is_err() {
                         return;
                     }
                 }
-                if let Some(page_end) = page_end {
-                    end = page_end;
-                    break;
-                }
+                end = page_end.unwrap_or(ReadEnd::Paused);
             }
             let page = LogPage { lines: Vec::new(), next_line: from };
-            drop(events.send(Event::Pulled(Pulled { log_id, from, page, was_over, end: Some(end) })).await);
+            drop(
+                events.send(Event::Pulled(Pulled { log_id, from, page, stored_until, was_over, end: Some(end) })).await,
+            );
         });
     }
 }

@@ -1,5 +1,7 @@
 //! Ends of attempts: answers and reports of the executor, and the results that the engine gets.
 
+use std::collections::BTreeMap;
+
 use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
@@ -43,7 +45,7 @@ impl Link {
             self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
         }
         let Some(entry) = self.table.get_mut(log_id) else { return true };
-        entry.is_sending = false;
+        entry.end_sending(Instant::now());
         match answer {
             Ok(answer) if !answer.is_good() => self.end(session, log_id, answer.code, &answer.words()).await,
             Err(CallError::Refused(words)) => self.end(session, log_id, CODE_FAILED, &words).await,
@@ -128,15 +130,18 @@ impl Link {
     }
 
     pub(super) async fn on_pulled(&mut self, session: &Session, pulled: Pulled) -> bool {
-        let Pulled { log_id, from, page, was_over, end } = pulled;
+        let Pulled { log_id, from, page, stored_until, was_over, end } = pulled;
         let now_ms = self.shared.engine.now().as_millis();
         let Some(entry) = self.table.get_mut(log_id) else { return true };
+        if let Some(line) = stored_until {
+            (entry.row.log_line, entry.is_log_found) = (entry.row.log_line.max(line), true);
+        }
         if from > entry.row.log_line {
             // The lines before these were lost with an earlier session: the log is read again from the first lost line.
             if end.is_some() {
                 entry.is_pulling = !entry.is_open();
                 if entry.is_pulling {
-                    self.calls.pull(&entry.row, true);
+                    self.calls.pull(&entry.row, entry.is_log_found, true);
                 }
             }
             return true;
@@ -155,6 +160,9 @@ impl Link {
                 chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
             }
         }
+        if is_open {
+            entry.note_sent(&chunks, next_line);
+        }
         for chunk in chunks {
             if !session.send(Body::Logs(v1::Logs { chunks: vec![chunk] })).await {
                 return false;
@@ -162,16 +170,26 @@ impl Link {
         }
         entry.row.log_line = next_line;
         if end.is_some_and(|end| entry.end_read(end, was_over)) {
-            self.calls.pull(&entry.row, true);
-        }
-        if next_line > first
-            && is_open
-            && let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await
-        {
-            self.shared.store_failed("note logs", &error);
+            self.calls.pull(&entry.row, entry.is_log_found, true);
         }
         self.table.forget_one(log_id);
         true
+    }
+
+    /// Notes how far the logs of running attempts are stored: if this server dies, another one reads on from there.
+    pub(super) async fn on_logs_stored(&mut self, acks: &[v1::LogAck]) {
+        let mut stored = BTreeMap::new();
+        for ack in acks {
+            let Some(entry) = self.table.of_attempt(RunId::new(ack.run_id), ack.attempt) else { continue };
+            if let Some(next_line) = entry.stored_until(ack.sequence) {
+                stored.insert(entry.row.log_id, next_line);
+            }
+        }
+        for (log_id, next_line) in stored {
+            if let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await {
+                self.shared.store_failed("note logs", &error);
+            }
+        }
     }
 
     /// Ends the reading of logs that took too long, and stores a line in the place of the rest of each.
@@ -216,7 +234,7 @@ impl Link {
             }
             if self.shared.is_responsible_for(&entry.row) && !entry.is_log_cut {
                 entry.is_pulling = true;
-                self.calls.pull(&entry.row, true);
+                self.calls.pull(&entry.row, entry.is_log_found, true);
             } else {
                 entry.has_whole_log = true;
                 let now_ms = self.shared.engine.now().as_millis();

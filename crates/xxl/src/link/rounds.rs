@@ -2,19 +2,14 @@
 
 use std::sync::Arc;
 
-use rondel_store::logs::NUMBERED_BY_LINE;
 use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, Session};
 use crate::client::CallError;
 use crate::ends::{CODE_LOST, CODE_UNKNOWN};
-use crate::log;
 use crate::table::Entry;
 use crate::wire::Answer;
-
-/// Maximum number of chunks of an attempt's log whose sizes are read.
-const CHUNK_COUNT_MAX: u32 = 10_000;
 
 impl Link {
     pub(super) async fn tick(&mut self, session: &Session) -> bool {
@@ -27,7 +22,7 @@ impl Link {
                 Err(error) => self.shared.store_failed("read attempts", &error),
             }
         }
-        self.read_logs_of_lost_nodes(now).await;
+        self.read_logs_of_lost_nodes(now);
         self.table.forget();
         if !self.give_up_logs(session, now).await {
             return false;
@@ -57,22 +52,11 @@ impl Link {
 
     /// Reads the logs of ended attempts if the node that was to read them is gone. The read continues where the stored log
     /// ends.
-    async fn read_logs_of_lost_nodes(&mut self, now: Instant) {
+    fn read_logs_of_lost_nodes(&mut self, now: Instant) {
         let shared = Arc::clone(&self.shared);
         for row in self.table.take_unread(now, |row| shared.is_responsible_for(row)) {
-            let stored = shared.engine.store().log_sizes(row.run, row.attempt, NUMBERED_BY_LINE, CHUNK_COUNT_MAX).await;
-            match stored {
-                Ok(sizes) => {
-                    let log_line = log::next_line(&sizes).max(row.log_line);
-                    let row = XxlRun { log_line, ..row };
-                    self.calls.pull(&row, true);
-                    self.table.begin_log_read(row, now);
-                }
-                Err(error) => {
-                    shared.store_failed("read logs", &error);
-                    self.table.leave_unread(&row, now);
-                }
-            }
+            self.calls.pull(&row, false, true);
+            self.table.begin_log_read(row, now);
         }
     }
 
@@ -86,7 +70,7 @@ impl Link {
             return;
         }
         let row = XxlRun { state: XxlRunState::Settled, ..entry.row };
-        self.calls.pull(&row, true);
+        self.calls.pull(&row, entry.is_log_found, true);
         self.table.begin_log_read(row, now);
     }
 
@@ -116,7 +100,7 @@ impl Link {
             let last = entry.pulled_at.unwrap_or(entry.known_since);
             if now.duration_since(last) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);
-                self.calls.pull(&entry.row, !entry.is_open());
+                self.calls.pull(&entry.row, entry.is_log_found, !entry.is_open());
             }
         }
     }
@@ -154,10 +138,8 @@ impl Link {
                 return true;
             }
         };
-        for entry in self.table.entries_mut().filter(|entry| entry.is_open() && entry.row.number == number) {
-            if entry.known_since > asked_at {
-                continue;
-            }
+        for entry in self.table.entries_mut().filter(|entry| entry.row.number == number && entry.is_known_at(asked_at))
+        {
             if answer.is_good() {
                 entry.idle_since.get_or_insert(asked_at);
             } else {

@@ -208,6 +208,7 @@ impl Gates {
         self.entries.get(&ready.run.id).is_some_and(|entry| Some(entry.key) != job_gate(ready))
     }
 
+    /// Gives the run a place at the gate of its job, or decides by the overlap policy what happens to it.
     fn pass(&mut self, key: GateKey, ready: Ready, runs: &mut OpenRuns) -> GateDecision {
         if self.entries.get(&ready.run.id).is_some_and(|entry| entry.key != key) {
             self.vacate(ready.run.id, runs);

@@ -124,9 +124,10 @@ fn which_runs_the_misfire_policy_skips() {
     assert!(!missed(60_000, Some(15_000), &|_| {}), "a server had it in time");
     assert!(missed(60_000, Some(15_001), &|_| {}));
     assert!(!missed(15_000, Some(60_000), &|_| {}), "what is to come does not count");
-    let unplanned: [(&str, Change); 5] = [
+    let unplanned: [(&str, Change); 6] = [
         ("another run caused it", |run| run.cause = 7),
         ("it catches up", |run| run.trigger = Trigger::Misfire),
+        ("it continues a pump's run by hand", |run| run.trigger = Trigger::Manual),
         ("a shard", |run| run.parent = Some(RunId::new(1))),
         ("a retry", |run| run.attempt = 2),
         ("it may have been sent", |run| run.marked_at = Some(AT(10_000))),

@@ -102,15 +102,18 @@ impl AccountUpdate {
     /// Stores the changes.
     ///
     /// # Errors
-    /// The account was deleted, or the store fails.
+    /// The account was deleted, or created meanwhile with a password, or the store fails.
     pub async fn settle(self, store: &dyn Store) -> Result<Settled, OidcError> {
         let mut is_changed = self.changes_account();
         let Self { account, is_new, is_first, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
-            // Another tab or another server created it first. The next sign-in checks the roles again.
-            let account = store.account_by_name(&account.name).await?.ok_or_else(gone)?.id;
-            return Ok(Settled { account, is_changed: false });
+            // Another tab or another server created it first, or an administrator with a password. The next sign-in checks the roles again.
+            let found = store.account_by_name(&account.name).await?.ok_or_else(gone)?;
+            if found.password.is_some() && found.provider_linked_at.is_none() {
+                return Err(Refusal::NotLinked(found.name).into());
+            }
+            return Ok(Settled { account: found.id, is_changed: false });
         }
         if let Some(linked_at) = account.provider_linked_at.filter(|_| is_first) {
             let change =
@@ -185,6 +188,12 @@ mod tests {
         assert_eq!(made.clone().settle(&store).await.unwrap(), settled(true));
         let late = AccountUpdate { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
         assert_eq!(late.settle(&store).await.unwrap(), settled(false), "another tab was faster");
+        let bob = Account { id: AccountId::new(9), name: "bob@example.com".to_owned(), ..made.account.clone() };
+        let password = Some(PasswordHash::new("$argon2id$".to_owned()));
+        let by_admin = Account { id: AccountId::new(10), password, provider_linked_at: None, ..bob.clone() };
+        assert!(store.create_account(&by_admin).await.unwrap());
+        let late = AccountUpdate { account: bob, ..made.clone() };
+        assert!(matches!(late.settle(&store).await, Err(OidcError::Refused(Refusal::NotLinked(_)))));
         assert!(made.is_new && made.account.grants.is_empty() && made.account.password.is_none());
         assert_eq!(made.account.display_name, "Ann");
         let again = resolve(&store, &config(true, &[]), &ann(&[]), 8, NOW).await.unwrap();

@@ -157,7 +157,7 @@ fn plan_job(
         let warnings = jobs::warnings(node, namespace, &checked.spec);
         return Ok((planned(Action::Create, Vec::new(), warnings), Work::Create(Box::new(checked))));
     };
-    spec.keep_run_instants(&record.spec, now);
+    jobs::keep_run_instants(node, &mut spec, &record.spec);
     spec.keep_mode_from(&record.spec);
     if spec == record.spec {
         return Ok((planned(Action::Keep, Vec::new(), Vec::new()), Work::Keep));

@@ -132,7 +132,8 @@ impl Saving {
         match work {
             Work::Change(both) => {
                 let (record, checked) = *both;
-                let saved = jobs::save(&self.node, &record, checked, Some(record.version), &self.author).await?;
+                let by = (None, self.author.as_str());
+                let saved = jobs::save(&self.node, &record, checked, Some(record.version), by).await?;
                 let saved = jobs::catch_up(&self.node, saved).await?;
                 jobs::settle_if_paused(&self.node, &record, &saved, &self.author).await?;
                 Ok(Some(saved))

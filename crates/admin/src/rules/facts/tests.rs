@@ -97,3 +97,42 @@ fn runs_that_wait_in_front_of_all_that_ended_show_no_end() {
     assert!(shows(true, &[RunStatus::Failed, RunStatus::Succeeded], failed()));
     assert!(shows(true, &[RunStatus::Failed], skipped()), "a later run than the skipped fire");
 }
+
+#[test]
+fn an_end_that_is_no_longer_kept_is_no_recovery() {
+    let has = |statuses: &[RunStatus], condition: Condition| {
+        let runs = statuses.iter().map(|status| ended(1, *status)).collect();
+        NewestEnds { runs, has_older: false }.has_end(&condition)
+    };
+    let (failed, skipped) = (|| Condition::Failed {}, || Condition::Skipped { reasons: Vec::new() });
+    assert!(!has(&[], failed()) && !has(&[], skipped()));
+    assert!(!has(&[RunStatus::Failed], failed()) && !has(&[RunStatus::Skipped], skipped()));
+    assert!(has(&[RunStatus::Failed, RunStatus::Succeeded], failed()) && has(&[RunStatus::Failed], skipped()));
+}
+
+#[test]
+fn a_broadcast_to_one_executor_fails_once() {
+    let mark = |id, parent: Option<i64>, status, second| RunMark {
+        id: RunId::new(id),
+        job: JOB,
+        app: AppId::new(1),
+        fire_at: at(second),
+        status,
+        started_at: None,
+        finished_at: None,
+        executor: None,
+        span_count: 1,
+        span_end_at: None,
+        parent: parent.map(RunId::new),
+    };
+    let failed = RunStatus::Failed;
+    let runs = |marks: &[RunMark]| ended_runs(marks).iter().map(|run| run.run.get()).collect::<Vec<_>>();
+    assert_eq!(runs(&[mark(2, Some(1), failed, 60), mark(1, None, failed, 60)]), [1]);
+    assert_eq!(
+        runs(&[mark(3, Some(1), failed, 90), mark(1, None, failed, 60)]),
+        [3, 1],
+        "a run that follows another one"
+    );
+    let waits = [mark(2, Some(1), RunStatus::Succeeded, 60), mark(1, None, RunStatus::Running, 60)];
+    assert_eq!(runs(&waits), [0; 0], "the runs that follow from the fire are open");
+}

@@ -3,7 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use rondel_core::alert::Escalation;
+use rondel_core::channel::ChannelKind;
+use rondel_core::words::Lang;
 use rondel_store::access::TokenRecord;
+use rondel_store::channels::Channel;
 use rondel_store::{MemStore, Store};
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -52,6 +56,70 @@ async fn an_edited_rule_ends_its_incidents_without_a_recovery() {
     assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
     let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
     assert!(!ended.spec.enabled, "no recovery was seen");
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}
+
+#[tokio::test]
+async fn an_app_whose_last_job_is_deleted_has_found_no_executor() {
+    let lifecycle = Lifecycle::new();
+    let engine = started(&lifecycle).await;
+    let node = engine.node();
+    let (id, open) = no_executor(node).await;
+    let job = node.store().job(NAMESPACE, "j").await.unwrap().unwrap();
+    jobs::delete(node, &job, None, false, (None, "test")).await.unwrap();
+    save_rule(node, NAMESPACE, (&rule(&json!({"no_executor": {}})), None), "test").await.unwrap();
+    assert_eq!(evaluate_due(node, NAMESPACE).await.unwrap(), LookResult::Done { count: 1, is_more: false });
+    assert_eq!(node.store().open_incidents_of(id, 10).await.unwrap(), []);
+    let ended = node.store().incident(NAMESPACE, open.id).await.unwrap().unwrap();
+    assert!(!ended.spec.enabled, "no recovery was seen");
+    lifecycle.soft.cancel();
+    lifecycle.hard.cancel();
+}
+
+#[tokio::test]
+async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
+    let lifecycle = Lifecycle::new();
+    let engine = started(&lifecycle).await;
+    let node = engine.node();
+    for (id, name) in [(1, "one"), (2, "two"), (3, "three")] {
+        let channel = Channel {
+            id: ChannelId::new(id),
+            namespace: NAMESPACE,
+            name: name.to_owned(),
+            kind: ChannelKind::Slack,
+            settings: "{}".to_owned(),
+            secret: "{}".to_owned(),
+            lang: Lang::En,
+            is_enabled: true,
+            created_at: node.now(),
+            updated_at: node.now(),
+        };
+        node.store().save_channel(&channel).await.unwrap();
+    }
+    let job = json!({"name": "j", "app": "a", "handler": "h"});
+    let job = jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
+    let save = async |channels: &[&str], escalate: Option<Escalation>| {
+        let channels = channels.iter().map(|channel| (*channel).to_owned()).collect();
+        let spec = RuleSpec { channels, escalate, ..rule(&json!({"no_executor": {}})) };
+        let saved = save_rule(node, NAMESPACE, (&spec, None), "test").await.unwrap();
+        evaluate_due(node, NAMESPACE).await.unwrap();
+        saved.record.id
+    };
+    let id = save(&["one", "three"], None).await;
+    let open = node.store().open_incidents_of(id, 10).await.unwrap().remove(0);
+    jobs::delete(node, &job, None, false, (None, "test")).await.unwrap();
+    // It has not escalated by the end.
+    let escalate = Escalation { channel: "three".to_owned(), after: Duration::from_secs(1800) };
+    save(&["two"], Some(escalate)).await;
+    let messages = node.store().incident_messages(open.id, 10).await.unwrap();
+    let mut messages: Vec<(NoticeKind, String)> = messages.into_iter().map(|one| (one.kind, one.channel)).collect();
+    messages.sort_by_key(|(kind, channel)| (kind.as_str(), channel.clone()));
+    let named = |kind, channel: &str| (kind, channel.to_owned());
+    let (firing, resolved) = (NoticeKind::Firing, NoticeKind::Resolved);
+    let began = [named(firing, "one"), named(firing, "three")];
+    let ended = [named(resolved, "one"), named(resolved, "three"), named(resolved, "two")];
+    assert_eq!(messages, [&began[..], &ended].concat());
     lifecycle.soft.cancel();
     lifecycle.hard.cancel();
 }

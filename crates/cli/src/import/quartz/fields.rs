@@ -151,7 +151,14 @@ impl Draft<'_> {
     fn policies(&mut self) {
         let is_alone = self.is_set("is_nonconcurrent");
         let policy = if is_alone { "serial" } else { "allow" };
-        self.record_job("is_nonconcurrent", Kept, format!("overlap.policy {policy}"));
+        let here = format!("overlap.policy {policy}");
+        if is_alone && self.source.trigger.is_some() && !self.source.is_only_trigger {
+            let more = "which keeps the runs of this trigger apart: each trigger of the job is a job of its own here, and Quartz kept the runs of \
+                        all of them apart; for that, give these jobs the same concurrency.key, with concurrency.max 1";
+            self.record_job("is_nonconcurrent", Changed, format!("{here}, {more}"));
+        } else {
+            self.record_job("is_nonconcurrent", Kept, here);
+        }
         self.set("overlap", json!({"policy": policy}));
         let recovers = self.is_set("requests_recovery");
         let delivery = if recovers { "at_least_once" } else { "at_most_once" };

@@ -76,13 +76,17 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The end of the trigger, or the last of a number of fires.
+    /// The last instant at which the trigger may fire: its end, or the last of a number of fires.
     fn end(&self, timing: Timing<'_>) -> Option<Timestamp> {
         let end = self.instant("end_time");
-        let Timing::Every { ms, count: count @ 1.. } = timing else { return end };
+        let Timing::Every { ms, count } = timing else { return end };
         let Some(start) = self.instant("start_time") else { return end };
-        let last = Timestamp::from_millis(start.as_millis().saturating_add(count.saturating_mul(ms)));
-        Some(end.map_or(last, |end| end.min(last)))
+        // At its end a simple trigger does not fire any more, and a job here still does.
+        let is_fire = |end: Timestamp| end.as_millis().saturating_sub(start.as_millis()) % ms == 0;
+        let end =
+            end.map(|end| if is_fire(end) { Timestamp::from_millis(end.as_millis().saturating_sub(ms)) } else { end });
+        let last = || Timestamp::from_millis(start.as_millis().saturating_add(count.saturating_mul(ms)));
+        end.into_iter().chain((count > 0).then(last)).min()
     }
 
     /// Refuses a trigger that fires no more, because the server would refuse the whole file for such a job.

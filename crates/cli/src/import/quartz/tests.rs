@@ -250,3 +250,38 @@ fn one_of_several_schedulers_is_read_where_it_is_named() {
     let one = convert(&tables, &OPTIONS);
     assert!(one.entries.len() == 1 && !one.text("x").contains("schedulers ("), "{one:?}");
 }
+
+#[test]
+fn a_simple_trigger_does_not_fire_at_its_end() {
+    let ends = |end: &str, count: &str| {
+        let triggers = vec![trigger("report", "until", "SIMPLE", &[("end_time", end)])];
+        let timings = vec![timing("until", &[("repeat_count", count), ("repeat_interval", "60000")])];
+        let found = read(job("report", &[]), triggers, timings);
+        found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"))["schedule"]["end_at"].clone()
+    };
+    // It starts at 16:00:00.
+    assert_eq!(ends("1795363320000", "-1"), "2026-11-22T16:01:00Z");
+    assert_eq!(ends("1795363330000", "-1"), "2026-11-22T16:02:10Z");
+    assert_eq!(ends("1795363320000", "9"), "2026-11-22T16:01:00Z");
+    assert_eq!(ends("1795363320000", "1"), "2026-11-22T16:01:00Z");
+    assert_eq!(ends("0", "-1"), Value::Null);
+    let cron = [("cron_expression", "0 * * * * ?")];
+    let triggers = vec![trigger("report", "until", "CRON", &[("end_time", "1795363320000")])];
+    let found = read(job("report", &[]), triggers, vec![timing("until", &cron)]);
+    let until = found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"));
+    assert_eq!(until["schedule"]["end_at"], "2026-11-22T16:02:00Z", "a cron trigger does");
+}
+
+#[test]
+fn a_job_that_runs_alone_is_named_where_several_triggers_start_it() {
+    let report = |names: &[&str], alone: &str| {
+        let triggers = names.iter().map(|name| trigger("report", name, "CRON", &[])).collect();
+        let timings = names.iter().map(|name| timing(name, &[("cron_expression", "0 0 2 * * ?")])).collect();
+        read(job("report", &[("is_nonconcurrent", alone)]), triggers, timings).text("x")
+    };
+    let expected = "is_nonconcurrent: overlap.policy serial, which keeps the runs of this trigger apart";
+    assert_eq!(report(&["a", "b"], "1").matches(expected).count(), 2);
+    for text in [report(&["a"], "1"), report(&["a", "b"], "0")] {
+        assert!(!text.contains("is_nonconcurrent"), "{text}");
+    }
+}

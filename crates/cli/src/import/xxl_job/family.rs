@@ -32,8 +32,8 @@ pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_
                     let known = parents.get(&child).map_or(&[][..], Vec::as_slice);
                     if !is_taken[child] || !is_taken[parent] {
                         (NotSupported, format!("{id}: one of the two jobs is left out"))
-                    } else if parts[child].job.as_ref().is_ok_and(|job| job.contains_key("schedule")) {
-                        (NotSupported, format!("{name} has a schedule of its own, and a job has a schedule or follows from others: make two jobs of it"))
+                    } else if has_own_schedule(&parts[child]) {
+                        (NotSupported, own_schedule(parts[child].row, name))
                     } else if known.contains(&parent) {
                         (NotNeeded, format!("{id}: named twice"))
                     } else if follows(&parents, parent, child) {
@@ -90,6 +90,29 @@ fn is_promoted(row: &Row) -> bool {
     number("trigger_status") == 0 && number("trigger_next_time") > 0
 }
 
+fn is_running(row: &Row) -> bool {
+    text(row, "trigger_status").map(str::trim) == Some("1")
+}
+
+/// Whether a job has a schedule beside its parents. Before version 2.3 each job had to have one, also a child that never fires by it.
+fn has_own_schedule(part: &JobDraft<'_>) -> bool {
+    let is_formal = !is_running(part.row) && !part.row.contains_key("schedule_type");
+    !is_formal && part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))
+}
+
+/// What to do about a child with a schedule.
+fn own_schedule(row: &Row, name: &str) -> String {
+    match is_running(row) {
+        true => format!(
+            "{name} has a schedule of its own, and a job has a schedule or follows from others: make two jobs of it"
+        ),
+        false => format!(
+            "{name} has a schedule, which is stopped there, and a job has a schedule or follows from others: give it the schedule type NONE there, \
+             and import again"
+        ),
+    }
+}
+
 fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
     if text(parent.row, "executor_route_strategy") == Some("SHARDING_BROADCAST") {
         return (Changed, format!("{name} ran after each shard that succeeded: here once, after all of them"));
@@ -99,8 +122,7 @@ fn link(parent: &JobDraft<'_>, name: &str) -> (Outcome, String) {
 
 /// Sets the parents of a job, and whether it is enabled.
 fn set_parents_of(part: &mut JobDraft<'_>, after: &[&str]) {
-    let given = part.row.get("trigger_status").cloned();
-    let is_on = given.as_deref().map(str::trim) == Some("1");
+    let (given, is_on) = (part.row.get("trigger_status").cloned(), is_running(part.row));
     // XXL-JOB cannot start a job without a schedule, but still triggers it by hand.
     let has_clock = part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"));
     let (outcome, here) = match (is_on, after.is_empty()) {
@@ -121,7 +143,16 @@ fn set_parents_of(part: &mut JobDraft<'_>, after: &[&str]) {
     if let Ok(job) = &mut part.job {
         job.insert("enabled".to_owned(), (is_on || !after.is_empty() || !has_clock).into());
         if !after.is_empty() {
-            job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
+            let replaced = job.insert("schedule".to_owned(), json!({"after": after, "on": "success"}));
+            if let (Some(_), Some(cron)) = (replaced, part.row.get("job_cron")) {
+                part.entry.fields.retain(|field| field.name != "job_cron");
+                part.entry.field(
+                    "job_cron",
+                    cron,
+                    Changed,
+                    "is left out: it is stopped there, where each job has one, and the job only follows from others",
+                );
+            }
         }
     }
     if let Some(given) = given {

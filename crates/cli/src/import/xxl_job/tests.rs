@@ -200,6 +200,49 @@ fn children_fire_though_stopped_and_circles_are_cut() {
 }
 
 #[test]
+fn a_schedule_that_is_stopped_makes_no_job_of_an_old_version_an_orphan() {
+    let old = |fields: &[(&str, &str)]| {
+        let mut old = row(&[&[("job_cron", "0 0 3 * * ?")][..], fields].concat());
+        for column in ["schedule_type", "schedule_conf", "misfire_strategy"] {
+            old.remove(column);
+        }
+        old
+    };
+    let stopped = ("trigger_status", "0");
+    let found = convert(
+        &tables(vec![
+            old(&[("id", "1"), ("child_jobid", "2,3")]),
+            old(&[("id", "2"), stopped]),
+            old(&[("id", "3")]),
+            old(&[("id", "4"), stopped]),
+            row(&[("id", "5"), ("child_jobid", "6")]),
+            row(&[("id", "6"), stopped]),
+        ]),
+        OPTIONS,
+    );
+    let job = |from: &str| named(&found, from).job.clone().unwrap();
+    let (child, clocked, alone) = (job("job 2"), job("job 3"), job("job 4"));
+    assert_eq!(child["schedule"], json!({"after": ["demojobhandler-1"], "on": "success"}));
+    assert_eq!(
+        (&child["enabled"], &clocked["enabled"], &alone["enabled"]),
+        (&json!(true), &json!(true), &json!(false))
+    );
+    for job in [&clocked, &alone, &job("job 6")] {
+        assert!(job["schedule"]["cron"].is_string(), "{job}");
+    }
+    let columns = named(&found, "job 2").fields.iter().filter(|field| field.name == "job_cron");
+    assert_eq!(columns.map(|field| field.outcome).collect::<Vec<_>>(), [Outcome::Changed]);
+    let text = found.text("x");
+    for expected in [
+        "demojobhandler-3 has a schedule of its own",
+        "demojobhandler-6 has a schedule, which is stopped there",
+        "job_cron: is left out",
+    ] {
+        assert!(text.contains(expected), "{expected}: {text}");
+    }
+}
+
+#[test]
 fn scripts_stay_on_their_executors_and_groovy_with_them() {
     let glue = [("glue_type", "GLUE_GROOVY"), ("glue_source", "class A {}"), ("executor_param", "p")];
     let found = convert(

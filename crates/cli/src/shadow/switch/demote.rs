@@ -33,6 +33,8 @@ const START_COUNT: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT: usize = 3;
 const PAUSE: Duration = Duration::from_millis(300);
+/// The result for a job that was stopped in XXL-JOB and was never switched over.
+const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
 /// A job that no longer runs here from its seam on.
 struct GivenUpJob<'a> {
@@ -103,6 +105,9 @@ async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Resu
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
         return Err(Outcome::done(Runs::There, job.mode_from, "was switched before"));
+    }
+    if switch.was_stopped_there(job) {
+        return Err(Outcome::done(Runs::Nowhere, None, STAYS_STOPPED));
     }
     if job.is_shadow {
         // It was given up before: the first fire is the earliest that XXL-JOB can still run.

@@ -85,6 +85,13 @@ pub(super) struct Switch<'a> {
 }
 
 impl Switch<'_> {
+    /// Whether a job is stopped in XXL-JOB although no command has stopped it there: it has no mark of a promotion, and was never given up
+    /// here at a seam.
+    pub(super) fn was_stopped_there(&self, job: &Job) -> bool {
+        let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
+        job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)
+    }
+
     /// Where a job runs before the command changes anything.
     pub(super) fn runs(&self, job: &Job) -> Runs {
         let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
@@ -104,8 +111,8 @@ impl Switch<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relative {
     pub(super) is_shadow: bool,
-    /// Whether XXL-JOB has it.
-    pub(super) is_there: bool,
+    /// Whether it was imported from XXL-JOB: it has a job number there.
+    pub(super) is_imported: bool,
 }
 
 pub(super) const fn millis(ms: i64) -> Timestamp {

@@ -174,6 +174,9 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
                 "would run in XXL-JOB when it is triggered there".to_owned()
             }
             (None, Direction::Demote) if is_running => "runs in XXL-JOB: would run there only".to_owned(),
+            (None, Direction::Demote) if switch.was_stopped_there(job) => {
+                "was never switched over, and would stay stopped in XXL-JOB".to_owned()
+            }
             (None, Direction::Demote) => {
                 "does not run in XXL-JOB: would be started there, and run there only".to_owned()
             }

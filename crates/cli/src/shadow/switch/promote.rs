@@ -33,7 +33,7 @@ pub(super) async fn promote(
     mut refused: BTreeMap<String, String>,
     (mut pace, wait): (Pace, Duration),
 ) -> Outcomes {
-    let gives_up_at = Instant::now() + wait;
+    let began_at = Instant::now();
     save_children(switch, &mut refused).await;
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
@@ -61,7 +61,7 @@ pub(super) async fn promote(
                     return with_children(switch, outcomes, &refused);
                 }
             };
-            let is_waiting = Instant::now() < gives_up_at;
+            let is_waiting = began_at.elapsed() < wait;
             let (waiting, batch): (Vec<&Job>, Vec<&Job>) = batch
                 .into_iter()
                 .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(Stopped::TooNear(_))));
@@ -162,10 +162,16 @@ async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowanc
     match stopped {
         None => End::Settled(Outcome::unchanged(switch.runs(job), format!("XXL-JOB has no job {}", job.number))),
         Some(Stopped::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs(job), too_near(*at, allowance))),
-        Some(Stopped::At(at)) => take_over(switch, job, millis(*at)).await,
+        Some(Stopped::At(at)) => take_over(switch, job, seam_at(*at)).await,
         Some(Stopped::Before(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
         Some(Stopped::Before(status)) => End::Settled(take_over_stopped(switch, job, *status, allowance).await),
     }
+}
+
+/// The seam for the next instant of a job in XXL-JOB, which fires at the beginning of the second. Before version 3.4 the instants of a fixed
+/// rate have parts of seconds, and the fires here do not: the fire of this second belongs to Rondel.
+fn seam_at(next_ms: i64) -> Timestamp {
+    millis(next_ms).floor(Duration::from_secs(1))
 }
 
 /// Marks switched jobs that had already been stopped in XXL-JOB, so that an import recognises them as promoted.
@@ -238,7 +244,7 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
 /// instant in the job's row, or by a user, for whom XXL-JOB sets it to 0.
 async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
     let soon = clock::now() + HOLDS_AFTER + allowance;
-    let stopped_at = (status.next_ms > 0).then(|| millis(status.next_ms));
+    let stopped_at = (status.next_ms > 0).then(|| seam_at(status.next_ms));
     let seam = stopped_at.map_or(soon, |at| soon.max(at));
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
@@ -273,7 +279,7 @@ fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     let outcome = Outcome::done(Runs::Here, job.mode_from, "was switched before");
     let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLDS_AFTER;
-    let is_late = millis(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH;
+    let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH;
     outcome.with_gap(is_late.then(|| neither_side(job, seam, holds_from)).as_deref())
 }
 
@@ -301,4 +307,15 @@ fn too_near(at: i64, allowance: Duration) -> String {
         "its next fire in XXL-JOB, {at}, never was {ahead:.1} s ahead, which is what saving it here may take: use a faster connection to the \
          server, or a longer --wait; nothing was changed"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_seam_is_the_beginning_of_the_second_in_which_xxl_job_fires() {
+        let fire = Timestamp::from_secs(1_795_428_047);
+        assert_eq!([1_795_428_047_000, 1_795_428_047_700].map(seam_at), [fire; 2]);
+    }
 }

@@ -38,7 +38,7 @@ async fn relative(client: &Client, name: &str) -> Result<Option<Relative>, Failu
         Err(failure) if failure.exit() == Exit::NotFound => return Ok(None),
         Err(failure) => return Err(failure.with_hint("; nothing was changed")),
     };
-    Ok(Some(Relative { is_shadow: job["mode"] == "shadow", is_there: jobs::number(&job).is_some() }))
+    Ok(Some(Relative { is_shadow: job["mode"] == "shadow", is_imported: jobs::number(&job).is_some() }))
 }
 
 /// The jobs that are not switched, with the reason.
@@ -112,8 +112,8 @@ fn relatives_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Opt
     let parents = |is_shadow: bool| of(&job.parents, &|one| one.is_shadow == is_shadow);
     match direction {
         Direction::Promote => {
-            let imported = of(&job.children, &|one| one.is_shadow && one.is_there);
-            let own = of(&job.children, &|one| one.is_shadow && !one.is_there);
+            let imported = of(&job.children, &|one| one.is_shadow && one.is_imported);
+            let own = of(&job.children, &|one| one.is_shadow && !one.is_imported);
             let parents = parents(true);
             if !imported.is_empty() {
                 Some(format!(
@@ -130,7 +130,7 @@ fn relatives_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Opt
             }
         }
         Direction::Demote => {
-            let imported = of(&job.children, &|one| !one.is_shadow && one.is_there);
+            let imported = of(&job.children, &|one| !one.is_shadow && one.is_imported);
             let parents = parents(false);
             if !imported.is_empty() {
                 Some(format!("{} active here, and XXL-JOB would run them: name them too", children(&imported)))
@@ -167,7 +167,7 @@ pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeM
 
 /// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
 pub(super) fn left_behind(switch: &Switch<'_>, job: &Job) -> Option<String> {
-    let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_there);
+    let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_imported);
     let own: Vec<&String> = job.children.iter().filter(is_own).collect();
     (!own.is_empty()).then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", list(&own)))
 }

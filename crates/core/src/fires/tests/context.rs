@@ -150,6 +150,52 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
     );
 }
 
+/// A database that cannot be written to ends every lease: that is why nothing is taken up or started.
+#[test]
+fn a_server_without_a_lease_is_named() {
+    let context = AnswerContext { lease_ended: Some(("n1".to_owned(), secs(90))), ..AnswerContext::default() };
+    let (en, zh) = answer(&row(1, secs(60), RunStatus::Pending, None), &context);
+    assert!(en.contains("and waits for a server with a lease. Server n1, which has the run, has had no lease since "));
+    assert!(
+        zh.contains("正在等待持有租约的服务器。负责该运行的服务器 n1 自 1970-01-01 00:01:30 UTC 起没有租约"),
+        "{zh}"
+    );
+
+    let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
+    let facts = FireInput { now: secs(150), next_fire_at: Some(secs(120)), ..facts(&held, &[]) };
+    let due = why(&FireInput { context: Some(&context), ..facts }, secs(120));
+    assert!(due.en.contains("so far. No server holds a lease: that of server n1 ended at 1970-01-01 00:01:30 UTC."));
+    assert!(due.zh.contains("没有服务器持有租约：服务器 n1 的租约已于 1970-01-01 00:01:30 UTC 结束。"), "{}", due.zh);
+    assert!(why(&facts, secs(120)).en.ends_with("no server has taken it up so far."));
+}
+
+#[test]
+fn the_shards_that_gave_the_verdict_are_named() {
+    let message = Some("1 of 2 shards failed".to_owned());
+    let started_at = Some(secs(60));
+    let whole = Run { message, started_at, ..row(1, secs(60), RunStatus::Failed, None).for_all_shards() };
+    let failed = other(2, "a", |run| {
+        let (status, message) = (RunStatus::Failed, Some("exit code 3".to_owned()));
+        Run { status, message, shard_index: 1, shard_total: Some(2), ..run }
+    });
+    check_ends(
+        &whole,
+        &AnswerContext { shards: vec![failed], ..AnswerContext::default() },
+        (
+            "1 of 2 shards failed. Shard 2/2 (run 2) on l2 ended as failed: exit code 3.",
+            "2 个分片中有 1 个失败。分片 2/2（运行 2）（执行器 l2）：失败：退出码 3。",
+        ),
+    );
+    // The executors that the shards waited for may have been online: only the rows of the shards have that.
+    let message = Some("2 of 2 shards were skipped".to_owned());
+    let skipped = row(1, secs(60), RunStatus::Skipped, Some(Reason::NoExecutor)).for_all_shards();
+    check_ends(
+        &Run { message, started_at, ..skipped },
+        &AnswerContext::default(),
+        ("UTC, and 2 of 2 shards were skipped.", "开始，2 个分片中有 2 个被跳过。"),
+    );
+}
+
 #[test]
 fn the_first_cause_is_named() {
     let skipped = |run: Run| Run { started_at: None, ..with_reason(run, RunStatus::Skipped, Reason::Parent) };
@@ -175,6 +221,12 @@ fn the_first_cause_is_named() {
     assert!(en.contains("The chain of causes goes on beyond run 2 of job o.b") && zh.contains("原因链"), "{en} {zh}");
     let direct = AnswerContext { causes: vec![a], ..AnswerContext::default() };
     assert!(answer(&run, &direct).0.ends_with("which ended as failed: exit code 3."));
+    let unknown = other(1, "o.a", |run| {
+        let sent = Detail { executor: Some("w1".to_owned()), ..Detail::default() };
+        with_detail(with_reason(run, RunStatus::Unknown, Reason::NotReceived), sent)
+    });
+    let (en, _) = answer(&run, &AnswerContext { causes: vec![unknown], ..AnswerContext::default() });
+    assert!(en.contains("which ended as unknown: it was sent to executor w1, which did not acknowledge it"), "{en}");
 }
 
 fn with_reason(run: Run, status: RunStatus, reason: Reason) -> Run {

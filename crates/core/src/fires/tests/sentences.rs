@@ -252,3 +252,54 @@ fn a_pump_plans_the_instants_at_which_it_begins() {
     assert!(never(&without).contains("it begins when it is saved or resumed"), "{}", never(&without));
     assert!(never(&plain).contains("runs only when it is triggered"), "{}", never(&plain));
 }
+
+#[test]
+fn a_fire_that_a_calendar_takes_is_not_over_while_it_is_ahead() {
+    let (fire_at, over) = (at("10-07T01:00:00"), at("10-07T01:00:01"));
+    for (rule, now, en, zh) in [
+        (
+            "only",
+            fire_at,
+            "It did not run: the calendar \"cn\" removes this fire (National Day).",
+            "没有执行：日历 \"cn\" 排除了这次触发（National Day）。",
+        ),
+        (
+            "only",
+            at("10-01T00:00:00"),
+            "It will not run at 2026-10-07 09:00 Asia/Shanghai: the calendar \"cn\" removes this fire (National Day).",
+            "2026-10-07 09:00 Asia/Shanghai 不会执行：日历 \"cn\" 排除了这次触发（National Day）。",
+        ),
+        (
+            "next",
+            over,
+            "It did not run then: the calendar \"cn\" (National Day) moves this fire to 2026-10-08 09:00 Asia/Shanghai.",
+            "当时没有执行：日历 \"cn\"（National Day） 把这次触发移到了 2026-10-08 09:00 Asia/Shanghai。",
+        ),
+        (
+            "next",
+            at("10-07T00:59:59"),
+            "It will not run at 2026-10-07 09:00 Asia/Shanghai: the calendar \"cn\" (National Day) moves this fire to \
+             2026-10-08 09:00 Asia/Shanghai.",
+            "2026-10-07 09:00 Asia/Shanghai 不会执行：日历 \"cn\"（National Day） 把这次触发移到了 2026-10-08 09:00 \
+             Asia/Shanghai。",
+        ),
+    ] {
+        let schedule = json!({"cron": "0 0 9 * * ?", "time_zone": "Asia/Shanghai"});
+        let job = job(json!({"schedule": schedule, "calendar": {"name": "cn", "rule": rule}}));
+        let held = [Definition { from: Timestamp::EPOCH, job }];
+        let why = why(&FireInput { now, ..facts(&held, &[]) }, fire_at);
+        assert_eq!((why.en.as_str(), why.zh.as_str()), (en, zh), "{rule} at {now}");
+    }
+}
+
+#[test]
+fn what_is_ahead_in_shadow_mode_does_not_run() {
+    let shadow = json!({"schedule": {"every": "1m"}, "mode": "shadow"});
+    let held = [Definition { from: secs(0), job: job(shadow) }];
+    let facts = FireInput { now: secs(90), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };
+    let planned = why(&facts, secs(180));
+    assert_eq!(planned.en, "It will not run at 1970-01-01 00:03 UTC: the job is in shadow mode.");
+    assert_eq!(planned.zh, "1970-01-01 00:03 UTC 不会执行：任务处于影子模式。");
+    let claimed = row(1, secs(120), RunStatus::Pending, None);
+    assert_eq!(sentence_of(&facts, &claimed), "It will not run at 1970-01-01 00:02 UTC: the job is in shadow mode.");
+}

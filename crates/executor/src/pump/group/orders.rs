@@ -100,7 +100,7 @@ impl<R: Clone> Group<R> {
         self.rows.discard(name);
         self.rows.wake_resting(name);
         if !self.ending {
-            // The item's next owner will select these rows, so they do not make this group unfinished.
+            // Forgets the item's failed rows: its next owner selects them again, so this group does not end as unfinished because of them.
             self.rows.retain_failed(|(item, _)| item != name);
         }
         self.abort_executions(name);

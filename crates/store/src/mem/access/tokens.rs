@@ -52,7 +52,11 @@ impl Tokens for MemStore {
         let mut state = self.state();
         let state = &mut *state;
         let access = &mut state.access;
-        let is_dead = |token: &&TokenRecord| token.revoked_at.or(token.expires_at).is_some_and(|end| end < before);
+        let is_of_server =
+            |token: &TokenRecord| token.owner.is_none() && token.kind == TokenKind::Api && token.name == "admin";
+        let is_dead = |token: &&TokenRecord| {
+            token.revoked_at.or(token.expires_at).is_some_and(|end| end < before) && !is_of_server(token)
+        };
         let dead: Vec<TokenId> =
             access.tokens.values().filter(is_dead).map(|token| token.id).take(size(limit)).collect();
         let gone: HashMap<TokenId, Option<TokenId>> =

@@ -44,7 +44,7 @@ impl ChangeJobs for MemStore {
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers } = deletion;
+        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers, drops } = deletion;
         let read_at = self.now().max(reached);
         let mut state = self.state();
         let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
@@ -60,6 +60,9 @@ impl ChangeJobs for MemStore {
         let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);
         state.skip_row(skipped_row(&record, before, &plan, spare, now));
+        if let Some(drops) = drops {
+            state.drop_queued(id, Reason::Deleted, drops);
+        }
         state.due.remove(&id);
         state.pump_items.remove(&id);
         state.alert_rows.write_expects((record.namespace, id), (Some(&record.spec), None), now);
@@ -160,6 +163,9 @@ impl State {
             (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.awaited_run);
             due.held_from = None;
             due.delay = job.timetable.delay().filter(|_| job.enabled);
+        }
+        if let Some(drops) = change.drops.filter(|_| record.spec.enabled && !change.spec.enabled) {
+            self.drop_queued(change.id, Reason::Paused, drops);
         }
         let saved = JobRecord {
             app: change.app,

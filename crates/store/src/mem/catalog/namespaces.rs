@@ -43,6 +43,7 @@ impl Namespaces for MemStore {
         state.outbox.retain(|_, item| item.namespace != id);
         state.alerts.leave(id);
         state.alert_rows.leave(id);
+        state.xxl.executors.retain(|_, executor| executor.namespace != id);
         state.access.leave(id);
         Ok(NamespaceDeleted::Done)
     }

@@ -6,7 +6,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::mem::{MemStore, State};
-use crate::streams::LastStreams;
+use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
 /// The leases of a node that have ended: the node, the epoch below which all have ended, and when the last of them
@@ -89,7 +89,7 @@ impl State {
         if mutant::on(Mutant::AdoptInParts) {
             orphans.truncate(2);
         }
-        let streams = LastStreams::of(self.sessions.values().copied());
+        let last_sessions = LastSessions::of(self.sessions.values().copied());
         let mut adopted = Vec::with_capacity(orphans.len());
         for run in orphans {
             let Some((_, _, ended_at)) = lease_of(&run, ended) else { continue };
@@ -100,7 +100,8 @@ impl State {
             {
                 (due.home, due.term) = (token.node, due.term + 1);
             }
-            let run = if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at, &streams) };
+            let run =
+                if mutant::on(Mutant::DueMeansUnsent) { run } else { ledger::adopted(run, *ended_at, &last_sessions) };
             let run = Run { node: token.node, node_epoch: token.epoch, ..run };
             self.runs.insert(run.id, run.clone());
             adopted.push(Adopted { run, from, from_ended_at: *ended_at });

@@ -6,6 +6,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::AttemptEnd;
 use crate::mem::State;
+use crate::rollups::decides_failing;
 use crate::settle;
 
 impl State {
@@ -34,6 +35,8 @@ impl State {
             if is_first {
                 self.add_message(id, now);
                 self.note_ended(id, finish.policy.awaits_children);
+            } else if decides_failing(whole.status) != Some(true) {
+                self.dead_letters.remove(&id);
             }
         }
     }

@@ -4,9 +4,10 @@ use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
+use crate::catalog::QueuedDrops;
 use crate::ledger::{CancelAsked, CancelElsewhere};
-use crate::mem::{MemStore, size};
-use crate::settle::clean_name;
+use crate::mem::{MemStore, State, size};
+use crate::settle::{clean_name, queued_to_drop};
 use crate::{Cancel, LeaseToken, Result};
 
 #[async_trait]
@@ -64,7 +65,7 @@ impl Cancel for MemStore {
         Ok(asked.into_iter().filter_map(who).collect())
     }
 
-    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
+    async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>> {
         let state = self.state();
         let may_be_held = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
         let is_elsewhere = |run: &&Run| may_be_held(run) && (run.node, run.node_epoch) != (token.node, token.epoch);
@@ -72,7 +73,8 @@ impl Cancel for MemStore {
             let (executor, by) = (run.executor_id?, run.cancel_by.clone()?);
             Some(CancelElsewhere { run: run.id, attempt: run.attempt, executor, by })
         };
-        let asked = state.cancels.iter().filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
+        let later = state.cancels.iter().filter(|id| **id > after);
+        let asked = later.filter_map(|id| state.runs.get(id)).filter(is_elsewhere);
         Ok(asked.filter_map(cancel).take(size(limit)).collect())
     }
 
@@ -91,6 +93,19 @@ impl Cancel for MemStore {
         open.sort_by_key(|run| run.id);
         open.truncate(size(limit));
         Ok(open)
+    }
+}
+
+impl State {
+    /// Records which queued runs of a job are to end, because it is paused or deleted (`reason`).
+    pub(in crate::mem) fn drop_queued(&mut self, job: JobId, reason: Reason, drops: QueuedDrops<'_>) {
+        let open = self.open_of(|run| run.job == job && may_be_dropped(run));
+        for id in queued_to_drop(open, reason, drops) {
+            if let Some(run) = self.runs.get_mut(&id) {
+                run.cancel_reason = Some(reason);
+                self.cancels.insert(id);
+            }
+        }
     }
 }
 

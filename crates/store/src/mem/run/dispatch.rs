@@ -8,7 +8,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
 use crate::mem::{MemStore, State, size};
-use crate::settle::clean_name;
+use crate::settle::{clean_name, note_unsent};
 use crate::{Dispatch, LeaseToken, Result};
 
 #[async_trait]
@@ -58,6 +58,7 @@ impl Dispatch for MemStore {
     }
 
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
+        let now = self.now();
         let mut state = self.state();
         let is_unsent = |run: &Run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
@@ -71,6 +72,7 @@ impl Dispatch for MemStore {
                 (run.executor, run.executor_id) = (None, None);
             }
             run.status = RunStatus::Waiting;
+            note_unsent(&mut run, now);
             state.runs.insert(run.id, run);
         }
         Ok(u64::try_from(count).unwrap_or(u64::MAX))

@@ -9,6 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::mem::{MemStore, State};
+use crate::rollups::decides_failing;
 use crate::settle::{self, CleanFinish, Judgement, RunRow};
 use crate::{Finish, LeaseToken, Result};
 
@@ -60,6 +61,9 @@ impl State {
                 let (trace, was_skipped) = (run.trace.clone(), run.status == RunStatus::Skipped);
                 self.end(&clean, status, reason);
                 self.runs.entry(finish.run).and_modify(|run| run.trace = trace);
+                if decides_failing(status) != Some(true) {
+                    self.dead_letters.remove(&finish.run);
+                }
                 if was_skipped {
                     // An edit skipped it without releasing the runs that follow from it.
                     self.add_message(finish.run, now);

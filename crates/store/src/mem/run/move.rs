@@ -9,6 +9,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use crate::cluster::HomeMove;
 use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
 use crate::mem::{Due, MemStore, State, size};
+use crate::settle::note_unsent;
 use crate::{LeaseToken, Move, Result};
 
 #[async_trait]
@@ -23,7 +24,7 @@ impl Move for MemStore {
         let jobs: BTreeSet<JobId> = runs.iter().filter_map(|id| Some(state.runs.get(id)?.job)).collect();
         let mut handed_over = Vec::new();
         for job in jobs {
-            handed_over.extend(state.hand_over_job(token, job, runs, to));
+            handed_over.extend(state.hand_over_job(token, (job, runs), to, now));
         }
         handed_over.sort_unstable();
         Ok(handed_over)
@@ -109,7 +110,13 @@ impl Move for MemStore {
 
 impl State {
     /// Hands the named runs of a job over; returns those that moved.
-    fn hand_over_job(&mut self, token: LeaseToken, job: JobId, named: &[RunId], to: LeaseToken) -> Vec<RunId> {
+    fn hand_over_job(
+        &mut self,
+        token: LeaseToken,
+        (job, named): (JobId, &[RunId]),
+        to: LeaseToken,
+        now: Timestamp,
+    ) -> Vec<RunId> {
         let home = self.due.get(&job).map(|due| due.home);
         let open = self.open_of(|run| run.node == token.node && run.job == job);
         let is_unsent =
@@ -133,6 +140,7 @@ impl State {
         for id in &going {
             if let Some(run) = self.runs.get_mut(id) {
                 (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
+                note_unsent(run, now);
             }
         }
         going
@@ -164,6 +172,7 @@ impl State {
         for run in &open {
             let run = self.runs.get_mut(&run.id)?;
             (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
+            note_unsent(run, now);
         }
         let due = self.due.get_mut(&one.job)?;
         (due.home, due.term) = (to.node, due.term + 1);

@@ -4,7 +4,7 @@ use rondel_core::{JobId, NamespaceId, RunId};
 
 use super::chunks;
 use crate::Result;
-use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx};
 
 /// Shards are left out: their broadcast ends with a verdict of its own.
@@ -12,8 +12,10 @@ const INSERT_DEAD: Statement = Statement {
     name: "insert_dead_letters",
     text: "INSERT {ignore} INTO dead_letter (run_id, namespace_id, app_id, job_id, fire_at_ms) \
            SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.fire_at_ms FROM run WHERE run.id {in_list} \
-           AND {check}run.status IN ('failed', 'timed_out', 'unknown') \
-           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1){end} {or_ignore}",
+           AND {check}run.status IN ('failed', 'timed_out', 'unknown'){end} \
+           AND NOT EXISTS (SELECT 1 FROM run whole WHERE whole.job_id = run.job_id \
+           AND whole.fire_at_ms = run.fire_at_ms AND whole.cause = run.cause AND whole.shard_index = -1 \
+           AND run.shard_index >= 0) {or_ignore}",
 };
 const DELETE_DEAD: Statement =
     Statement { name: "delete_dead_letters", text: "DELETE FROM dead_letter WHERE run_id {in_list}" };
@@ -21,10 +23,11 @@ const DELETE_DEAD_IN: Statement = Statement {
     name: "acknowledge_dead_letters",
     text: "DELETE FROM dead_letter WHERE run_id {in_list} AND namespace_id = ?",
 };
-pub(in crate::sql) const DELETE_OVERTAKEN: Statement = Statement {
-    name: "delete_overtaken_dead_letters",
-    text: "DELETE FROM dead_letter WHERE job_id {in_list} AND fire_at_ms < (SELECT job_pulse.succeeded_at_ms FROM job_pulse \
-           WHERE job_pulse.job_id = dead_letter.job_id)",
+/// Read only for jobs with a new success: few of their failures are younger than that, and are read in vain.
+pub(in crate::sql) const FIND_OVERTAKEN: Statement = Statement {
+    name: "find_overtaken_dead_letters",
+    text: "SELECT run_id FROM dead_letter WHERE job_id {in_list} AND fire_at_ms < (SELECT job_pulse.succeeded_at_ms FROM job_pulse \
+           WHERE job_pulse.job_id = dead_letter.job_id) LIMIT ?",
 };
 pub(in crate::sql) const COUNT_DEAD: Statement = Statement {
     name: "count_dead_letters",
@@ -46,6 +49,25 @@ impl SqlStore {
         let count = row.map(|row| Reader::new(&row, "dead_letter").int("row_count")).transpose()?;
         Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
     }
+
+    /// Removes the failures of these jobs that are older than a success. There may be hundreds of thousands, too many for one statement.
+    pub(in crate::sql) async fn remove_overtaken(&self, jobs: &[JobId]) -> Result<()> {
+        for chunk in chunks(jobs) {
+            loop {
+                let find = Query::new(&FIND_OVERTAKEN).list(chunk.iter().map(|job| job.get()));
+                let find = find.int(i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX));
+                let found = read_ids(&self.rows(find).await?, "dead_letter", "run_id")?;
+                let is_last = found.len() < CHUNK_MAX;
+                if !found.is_empty() {
+                    self.execute(Query::new(&DELETE_DEAD).list(found.into_iter())).await?;
+                }
+                if is_last {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Tx<'_> {
@@ -57,18 +79,10 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Removes the entries of runs that are deleted.
+    /// Removes the entries of these runs.
     pub(in crate::sql) async fn delete_dead_letters(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             self.execute(Query::new(&DELETE_DEAD).list(chunk.iter().map(|run| run.get()))).await?;
-        }
-        Ok(())
-    }
-
-    /// Removes the failures of these jobs that are older than a success.
-    pub(in crate::sql) async fn delete_overtaken(&mut self, jobs: &[JobId]) -> Result<()> {
-        for chunk in chunks(jobs) {
-            self.execute(Query::new(&DELETE_OVERTAKEN).list(chunk.iter().map(|job| job.get()))).await?;
         }
         Ok(())
     }

@@ -36,10 +36,14 @@ const LIST_WATCHED_OF_APP: Statement = Statement {
 };
 const READ_WATCHED: Statement =
     Statement { name: "read_watched", text: select_watched!("WHERE job.id {in_list} AND job.retired = 0") };
-const READ_SUCCEEDED_SINCE: Statement = Statement {
+/// Left out are shards, whose broadcast ends with a verdict of its own, and groups of a pump that went to another executor. Each subquery
+/// goes back to the newest success, and reads none of the runs before it.
+pub(in crate::sql) const READ_SUCCEEDED_SINCE: Statement = Statement {
     name: "read_succeeded_since",
-    text: "SELECT run.job_id, MAX(run.fire_at_ms) AS succeeded_ms FROM run WHERE run.job_id {in_list} \
-           AND run.fire_at_ms >= ? AND run.status = 'succeeded' GROUP BY run.job_id",
+    text: "SELECT job.id, (SELECT run.fire_at_ms FROM run WHERE run.job_id = job.id AND run.fire_at_ms >= ? \
+           AND run.status = 'succeeded' AND (run.reason IS NULL OR run.reason <> 'moved') \
+           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) \
+           ORDER BY run.fire_at_ms DESC LIMIT 1) AS succeeded_ms FROM job WHERE job.id {in_list}",
 };
 const LIST_EVENTS: Statement = Statement {
     name: "list_alert_events",
@@ -53,8 +57,10 @@ const READ_NEW_EVENTS: Statement = Statement {
     name: "read_new_alert_events",
     text: "SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.status, run.reason, run.fire_at_ms FROM run \
            JOIN alert_space ON alert_space.namespace_id = run.namespace_id AND alert_space.watches_runs = 1 \
-           WHERE run.id {in_list} AND {check}run.status IN ('failed', 'timed_out', 'unknown', 'skipped') \
-           AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1){end} ORDER BY run.id",
+           WHERE run.id {in_list} AND {check}run.status IN ('failed', 'timed_out', 'unknown', 'skipped'){end} \
+           AND NOT EXISTS (SELECT 1 FROM run whole WHERE whole.job_id = run.job_id \
+           AND whole.fire_at_ms = run.fire_at_ms AND whole.cause = run.cause AND whole.shard_index = -1 \
+           AND run.shard_index >= 0) ORDER BY run.id",
 };
 const INSERT_EVENTS: Statement = Statement {
     name: "insert_alert_events",
@@ -112,10 +118,11 @@ impl SqlStore {
     ) -> Result<Vec<(JobId, Timestamp)>> {
         let mut found = Vec::new();
         for chunk in chunks(jobs) {
-            let query = Query::new(&READ_SUCCEEDED_SINCE).list(chunk.iter().map(|job| job.get())).at(since);
+            let query = Query::new(&READ_SUCCEEDED_SINCE).at(since).list(chunk.iter().map(|job| job.get()));
             for row in self.rows(query).await? {
-                let mut columns = Reader::new(&row, "run");
-                found.push((JobId::new(columns.int("job_id")?), columns.at("succeeded_ms")?));
+                let mut columns = Reader::new(&row, "job");
+                let job = JobId::new(columns.int("id")?);
+                found.extend(columns.opt_at("succeeded_ms")?.map(|at| (job, at)));
             }
         }
         found.sort_unstable();

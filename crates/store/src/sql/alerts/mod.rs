@@ -2,7 +2,7 @@
 
 pub(super) mod dead;
 pub(super) mod expects;
-mod facts;
+pub(super) mod facts;
 pub(super) mod incidents;
 pub(super) mod maintenance;
 mod rules;

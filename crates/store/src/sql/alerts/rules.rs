@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 
 use super::json;
 use crate::Result;
-use crate::alerts::{RULE_COUNT_MAX, RuleChange, RuleCheck, RuleRecord, RuleSaved};
+use crate::alerts::{RULE_COUNT_MAX, RuleChange, RuleCheck, RuleProgress, RuleRecord, RuleSaved, next_evaluation};
 use crate::settle::clean_name;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
@@ -23,7 +23,7 @@ const INSERT_RULE: Statement = Statement {
 };
 const UPDATE_RULE: Statement = Statement {
     name: "update_alert_rule",
-    text: "UPDATE alert_rule SET version = ?, spec = ?, author = ?, updated_at_ms = ?, check_at_ms = ?, sweep = NULL \
+    text: "UPDATE alert_rule SET version = ?, spec = ?, author = ?, updated_at_ms = ?, check_at_ms = ?, sweep = ? \
            WHERE id = ? AND version = ?",
 };
 const DELETE_RULE: Statement = Statement { name: "delete_alert_rule", text: "DELETE FROM alert_rule WHERE id = ?" };
@@ -60,6 +60,7 @@ impl Tx<'_> {
             return Ok(RuleSaved::NoChannel(channel));
         }
         let (spec, author) = (json("save_alert_rule", change.spec)?, clean_name(change.author));
+        let (check_at, sweep) = next_evaluation(before, &change);
         let record = RuleRecord {
             id: before.map_or(change.id, |rule| rule.id),
             namespace: change.namespace,
@@ -68,8 +69,8 @@ impl Tx<'_> {
             author: author.to_string(),
             created_at: before.map_or(change.now, |rule| rule.created_at),
             updated_at: change.now,
-            check_at: change.check_at,
-            sweep: None,
+            check_at,
+            sweep,
         };
         if before.is_none() {
             if rules.len() >= usize::try_from(RULE_COUNT_MAX).unwrap_or(usize::MAX) {
@@ -77,12 +78,13 @@ impl Tx<'_> {
             }
             let insert =
                 Query::new(&INSERT_RULE).int(record.id.get()).int(change.namespace.get()).text(&change.spec.name);
-            let insert = insert.text(&spec).text(&author).at(change.now).at(change.now).opt_at(change.check_at);
+            let insert = insert.text(&spec).text(&author).at(change.now).at(change.now).opt_at(record.check_at);
             self.execute_all(insert, 1).await?;
         } else {
             let update = Query::new(&UPDATE_RULE).int(record.version).text(&spec).text(&author).at(change.now);
-            let update = update.opt_at(change.check_at).int(record.id.get()).int(version);
-            self.execute_all(update, 1).await?;
+            let sweep = sweep_text(record.sweep.as_ref(), "save_alert_rule")?;
+            let update = update.opt_at(record.check_at).opt_text(sweep.as_deref());
+            self.execute_all(update.int(record.id.get()).int(version), 1).await?;
         }
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
             self.execute(Query::new(&WAKE_INCIDENTS).at(change.now).int(record.id.get())).await?;
@@ -111,7 +113,7 @@ impl Tx<'_> {
 
     pub(super) async fn write_checks(&mut self, checks: &[RuleCheck]) -> Result<()> {
         for check in checks {
-            let sweep = check.sweep.as_ref().map(|sweep| json("set_rule_check", sweep)).transpose()?;
+            let sweep = sweep_text(check.sweep.as_ref(), "set_rule_check")?;
             let set = Query::new(&SET_CHECK).opt_at(check.at).opt_text(sweep.as_deref()).int(check.rule.get());
             self.execute(set).await?;
         }
@@ -130,6 +132,10 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_WATCHES).int(i64::from(watches)).int(namespace.get())).await?;
         Ok(())
     }
+}
+
+fn sweep_text(sweep: Option<&RuleProgress>, operation: &'static str) -> Result<Option<String>> {
+    sweep.map(|sweep| json(operation, sweep)).transpose()
 }
 
 fn rule(row: &AnyRow) -> Result<RuleRecord> {

@@ -80,7 +80,7 @@ impl ChangeJobs for SqlStore {
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers } = deletion;
+        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers, drops } = deletion;
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
@@ -95,15 +95,18 @@ impl ChangeJobs for SqlStore {
             tx.leave_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
-                tx.delete_expects(id).await?;
-                // Decisions that were made before the job was deleted are void.
+                // Decisions that were made before the job was deleted are void. They lock this row first, too.
                 tx.raise_space(record.namespace).await?;
+                tx.delete_expects(id).await?;
             }
             tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
             tx.skip_row(&record, before, &plan, spare, now).await?;
+            if let Some(drops) = drops {
+                tx.drop_queued(id, Reason::Deleted, drops, now).await?;
+            }
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
             tx.delete_items(id).await?;
@@ -219,6 +222,9 @@ impl Tx<'_> {
             .int(version)
             .int(change.id.get());
         self.execute_all(update, 1).await?;
+        if let Some(drops) = change.drops.filter(|_| record.spec.enabled && !change.spec.enabled) {
+            self.drop_queued(change.id, Reason::Paused, drops, change.now).await?;
+        }
 
         let mut reopened = self.runs_of(&reopened).await?;
         reopened.sort_by_key(|run| (run.due_at, run.id));
@@ -302,7 +308,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Moves rows to the new definition.
+    /// Moves rows of runs to the new version of the definition, with the `due_at` that it gives them.
     async fn move_rows(
         &mut self,
         statement: &'static Statement,

@@ -64,6 +64,8 @@ const DELETE_SPACE_OF: Statement =
     Statement { name: "delete_alert_space_of", text: "DELETE FROM alert_space WHERE namespace_id = ?" };
 const DELETE_DEAD_LETTERS_OF: Statement =
     Statement { name: "delete_dead_letters_of", text: "DELETE FROM dead_letter WHERE namespace_id = ?" };
+const DELETE_XXL_EXECUTORS_OF: Statement =
+    Statement { name: "delete_xxl_executors_of", text: "DELETE FROM xxl_executor WHERE namespace_id = ?" };
 const DELETE_GRANTS_AT: Statement =
     Statement { name: "delete_grants_at", text: "DELETE FROM role_grant WHERE namespace_id = ?" };
 const DELETE_NAMESPACE: Statement = Statement { name: "delete_namespace", text: "DELETE FROM namespace WHERE id = ?" };
@@ -108,6 +110,7 @@ impl Namespaces for SqlStore {
                 &DELETE_REPORT_OF,
                 &DELETE_SPACE_OF,
                 &DELETE_DEAD_LETTERS_OF,
+                &DELETE_XXL_EXECUTORS_OF,
                 &DELETE_GRANTS_AT,
                 &DELETE_NAMESPACE,
             ];

@@ -74,6 +74,15 @@ fn lists_and_values_grow_with_the_rows() {
 }
 
 #[test]
+fn the_locale_of_a_database_does_not_fold_letters() {
+    let select = Statement { name: "select", text: "SELECT id FROM t WHERE {lower:a} LIKE ?" };
+    check_render(Dialect::Postgres, &select, 0, "SELECT id FROM t WHERE LOWER(COALESCE(a, '') COLLATE \"C\") LIKE $1");
+    for dialect in [Dialect::Sqlite, Dialect::MySql] {
+        check_render(dialect, &select, 0, "SELECT id FROM t WHERE LOWER(COALESCE(a, '')) LIKE ?");
+    }
+}
+
+#[test]
 fn arrays_are_quoted() {
     let rows = [
         Argument::Int(Some(-1)),

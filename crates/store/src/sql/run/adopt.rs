@@ -10,7 +10,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::run::open::{OPEN, OpenAt};
 use crate::sql::{SqlStore, Tx, transact};
-use crate::streams::LastStreams;
+use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
 const LOCK_DEAD: Statement = Statement {
@@ -113,10 +113,10 @@ impl Adopt for SqlStore {
             let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
             ids.sort_unstable();
             let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
-            let streams = tx.last_streams(LastStreams::since(Timestamp::from_millis(oldest))).await?;
+            let last_sessions = tx.last_sessions(LastSessions::since(Timestamp::from_millis(oldest))).await?;
             let mut adopted = Vec::with_capacity(ids.len());
             for chunk in ids.chunks(CHUNK_MAX) {
-                adopted.extend(tx.take_orphans(token, chunk, (&ended, &streams)).await?);
+                adopted.extend(tx.take_orphans(token, chunk, (&ended, &last_sessions)).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
             Ok(Adoption { runs: adopted, is_refused: false })
@@ -241,7 +241,7 @@ impl Tx<'_> {
         &mut self,
         token: LeaseToken,
         ids: &[i64],
-        (ended, streams): (&BTreeMap<NodeId, EndedLease>, &LastStreams),
+        (ended, last_sessions): (&BTreeMap<NodeId, EndedLease>, &LastSessions),
     ) -> Result<Vec<Adopted>> {
         let mut taken: Vec<(RunId, LeaseToken, RunStatus, Option<String>)> = Vec::with_capacity(ids.len());
         let mut adopted = Vec::with_capacity(ids.len());
@@ -249,8 +249,11 @@ impl Tx<'_> {
             let run = rows::run(&row)?;
             let from = LeaseToken { node: run.node, epoch: run.node_epoch };
             let Some(lease) = ended.get(&from.node).filter(|lease| from.epoch < lease.epoch) else { continue };
-            let run =
-                Run { node: token.node, node_epoch: token.epoch, ..ledger::adopted(run, lease.ended_at, streams) };
+            let run = Run {
+                node: token.node,
+                node_epoch: token.epoch,
+                ..ledger::adopted(run, lease.ended_at, last_sessions)
+            };
             taken.push((run.id, from, run.status, run.detail.as_ref().and_then(|detail| detail.to_json())));
             adopted.push(Adopted { run, from, from_ended_at: lease.ended_at });
         }

@@ -4,8 +4,9 @@ use async_trait::async_trait;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, Timestamp};
 
+use crate::catalog::QueuedDrops;
 use crate::ledger::{CancelAsked, CancelElsewhere};
-use crate::settle::clean_name;
+use crate::settle::{clean_name, queued_to_drop};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::sql::{SqlStore, Tx, transact};
@@ -42,7 +43,8 @@ pub(in crate::sql) const READ_CANCELS_ELSEWHERE: Statement = Statement {
     name: "read_cancels_elsewhere",
     text: "SELECT run_cancel.run_id, run.attempt, run.executor_id, run.cancel_by \
            FROM run_cancel CROSS JOIN run \
-           WHERE run.id = run_cancel.run_id AND (run.node_id <> ? OR run.node_epoch <> ?) AND run.status IN ('pending', 'running') \
+           WHERE run.id = run_cancel.run_id AND run_cancel.run_id > ? AND (run.node_id <> ? OR run.node_epoch <> ?) \
+           AND run.status IN ('pending', 'running') \
            AND run.executor_id IS NOT NULL AND run.cancel_by IS NOT NULL ORDER BY run_cancel.run_id LIMIT ?",
 };
 const LOCK_OPEN: Statement = Statement {
@@ -137,28 +139,11 @@ impl Cancel for SqlStore {
     }
 
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
-        let (by, reason) = (clean_name(request.by), request.reason);
         let mut ids: Vec<i64> = runs.iter().map(|run| run.get()).collect();
         ids.sort_unstable();
         ids.dedup();
         for chunk in ids.chunks(CHUNK_MAX) {
-            transact!(self, "ask_cancels", |tx| {
-                let mut new = Vec::with_capacity(chunk.len());
-                for row in tx.rows(Query::new(&LOCK_OPEN).list(chunk.iter().copied())).await? {
-                    let mut columns = Reader::new(&row, "run");
-                    let id = columns.int("id")?;
-                    if columns.opt_text("cancel_by")?.is_none() {
-                        new.push(id);
-                    }
-                }
-                if !new.is_empty() {
-                    let query = Query::new(&SET_DROPS).text(reason.as_str()).list(new.iter().copied());
-                    tx.execute_all(query, new.len()).await?;
-                    let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
-                    tx.execute(query).await?;
-                }
-                Ok(())
-            })?;
+            transact!(self, "ask_cancels", |tx| tx.note_drops(chunk, request, now).await)?;
         }
         Ok(())
     }
@@ -184,8 +169,9 @@ impl Cancel for SqlStore {
         Ok(cancels)
     }
 
-    async fn cancels_elsewhere(&self, token: LeaseToken, limit: u32) -> Result<Vec<CancelElsewhere>> {
-        let query = Query::new(&READ_CANCELS_ELSEWHERE).int(token.node.get()).int(token.epoch).int(limit.into());
+    async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>> {
+        let query = Query::new(&READ_CANCELS_ELSEWHERE).int(after.get());
+        let query = query.int(token.node.get()).int(token.epoch).int(limit.into());
         let mut cancels = Vec::new();
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run_cancel");
@@ -225,6 +211,49 @@ impl Cancel for SqlStore {
 }
 
 impl Tx<'_> {
+    /// Records which queued runs of a job are to end, because it is paused or deleted (`reason`). The job's row is locked: the job gets no
+    /// further runs meanwhile.
+    pub(in crate::sql) async fn drop_queued(
+        &mut self,
+        job: JobId,
+        reason: Reason,
+        drops: QueuedDrops<'_>,
+        now: Timestamp,
+    ) -> Result<()> {
+        let mut open = Vec::new();
+        for row in self.rows(Query::new(&READ_OWNERS)).await? {
+            let mut columns = Reader::new(&row, "node");
+            let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
+            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(0).int(0);
+            open.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
+        }
+        let ids: Vec<i64> = queued_to_drop(open, reason, drops).into_iter().map(RunId::get).collect();
+        for chunk in ids.chunks(CHUNK_MAX) {
+            self.note_drops(chunk, CancelRequest { by: drops.by, reason }, now).await?;
+        }
+        Ok(())
+    }
+
+    /// Records that these runs, at most [`CHUNK_MAX`], are to end unless an executor has them.
+    async fn note_drops(&mut self, runs: &[i64], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
+        let (by, reason) = (clean_name(request.by), request.reason);
+        let mut new = Vec::with_capacity(runs.len());
+        for row in self.rows(Query::new(&LOCK_OPEN).list(runs.iter().copied())).await? {
+            let mut columns = Reader::new(&row, "run");
+            let id = columns.int("id")?;
+            if columns.opt_text("cancel_by")?.is_none() {
+                new.push(id);
+            }
+        }
+        if !new.is_empty() {
+            let query = Query::new(&SET_DROPS).text(reason.as_str()).list(new.iter().copied());
+            self.execute_all(query, new.len()).await?;
+            let query = Query::new(&INSERT_CANCELS).rows(&new, |query, id| query.int(*id).text(&by).at(now));
+            self.execute(query).await?;
+        }
+        Ok(())
+    }
+
     /// Records a request to cancel an open run that is locked, unless an earlier one counts.
     pub(super) async fn note_cancel(
         &mut self,

@@ -7,9 +7,9 @@ use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use crate::ledger::{NotedWait, RunAtExecutor, WaitPlace};
-use crate::settle::clean_name;
+use crate::settle::{clean_name, wait_of_unsent};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
-use crate::sql::rows::{self, run_columns};
+use crate::sql::rows::{self, noted_detail, run_columns};
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
 
@@ -58,9 +58,13 @@ pub(in crate::sql) const READ_OWN_PENDING: Statement = Statement {
 /// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text: the mark comes last.)
 const SHELVE_RUNS: Statement = Statement {
     name: "shelve_runs",
-    text: "UPDATE run SET status = 'waiting', executor = CASE WHEN marked_at_ms IS NULL THEN executor ELSE NULL END, \
-           executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
-           WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}",
+    text: concat!(
+        "UPDATE run SET ",
+        noted_detail!(),
+        ", status = 'waiting', executor = CASE WHEN marked_at_ms IS NULL THEN executor ELSE NULL END, \
+         executor_id = CASE WHEN marked_at_ms IS NULL THEN executor_id ELSE NULL END, marked_at_ms = NULL \
+         WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? AND status = 'pending'{end}"
+    ),
 };
 /// Locks runs that are pending, or were adopted as running without a start. A run that awaits its children is left out: it is `running`,
 /// but its own work has ended.
@@ -149,6 +153,7 @@ impl Dispatch for SqlStore {
 
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64> {
         let in_hand: HashSet<i64> = in_hand.iter().map(|run| run.get()).collect();
+        let wait = wait_of_unsent().to_json();
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         let (mut after, mut count) = ((Timestamp::EPOCH, 0), 0);
         loop {
@@ -161,7 +166,7 @@ impl Dispatch for SqlStore {
             let mut ids = read_ids(&rows, "run", "id")?;
             ids.retain(|id| !in_hand.contains(id));
             if !ids.is_empty() {
-                let query = Query::new(&SHELVE_RUNS).list(ids.iter().copied());
+                let query = Query::new(&SHELVE_RUNS).opt_text(wait.as_deref()).list(ids.iter().copied());
                 count += self.execute(query.int(token.node.get()).int(token.epoch)).await?;
             }
         }

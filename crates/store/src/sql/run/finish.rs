@@ -12,6 +12,7 @@ use sqlx::any::AnyRow;
 use crate::follow::EndedRun;
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
 use crate::outbox::may_be_reported;
+use crate::rollups::decides_failing;
 use crate::settle::{self, CleanFinish, Judgement, RunRow};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::run::broadcast::{FireKey, ShardCount};
@@ -137,6 +138,8 @@ pub(super) struct Batch<'f> {
     broadcasts: BTreeMap<RunId, ShardCount>,
     /// Runs that failed or were skipped: some of them are reported.
     reported: Vec<RunId>,
+    /// Runs that did not fail although an earlier verdict was a failure.
+    redeemed: Vec<RunId>,
     delays: Delays,
     /// Rows that got their verdict, each with the row of which it may be a shard.
     over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
@@ -185,6 +188,7 @@ impl<'f> Batch<'f> {
         let ReleasedRuns { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
         self.reported.extend(failed);
         tx.insert_failure_records(&self.reported).await?;
+        tx.delete_dead_letters(&self.redeemed).await?;
         let due_at = self.delays.write(tx).await?;
         Ok(Ends { answers: self.answers, due_at, released, awaiting, over })
     }
@@ -233,6 +237,7 @@ impl<'f> Batch<'f> {
                     self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                     self.reported.extend(may_be_reported(status).then_some(finish.run));
                 }
+                self.redeemed.extend((decides_failing(status) != Some(true)).then_some(finish.run));
                 (locked.row.status, locked.row.reason) = (status, reason);
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 0, finish);
@@ -364,6 +369,9 @@ impl<'f> Batch<'f> {
                 }
                 if folded.is_first && may_be_reported(broadcast.status) {
                     self.reported.push(broadcast.id);
+                }
+                if !folded.is_first && decides_failing(broadcast.status) != Some(true) {
+                    self.redeemed.push(broadcast.id);
                 }
                 let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
                 self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);

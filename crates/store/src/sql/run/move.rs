@@ -10,7 +10,9 @@ use sqlx::any::AnyRow;
 use super::claim::recent_fires;
 use crate::cluster::HomeMove;
 use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
+use crate::settle::wait_of_unsent;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
+use crate::sql::rows::noted_detail;
 use crate::sql::run::open::OpenAt;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{LeaseToken, Move, Result};
@@ -57,8 +59,11 @@ const MOVE_JOBS: Statement = Statement {
 /// The runs become waiting: the scan of their new home takes them up.
 const MOVE_RUNS: Statement = Statement {
     name: "move_runs",
-    text: "UPDATE run SET node_id = ?, node_epoch = ?, status = 'waiting' WHERE id {in_list} \
-           AND {check}status IN ('pending', 'waiting'){end}",
+    text: concat!(
+        "UPDATE run SET node_id = ?, node_epoch = ?, ",
+        noted_detail!(),
+        ", status = 'waiting' WHERE id {in_list} AND {check}status IN ('pending', 'waiting'){end}"
+    ),
 };
 const READ_FREEABLE: Statement = Statement {
     name: "read_freeable",
@@ -256,10 +261,7 @@ impl Tx<'_> {
             self.execute_all(query, jobs.len()).await?;
             let mut runs: Vec<i64> = jobs.iter().filter_map(|job| runs.get(job)).flatten().copied().collect();
             runs.sort_unstable();
-            for chunk in runs.chunks(CHUNK_MAX) {
-                let query = Query::new(&MOVE_RUNS).int(to).int(epoch).list(chunk.iter().copied());
-                self.execute_all(query, chunk.len()).await?;
-            }
+            self.move_runs(&runs, (to, epoch)).await?;
             moved.jobs.extend(jobs.into_iter().map(JobId::new));
             moved.runs.extend(runs.into_iter().map(RunId::new));
         }
@@ -327,11 +329,18 @@ impl Tx<'_> {
         }
         going.extend(open.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
         going.sort_unstable();
-        for chunk in going.chunks(CHUNK_MAX) {
-            let query = Query::new(&MOVE_RUNS).int(to.0.get()).int(to.1).list(chunk.iter().copied());
-            self.execute_all(query, chunk.len()).await?;
-        }
+        self.move_runs(&going, (to.0.get(), to.1)).await?;
         Ok(going.into_iter().map(RunId::new).collect())
+    }
+
+    /// Moves unsent runs to the lease of another node.
+    async fn move_runs(&mut self, runs: &[i64], (node, epoch): (i64, i64)) -> Result<()> {
+        let wait = wait_of_unsent().to_json();
+        for chunk in runs.chunks(CHUNK_MAX) {
+            let query = Query::new(&MOVE_RUNS).int(node).int(epoch).opt_text(wait.as_deref());
+            self.execute_all(query.list(chunk.iter().copied()), chunk.len()).await?;
+        }
+        Ok(())
     }
 
     /// Locks the named runs of the jobs in `joining` that were not sent.

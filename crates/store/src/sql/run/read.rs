@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use crate::ledger::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::{SqlStore, Tx};
+use crate::sql::{Dialect, SqlStore, Tx};
 use crate::{LeaseToken, Result, Runs};
 
 pub(in crate::sql) const READ_CHECKS: Statement = Statement {
@@ -106,35 +106,6 @@ pub(in crate::sql) const LIST_TROUBLE_OF_APPS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND id < ? \
          AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
          AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
-    ),
-};
-pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
-    name: "list_of_job",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
-         OR (cause = ? AND shard_index < ?)) ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
-    ),
-};
-pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
-    name: "list_of_job_by_status",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
-         OR (cause = ? AND shard_index < ?)) AND status IN ({words}) \
-         ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
-    ),
-};
-const LIST_OF_JOB_OF_APPS: Statement = Statement {
-    name: "list_of_job_of_apps",
-    text: concat!(
-        "SELECT ",
-        run_columns!(),
-        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? \
-         OR (cause = ? AND shard_index < ?)) AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} \
-         ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
     ),
 };
 pub(in crate::sql) const READ_NEXT_OF_JOB: Statement = Statement {
@@ -270,6 +241,9 @@ impl Runs for SqlStore {
         if let Some(job) = query.job {
             return self.read_page_of_job(namespace, job, query).await;
         }
+        if query.statuses == [RunStatus::Running] && self.texts.dialect() != Dialect::MySql {
+            return self.read_running_page(namespace, query).await;
+        }
         if let Some(apps) = &query.within {
             return self.read_page_of_apps(namespace, query, apps).await;
         }
@@ -352,37 +326,6 @@ impl Runs for SqlStore {
 }
 
 impl SqlStore {
-    async fn read_page_of_job(&self, namespace: NamespaceId, job: JobId, query: &RunQuery) -> Result<Vec<Run>> {
-        let cursor = match query.after {
-            None => (query.until.map_or(i64::MAX, Timestamp::as_millis), i64::MAX, i64::MAX),
-            Some(after) => match self.runs(&[after]).await?.first() {
-                Some(run) => (run.fire_at.as_millis(), run.cause, run.shard_index.into()),
-                // Deleted meanwhile: the place in the order is unknown.
-                None => return Ok(Vec::new()),
-            },
-        };
-        let statement = match (&query.within, query.statuses.is_empty()) {
-            (Some(apps), _) if apps.is_empty() => return Ok(Vec::new()),
-            (Some(_), _) => &LIST_OF_JOB_OF_APPS,
-            (None, true) => &LIST_OF_JOB,
-            (None, false) => &LIST_OF_JOB_BY_STATUS,
-        };
-        let page = Query::new(statement)
-            .int(namespace.get())
-            .int(job.get())
-            .int(cursor.0)
-            .int(cursor.0)
-            .int(cursor.1)
-            .int(cursor.1)
-            .int(cursor.2);
-        let page = match &query.within {
-            None => with_statuses(page, &query.statuses),
-            Some(apps) => with_all_statuses(page, &query.statuses).list(apps.iter().map(|app| app.get())),
-        };
-        let page = page.int(query.limit.into());
-        rows::runs(&self.rows(page).await?)
-    }
-
     async fn read_page_of_apps(&self, namespace: NamespaceId, query: &RunQuery, apps: &[AppId]) -> Result<Vec<Run>> {
         if apps.is_empty() {
             return Ok(Vec::new());
@@ -420,7 +363,7 @@ impl SqlStore {
 }
 
 /// Whether the index of open runs has all of these.
-fn are_open(statuses: &[RunStatus]) -> bool {
+pub(super) fn are_open(statuses: &[RunStatus]) -> bool {
     statuses.iter().all(|status| !status.is_terminal())
 }
 
@@ -430,13 +373,13 @@ fn are_trouble(statuses: &[RunStatus]) -> bool {
 }
 
 /// Adds as many arguments as there are statuses, by repeating some: a statement can have only one list whose length varies.
-fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+pub(super) fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
     let all = wanted.iter().cycle().take(RunStatus::ALL.len());
     all.fold(query, |query, status| query.text(status.as_str()))
 }
 
-fn with_statuses(query: Query, statuses: &[RunStatus]) -> Query {
+pub(super) fn with_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     if statuses.is_empty() {
         return query;
     }

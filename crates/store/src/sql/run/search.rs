@@ -34,9 +34,11 @@ macro_rules! of_trouble {
         "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
     };
 }
+/// Planners do not conclude from the range of the runs' ids that it holds for this list, too.
 macro_rules! of_dead {
     () => {
-        "run.id IN (SELECT dead_letter.run_id FROM dead_letter WHERE dead_letter.namespace_id = ?) AND "
+        "run.id IN (SELECT dead_letter.run_id FROM dead_letter WHERE dead_letter.namespace_id = ? \
+         AND dead_letter.run_id >= ? AND dead_letter.run_id < ?) AND "
     };
 }
 macro_rules! of_all {
@@ -68,7 +70,7 @@ macro_rules! search {
                 late!(),
                 " BETWEEN ? AND ? AND COALESCE(executor, '') LIKE ? ESCAPE '!' \
                  AND (CASE ? WHEN 1 THEN app_id WHEN 2 THEN job_id WHEN 3 THEN job_id ELSE 0 END {in_list} \
-                 OR (? = 3 AND LOWER(COALESCE(message, '')) LIKE ? ESCAPE '!')) ",
+                 OR (? = 3 AND {lower:message} LIKE ? ESCAPE '!')) ",
                 $($order)+
             ),
         }
@@ -150,9 +152,18 @@ macro_rules! walk_ends {
     };
 }
 pub(in crate::sql) static END_OF_ALL: [Statement; 2] = walk_ends!(of_all);
-static END_OF_OPEN: [Statement; 2] = walk_ends!(of_open);
+pub(super) static END_OF_OPEN: [Statement; 2] = walk_ends!(of_open);
 static END_OF_TROUBLE: [Statement; 2] = walk_ends!(of_trouble);
-pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = walk_ends!(of_dead);
+pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
+    Statement {
+        name: "find_end_of_dead",
+        text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT 1 OFFSET ?",
+    },
+    Statement {
+        name: "find_end_of_dead_up",
+        text: "SELECT run_id FROM dead_letter WHERE namespace_id = ? AND run_id > ? ORDER BY run_id LIMIT 1 OFFSET ?",
+    },
+];
 pub(in crate::sql) static END_OF_JOB: Statement = Statement {
     name: "find_end_of_search_in_job",
     text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
@@ -179,13 +190,12 @@ struct SearchRange {
 
 impl Walk {
     fn new(namespace: NamespaceId, search: &RunSearch) -> Self {
-        let all_are = |is: fn(RunStatus) -> bool| !search.statuses.is_empty() && search.statuses.iter().all(|s| is(*s));
-        match search.jobs.as_deref() {
-            _ if search.is_dead => Self::Dead(namespace),
-            Some([job]) => Self::Job(job.get()),
-            _ if all_are(|status| !status.is_terminal()) => Self::Open(namespace),
-            _ if all_are(|status| status.is_terminal() && status != RunStatus::Succeeded) => Self::Trouble(namespace),
-            _ => Self::All(namespace),
+        match search.job_by_fires() {
+            Some(job) => Self::Job(job.get()),
+            None if search.is_dead => Self::Dead(namespace),
+            None if search.is_of_open() => Self::Open(namespace),
+            None if search.is_of_trouble() => Self::Trouble(namespace),
+            None => Self::All(namespace),
         }
     }
 
@@ -238,7 +248,8 @@ impl Terms {
     fn new(search: &RunSearch) -> Self {
         let text = search.texts.iter().find(|text| !text.is_not && text.jobs.len() <= CHUNK_MAX);
         let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
-        let jobs = search.jobs.as_deref().filter(|jobs| (2..=CHUNK_MAX).contains(&jobs.len()));
+        let jobs = search.jobs.as_deref().filter(|jobs| (1..=CHUNK_MAX).contains(&jobs.len()));
+        let jobs = jobs.filter(|_| search.job_by_fires().is_none());
         let (mode, list): (i64, Vec<i64>) = match (text, jobs, apps) {
             (Some(text), ..) => (3, text.jobs.iter().map(|job| job.get()).collect()),
             (None, Some(jobs), _) => (2, jobs.iter().map(|job| job.get()).collect()),
@@ -277,7 +288,7 @@ impl SearchRuns for SqlStore {
         if is_empty(search.apps.as_ref().map(Vec::len)) || is_empty(search.jobs.as_ref().map(Vec::len)) {
             return Ok(FoundRuns::default());
         }
-        let walk = Walk::new(namespace, search);
+        let walk = self.walk(namespace, search).await?;
         let terms = Terms::new(search);
         let range = self.search_range(walk, search).await?;
         let limit = usize::try_from(search.limit).unwrap_or(usize::MAX);
@@ -302,6 +313,16 @@ impl SearchRuns for SqlStore {
 }
 
 impl SqlStore {
+    /// The index that a search walks along. If one job has so few runs that the bound does not cut them, these are read, since other jobs of
+    /// the namespace may have many more open or failed runs.
+    async fn walk(&self, namespace: NamespaceId, search: &RunSearch) -> Result<Walk> {
+        let walk = Walk::new(namespace, search);
+        let (Walk::Open(_) | Walk::Trouble(_), Some([job])) = (walk, search.jobs.as_deref()) else { return Ok(walk) };
+        let of_job = Walk::Job(job.get());
+        let is_whole = self.search_range(of_job, search).await?.stopped_at.is_none();
+        Ok(if is_whole { of_job } else { walk })
+    }
+
     /// The part of the index that a search reads: the range that it asks for, within the bound.
     async fn search_range(&self, walk: Walk, search: &RunSearch) -> Result<SearchRange> {
         let (first, end) = search.ids();
@@ -315,8 +336,8 @@ impl SqlStore {
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
         let Some([down, up]) = walk.ends() else {
-            let until = search.until.map_or(i64::MAX, Timestamp::as_millis);
-            let last = self.row(Query::new(&END_OF_JOB).int(walk.key()).int(until).int(row_limit)).await?;
+            let last = Query::new(&END_OF_JOB).int(walk.key()).int(search.fires_to()).int(row_limit);
+            let last = self.row(last).await?;
             if let Some(last) = last {
                 let mut columns = Reader::new(&last, "run");
                 range.fires_from = columns.int("fire_at_ms")?;
@@ -356,8 +377,11 @@ fn query(
         }
     }
     let since = search.since.map_or(i64::MIN, Timestamp::as_millis);
-    let mut query = Query::new(walk.statement(search)).int(walk.key()).int(first).int(end).int(range.fires_from);
-    query = query.int(search.until.map_or(i64::MAX, Timestamp::as_millis)).int(since);
+    let mut query = Query::new(walk.statement(search)).int(walk.key());
+    if matches!(walk, Walk::Dead(_)) {
+        query = query.int(first).int(end);
+    }
+    query = query.int(first).int(end).int(range.fires_from).int(search.fires_to()).int(since);
     query = query.int(search.since.map_or(0, IdGen::first_at));
     let statuses = if search.statuses.is_empty() { RunStatus::ALL } else { &search.statuses };
     query = statuses.iter().cycle().take(RunStatus::ALL.len()).fold(query, |query, word| query.text(word.as_str()));

@@ -32,7 +32,7 @@ pub(super) async fn change(
 
 /// Reads the job, applies `edit`, checks the result, and saves it in place of the version that was read. After a conflict it tries again,
 /// unless the caller gave a version, so the result is always checked against the version that it replaces. If `edit` returns no definition,
-/// the job stays as it is; of a paused job, queued runs that an earlier pause left are skipped.
+/// the definition stays as it is; if the job is paused, the runs of its schedule that are queued are skipped.
 pub(super) async fn save_edit<Q>(
     call: &Call<Q>,
     name: &str,

@@ -63,10 +63,11 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The instant that the question "why?" is about.
+/// The instant or the run that the question "why?" is about.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     at: Option<Timestamp>,
+    run: Option<RunId>,
 }
 
 impl FromQuery for WhyQuery {
@@ -78,8 +79,17 @@ impl FromQuery for WhyQuery {
                 ),
                 instant,
             ),
+            run: reader.parsed(
+                Parameter::id("run").about("The run of the job that is asked about, instead of an instant."),
+                run_id,
+            ),
         }
     }
+}
+
+fn run_id(text: &str) -> Result<RunId, String> {
+    let id = text.parse::<RunId>().ok().filter(|id| id.get() > 0);
+    id.ok_or_else(|| format!("{text:?} is not the id of a run"))
 }
 
 /// The query of a list of definitions.
@@ -257,9 +267,18 @@ pub(super) struct WhyJson {
 async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let within = call.seen_apps();
-    let why = match call.query.at {
-        Some(at) => call.engine().why(&record, at, within.as_deref()).await?,
-        None => call.engine().why_now(&record, within.as_deref()).await?,
+    let why = match (call.query.at, call.query.run) {
+        (Some(_), Some(_)) => return Err(refused_run("is given together with at")),
+        (Some(at), None) => call.engine().why(&record, at, within.as_deref()).await?,
+        (None, Some(id)) => {
+            let found = call.engine().store().runs(&[id]).await?.pop();
+            let found = found.filter(|run| run.job == record.id && call.sees(run.app));
+            let run = found.ok_or_else(|| {
+                refused_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
+            })?;
+            call.engine().why_run(&record, &run, within.as_deref()).await?
+        }
+        (None, None) => call.engine().why_now(&record, within.as_deref()).await?,
     };
     let body = WhyJson {
         incident: part_of::of_answer(&call, record.id, &why).await?,
@@ -270,6 +289,10 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
         next_fire_at: why.after,
     };
     json(StatusCode::OK, &body)
+}
+
+fn refused_run(why: impl Into<String>) -> Problem {
+    Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("run", "invalid_value", why)])
 }
 
 /// A definition that a job has or had.

@@ -7,6 +7,7 @@ use rondel_admin::jobs;
 use rondel_core::access::Permission::View;
 use rondel_core::filter::{Filter, Scope};
 use rondel_core::{AppId, name};
+use rondel_store::catalog::{JobQuery, JobRecord};
 
 use super::find::find_app;
 use super::job_json::JobJson;
@@ -70,19 +71,21 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
         None => None,
         Some(app) => Some(find_app(&call, app).await?),
     };
-    let names = names(&call, app, after_name.as_deref()).await?;
-    let mut names = &names[..];
+    let mut found = match query.filter.is_empty() {
+        true => None,
+        false => Some(matching(&call, app, after_name.as_deref()).await?.into_iter()),
+    };
     let mut last = after_name;
     let mut page = PageBuilder::new(query.limit);
     let cursor = |last: &Option<String>| last.as_ref().map(|name| listing.cursor(name));
     while let Some(count) = page.next_row_count() {
-        let (these, rest) = names.split_at(names.len().min(usize::try_from(count).unwrap_or(usize::MAX)));
-        let these: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
-        if these.is_empty() {
+        let (records, is_last) = match &mut found {
+            Some(found) => next_matching(&call, found, count).await?,
+            None => next_of_all(&call, (app, last.clone()), count).await?,
+        };
+        if records.is_empty() && is_last {
             return page.answer(None);
         }
-        let mut records = call.engine().store().jobs_named(call.namespace.id, &these).await?;
-        records.retain(|record| call.sees(record.app));
         let fires = jobs::next_fires(call.engine(), &records).await?;
         let states = job_states::states(call.engine(), &records).await?;
         for ((record, next), state) in records.iter().zip(fires).zip(states) {
@@ -91,16 +94,45 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
             }
             last = Some(record.spec.name.clone());
         }
-        names = rest;
-        if names.is_empty() {
+        if is_last {
             return page.answer(None);
         }
     }
     page.answer(cursor(&last))
 }
 
-/// The jobs that match the query, by name, after the name `after`.
-async fn names(
+/// The next `count` jobs after a name, and whether they are the last. They are read from the store, since the board of a large namespace
+/// does not hold all jobs.
+async fn next_of_all(
+    call: &Call<ListJobs>,
+    (app, after_name): (Option<AppId>, Option<String>),
+    count: u32,
+) -> Result<(Vec<JobRecord>, bool), Problem> {
+    // One job more than wanted shows whether there are more.
+    let limit = count.saturating_add(1);
+    let query = JobQuery { app, within: call.seen_apps(), after_name, limit, ..JobQuery::default() };
+    let mut records = call.engine().store().jobs(call.namespace.id, &query).await?;
+    let count = usize::try_from(count).unwrap_or(usize::MAX);
+    let is_last = records.len() <= count;
+    records.truncate(count);
+    Ok((records, is_last))
+}
+
+/// The next `count` of the jobs that were found, and whether they are the last.
+async fn next_matching(
+    call: &Call<ListJobs>,
+    found: &mut std::vec::IntoIter<Arc<BoardEntry>>,
+    count: u32,
+) -> Result<(Vec<JobRecord>, bool), Problem> {
+    let these: Vec<Arc<BoardEntry>> = found.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
+    let names: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
+    let mut records = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+    records.retain(|record| call.sees(record.app));
+    Ok((records, found.as_slice().is_empty()))
+}
+
+/// The jobs that match the filter, by name, after the name `after`.
+async fn matching(
     call: &Call<ListJobs>,
     app: Option<AppId>,
     after: Option<&str>,

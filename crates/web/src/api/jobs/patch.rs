@@ -1,6 +1,7 @@
 //! Changes fields of a job's definition.
 
 use axum::response::Response;
+use rondel_admin::jobs;
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Edit;
 use serde_json::json;
@@ -38,5 +39,11 @@ async fn patch(
     if_match: IfMatch,
     body: PatchBody<JobSpec>,
 ) -> Result<Response, Problem> {
-    change(&call, &name, &if_match, |record| body::patched(&record.spec, &body.bytes)).await
+    change(&call, &name, &if_match, |record| {
+        let mut spec = body::patched(&record.spec, &body.bytes)?;
+        // A call that is sent again must not run an `at` in the past again.
+        jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
+        Ok(spec)
+    })
+    .await
 }

@@ -2,6 +2,7 @@
 
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::jobs;
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Edit;
 use serde_json::json;
@@ -39,6 +40,12 @@ async fn replace(
     if_match: IfMatch,
     body: JsonBody<Unnamed<JobSpec>>,
 ) -> Result<Response, Problem> {
-    let saved = save_edit(&call, &name, &if_match, |_| body::parse_named(&body.bytes, &name).map(Some)).await?;
+    let saved = save_edit(&call, &name, &if_match, |record| {
+        let mut spec = body::parse_named(&body.bytes, &name)?;
+        // A call that is sent again must not run an `at` in the past again.
+        jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
+        Ok(Some(spec))
+    })
+    .await?;
     answer(&call, StatusCode::OK, &saved, None).await
 }

@@ -77,9 +77,7 @@ pub(super) fn routes() -> Routes {
 
 async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let to = call.query.to.unwrap_or_else(|| call.engine().now());
-    let from = call.query.from.unwrap_or(to - DAY);
-    check_range(from, to)?;
+    let (from, to) = range(&call.query, call.engine().now())?;
     let from = seen_from(&call, &record, from, to).await?;
     let stats = call.engine().store().job_stats(record.id, from, to).await?;
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
@@ -121,6 +119,14 @@ pub(crate) async fn seen_from<Q>(
 /// The beginning of the next hour: runs that were claimed just before the job moved can be planned for a later instant.
 fn next_hour(at: Timestamp) -> Timestamp {
     Step::Hour.floor(at) + Step::Hour.length()
+}
+
+/// The range of a query, from the beginning of its first hour on.
+fn range(query: &StatsQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
+    let to = query.to.unwrap_or(now);
+    let from = query.from.unwrap_or(to - DAY);
+    check_range(from, to)?;
+    Ok((Step::Hour.floor(from), to))
 }
 
 fn check_range(from: Timestamp, to: Timestamp) -> Result<(), Problem> {
@@ -180,6 +186,18 @@ mod tests {
             {"hour": "1970-01-01T03:00:00Z", "run_count": 2, "counts": {"skipped": 2}, "mean_duration_ms": null},
         ]);
         assert_eq!(hours, expected);
+    }
+
+    #[test]
+    fn the_hour_of_the_first_instant_is_in_the_range() {
+        let at = Timestamp::from_secs;
+        let range = |from: Option<i64>, to: Option<i64>| {
+            range(&StatsQuery { from: from.map(at), to: to.map(at) }, at(90_000)).ok()
+        };
+        assert_eq!(range(Some(5_400), Some(5_700)), Some((at(3_600), at(5_700))));
+        assert_eq!(range(Some(3_600), None), Some((at(3_600), at(90_000))));
+        assert_eq!(range(None, Some(88_000)), Some((at(0), at(88_000))));
+        assert_eq!(range(Some(5_700), Some(5_400)), None);
     }
 
     #[test]

@@ -4,8 +4,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join3, try_join5};
+use rondel_admin::coming::COMING_JOB_COUNT_MAX;
+use rondel_admin::{OnlineExecutor, given_name};
 use rondel_core::access::Permission;
 use rondel_core::attention::{AttentionFacts, FailingJob, JobWithoutExecutor, LONG_MIN, PAUSED_FOR, RunUnderWay};
+use rondel_core::homes::Switch;
+use rondel_core::select::Select;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::words::Lang;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
@@ -84,7 +88,7 @@ pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang)
             .await?;
     let facts = AttentionFacts {
         failing,
-        without_executor: without_executor(call, &skipped_without_executor, &jobs),
+        without_executor: without_executor(call, &skipped_without_executor, &jobs).await?,
         under_way,
         lateness,
         paused: paused(&idle, &jobs),
@@ -115,11 +119,10 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
 
 /// The numbers of executors and runs for the strip.
 async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
-    let next = async { Ok(call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, JOB_COUNT).await?) };
     let open = |status| open(call, status);
     let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
-    let ((executors, _), (running, pending, waiting), next) =
-        try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next).await?;
+    let ((executors, _), (running, pending, waiting), next_fire_at) =
+        try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next_fire(call, now)).await?;
     let online = || executors.iter().filter(|one| one.status != "offline");
     let is_due = |mark: &&RunMark| mark.fire_at <= now;
     let due_count = pending.marks.iter().chain(&waiting.marks).filter(is_due).count();
@@ -130,9 +133,21 @@ async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Probl
         busy_count: online().filter_map(|one| one.running).map(u64::from).sum(),
         queue_count: counted(due_count, pending.is_cut || waiting.is_cut),
         running_count: counted(running.marks.len(), running.is_cut),
-        next_fire_at: next.iter().find(|job| call.sees(job.app)).map(|job| job.next_fire_at),
+        next_fire_at,
         ..Health::default()
     })
+}
+
+/// When the next job that the caller may see fires. Jobs of other apps may come before it.
+async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
+    for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
+        let coming = call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, limit).await?;
+        let next = coming.iter().find(|job| call.sees(job.app)).map(|job| job.next_fire_at);
+        if next.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
+            return Ok(next);
+        }
+    }
+    Ok(None)
 }
 
 /// A number of runs as text; with a plus sign if not all runs were read.
@@ -221,20 +236,31 @@ fn skipped_without_executor(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
     troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
 }
 
-/// The jobs among these that still have no executor.
-fn without_executor<Q>(
+/// The jobs among these that still have no executor: none offers the handler, or none of those that do may take the job's runs.
+async fn without_executor<Q>(
     call: &Call<Q>,
     skipped_without_executor: &[&JobTrouble],
     jobs: &Jobs,
-) -> Vec<JobWithoutExecutor> {
-    let online = call.engine().online_executors();
+) -> Result<Vec<JobWithoutExecutor>, Problem> {
+    if skipped_without_executor.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (online, switches) = (call.engine().online_executors(), call.engine().store().switches().await?);
     let fact = |trouble: &&JobTrouble| {
         let job = jobs.0.get(&trouble.job)?;
-        let offers = online.iter().any(|one| one.app == job.app && one.has_handler(&job.spec.handler));
-        let (job, handler) = (job.spec.name.clone(), job.spec.handler.clone());
-        (!offers).then_some(JobWithoutExecutor { job, handler, count: trouble.count })
+        let select = Select::new(&job.spec.select).unwrap_or_default();
+        let takes_new = |one: &OnlineExecutor| {
+            let switch = switches.of_executor(one.app, given_name(&one.name));
+            !one.draining && switch.is_none_or(|set| set.switch == Switch::Active)
+        };
+        let offers = |one: &&OnlineExecutor| one.app == job.app && one.has_handler(&job.spec.handler);
+        let mut offering = online.iter().filter(offers).peekable();
+        let is_offered = offering.peek().is_some();
+        let is_served = offering.any(|one| takes_new(one) && select.admits(given_name(&one.name), &one.labels));
+        let (job, handler, count) = (job.spec.name.clone(), job.spec.handler.clone(), trouble.count);
+        (!is_served).then_some(JobWithoutExecutor { job, handler, is_offered, count })
     };
-    skipped_without_executor.iter().filter_map(fact).collect()
+    Ok(skipped_without_executor.iter().filter_map(fact).collect())
 }
 
 /// The runs that have been running longest, one of each job. They are read by the instants at which they were due, so that the number of

@@ -167,7 +167,10 @@ fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
             (failing.job.clone(), format!("/runs?{runs}"), words.collect::<Vec<_>>().join(" · "))
         }
         Finding::NoExecutor(without_executor) => {
-            let text = t.now_no_executor(without_executor.count, &without_executor.handler);
+            let text = match without_executor.is_offered {
+                true => t.now_not_admitted(without_executor.count, &without_executor.handler),
+                false => t.now_no_executor(without_executor.count, &without_executor.handler),
+            };
             (without_executor.job.clone(), format!("/jobs/{}/fires?at=", without_executor.job), text)
         }
         Finding::Late(lateness) => {
@@ -179,7 +182,7 @@ fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
             (run.job.clone(), format!("/runs/{}", run.run), t.now_long(since(run.since), usual))
         }
         Finding::TokenEnds(name, at) => {
-            (name.clone(), "/account".to_owned(), t.now_token(Moment::new(*at, now, t).relative))
+            (name.clone(), "/settings/tokens".to_owned(), t.now_token(Moment::new(*at, now, t).relative))
         }
         Finding::Paused(name, at) => (name.clone(), job(name), t.now_paused(since(*at))),
     };

@@ -1,0 +1,70 @@
+//! The connection to a mail server. What is read of it is bounded: a line is kept in memory until it ends, which may be never.
+
+use std::fmt::Debug;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use lettre::transport::smtp::client::AsyncTokioStream;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::tls::client_config;
+
+/// Maximum number of bytes of all answers to one mail.
+pub(crate) const ANSWERS_LEN_MAX: usize = 1024 * 1024;
+
+/// A connection from which only so many bytes are read.
+#[derive(Debug)]
+struct Bounded<S> {
+    stream: S,
+    peer: SocketAddr,
+    /// The number of bytes that may still be read.
+    left: usize,
+}
+
+/// Connects to the first of these addresses that answers; by TLS from the first byte if there is a host, whose certificate must be valid.
+pub(crate) async fn connect(addresses: &[SocketAddr], tls_host: Option<&str>) -> io::Result<Box<dyn AsyncTokioStream>> {
+    let stream = TcpStream::connect(addresses).await?;
+    let (peer, left) = (stream.peer_addr()?, ANSWERS_LEN_MAX);
+    let Some(host) = tls_host else { return Ok(Box::new(Bounded { stream, peer, left })) };
+    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+    let connector = TlsConnector::from(Arc::new(client_config().map_err(io::Error::other)?));
+    let stream = connector.connect(name, stream).await?;
+    Ok(Box::new(Bounded { stream, peer, left }))
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        let count = buffer.filled().len() - before;
+        let too_many = || io::Error::other(format!("its answers have more than {ANSWERS_LEN_MAX} bytes"));
+        self.left = self.left.checked_sub(count).ok_or_else(too_many)?;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> AsyncTokioStream for Bounded<S> {
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.peer)
+    }
+}

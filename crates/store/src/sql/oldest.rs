@@ -1,0 +1,46 @@
+//! Removes the oldest rows of a table whose key begins with an owner and has an instant. Many owners share an instant, so a statement that
+//! removed all rows of an instant could take longer than a statement may.
+
+use rondel_core::Timestamp;
+
+use super::SqlStore;
+use super::query::{CHUNK_MAX, Query, Reader, Statement};
+use crate::Result;
+
+impl SqlStore {
+    /// Removes at most `limit` keys of owners and instants before `before`, the oldest first. Returns how many rows were removed.
+    ///
+    /// The first statement reads instants and owners in the order of the instants, the second removes all rows before an instant, and the
+    /// third removes the rows of some owners at an instant. `of` adds the arguments that all three need before their instants.
+    pub(super) async fn remove_oldest(
+        &self,
+        [find, remove_before, remove_at]: [&'static Statement; 3],
+        of: impl Fn(Query) -> Query + Send,
+        (before, limit): (Timestamp, u32),
+    ) -> Result<u64> {
+        let rows = self.rows(of(Query::new(find)).at(before).int(limit.max(1).into())).await?;
+        let mut found: Vec<(i64, i64)> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let mut columns = Reader::new(row, "statistics");
+            let at = columns.int("at_ms")?;
+            found.push((at, columns.int("owner_id")?));
+        }
+        let (Some((first_at, _)), Some((last_at, _))) = (found.first().copied(), found.last().copied()) else {
+            return Ok(0);
+        };
+        let mut removed = 0;
+        if first_at < last_at {
+            // All rows before the last instant were found.
+            removed += self.execute(of(Query::new(remove_before)).int(last_at)).await?;
+        }
+        let at_last = found.into_iter().filter(|(at, _)| *at == last_at);
+        let mut owners: Vec<i64> = at_last.map(|(_, owner)| owner).collect();
+        owners.sort_unstable();
+        owners.dedup();
+        for chunk in owners.chunks(CHUNK_MAX) {
+            let remove = of(Query::new(remove_at).list(chunk.iter().copied())).int(last_at);
+            removed += self.execute(remove).await?;
+        }
+        Ok(removed)
+    }
+}

@@ -1,0 +1,191 @@
+//! Pages of the runs of one job, in the order of its fires.
+//!
+//! The index of that order has no status, and a job may have millions of runs. Open runs have an index by job. Other statuses are looked
+//! for step by step, so that no statement reads more rows than it has time for.
+
+use std::cmp::Reverse;
+
+use rondel_core::{JobId, NamespaceId, Run, Timestamp};
+
+use crate::ledger::RunQuery;
+use crate::sql::SqlStore;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::sql::run::read::{are_open, with_all_statuses, with_statuses};
+use crate::sql::run::search::END_OF_JOB;
+use crate::{Result, Runs as _};
+
+/// Number of rows in the first step for each run of the page; each further step is four times as long.
+const STEP_COUNT: u32 = 40;
+/// Maximum number of rows in a step.
+const STEP_COUNT_MAX: u32 = 20_000;
+
+macro_rules! after_place {
+    () => {
+        "fire_at_ms <= ? AND (fire_at_ms < ? OR cause < ? OR (cause = ? AND shard_index < ?)) "
+    };
+}
+macro_rules! newest_fires {
+    () => {
+        "ORDER BY fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    };
+}
+
+pub(in crate::sql) const LIST_OF_JOB: Statement = Statement {
+    name: "list_of_job",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND ",
+        after_place!(),
+        newest_fires!()
+    ),
+};
+pub(in crate::sql) const LIST_OF_JOB_BY_STATUS: Statement = Statement {
+    name: "list_of_job_by_status",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms >= ? AND ",
+        after_place!(),
+        "AND status IN ({words}) ",
+        newest_fires!()
+    ),
+};
+pub(in crate::sql) const LIST_OF_JOB_OF_APPS: Statement = Statement {
+    name: "list_of_job_of_apps",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND job_id = ? AND fire_at_ms >= ? AND ",
+        after_place!(),
+        "AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ",
+        newest_fires!()
+    ),
+};
+/// The index of open runs begins with the node. The plus signs keep planners from the index of all runs of the job.
+pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
+    name: "list_open_of_job",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
+         AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND job_id = ? AND +namespace_id = ? AND +",
+        after_place!(),
+        "AND CASE ? WHEN 1 THEN app_id ELSE 0 END {in_list} ORDER BY +fire_at_ms DESC, cause DESC, shard_index DESC LIMIT ?"
+    ),
+};
+
+/// A place in the order of the page, which begins after it.
+#[derive(Clone, Copy, Debug)]
+struct FirePlace {
+    fire_at: i64,
+    cause: i64,
+    shard_index: i64,
+}
+
+impl FirePlace {
+    /// Before all runs that are planned up to this instant.
+    const fn before(fire_at: i64) -> Self {
+        Self { fire_at, cause: i64::MAX, shard_index: i64::MAX }
+    }
+
+    /// Adds the arguments of the condition that a run is after this place.
+    fn add(self, query: Query) -> Query {
+        query.int(self.fire_at).int(self.fire_at).int(self.cause).int(self.cause).int(self.shard_index)
+    }
+}
+
+/// Whether a page has only runs of some apps, and the apps as the list of a statement, which must have an item.
+pub(super) fn apps_within(query: &RunQuery) -> (i64, Vec<i64>) {
+    match &query.within {
+        None => (0, vec![0]),
+        Some(apps) => (1, apps.iter().map(|app| app.get()).collect()),
+    }
+}
+
+impl SqlStore {
+    pub(super) async fn read_page_of_job(
+        &self,
+        namespace: NamespaceId,
+        job: JobId,
+        query: &RunQuery,
+    ) -> Result<Vec<Run>> {
+        let place = match query.after {
+            None => FirePlace::before(query.until.map_or(i64::MAX, Timestamp::as_millis)),
+            Some(after) => match self.runs(&[after]).await?.first() {
+                Some(run) => FirePlace {
+                    fire_at: run.fire_at.as_millis(),
+                    cause: run.cause,
+                    shard_index: run.shard_index.into(),
+                },
+                // Deleted meanwhile: the place in the order is unknown.
+                None => return Ok(Vec::new()),
+            },
+        };
+        match (&query.within, &query.statuses[..]) {
+            (Some(apps), _) if apps.is_empty() => Ok(Vec::new()),
+            (None, []) => {
+                let page = place.add(Query::new(&LIST_OF_JOB).int(namespace.get()).int(job.get()));
+                rows::runs(&self.rows(page.int(query.limit.into())).await?)
+            }
+            (_, statuses) if !statuses.is_empty() && are_open(statuses) => {
+                self.read_open_of_job((namespace, job), place, query).await
+            }
+            _ => self.walk_job((namespace, job), place, query).await,
+        }
+    }
+
+    async fn read_open_of_job(
+        &self,
+        (namespace, job): (NamespaceId, JobId),
+        place: FirePlace,
+        query: &RunQuery,
+    ) -> Result<Vec<Run>> {
+        let (is_within, apps) = apps_within(query);
+        let mut open: Vec<Run> = Vec::new();
+        for node in self.node_ids().await? {
+            let page = with_all_statuses(Query::new(&LIST_OPEN_OF_JOB).int(node), &query.statuses);
+            let page = place.add(page.int(job.get()).int(namespace.get())).int(is_within);
+            let page = page.list(apps.iter().copied()).int(query.limit.into());
+            open.append(&mut rows::runs(&self.rows(page).await?)?);
+        }
+        open.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
+        // A run may move to another node between two statements.
+        open.dedup_by_key(|run| run.id);
+        open.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
+        Ok(open)
+    }
+
+    async fn walk_job(
+        &self,
+        (namespace, job): (NamespaceId, JobId),
+        mut place: FirePlace,
+        query: &RunQuery,
+    ) -> Result<Vec<Run>> {
+        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+        let mut step = query.limit.max(1).saturating_mul(STEP_COUNT).min(STEP_COUNT_MAX);
+        let mut found: Vec<Run> = Vec::new();
+        loop {
+            let end = Query::new(&END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
+            let end = self.row(end).await?;
+            // All runs of the last instant belong to the step.
+            let from = end.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
+            let page = |statement: &'static Statement| {
+                let page = Query::new(statement).int(namespace.get()).int(job.get());
+                place.add(page.int(from.unwrap_or(i64::MIN)))
+            };
+            let page = match &query.within {
+                None => with_statuses(page(&LIST_OF_JOB_BY_STATUS), &query.statuses),
+                Some(apps) => with_all_statuses(page(&LIST_OF_JOB_OF_APPS), &query.statuses)
+                    .list(apps.iter().map(|app| app.get())),
+            };
+            found.append(&mut rows::runs(&self.rows(page.int(query.limit.into())).await?)?);
+            let Some(from) = from.filter(|_| found.len() < limit) else { break };
+            place = FirePlace::before(from.saturating_sub(1));
+            step = step.saturating_mul(4).min(STEP_COUNT_MAX);
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+}

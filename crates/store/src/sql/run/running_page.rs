@@ -1,0 +1,62 @@
+//! Pages of the runs under way, in the order of their ids.
+//!
+//! The index of a namespace's open runs has that order, but a backfill leaves a great many there that wait. The running ones are no more than
+//! executors have room for, and have an index in another order. MySQL has one index for both.
+
+use rondel_core::{NamespaceId, Run, RunId};
+
+use crate::Result;
+use crate::ledger::RunQuery;
+use crate::sql::SqlStore;
+use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::rows::{self, run_columns};
+use crate::sql::run::job_page::apps_within;
+use crate::sql::run::search::END_OF_OPEN;
+
+/// Number of open runs, for each run of the page, among which running ones are looked for in the order of the page.
+const NEAR_COUNT: u32 = 200;
+/// Maximum number of such open runs.
+const NEAR_COUNT_MAX: u32 = 20_000;
+
+pub(in crate::sql) const LIST_RUNNING_NEAR: Statement = Statement {
+    name: "list_running_near",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND id >= ? AND id < ? AND status IN ('pending', 'waiting', 'running') \
+         AND status = 'running' AND CASE ? WHEN 1 THEN app_id ELSE 0 END {in_list} ORDER BY id DESC LIMIT ?"
+    ),
+};
+/// The plus signs keep planners from the index of all runs.
+pub(in crate::sql) const LIST_RUNNING: Statement = Statement {
+    name: "list_running",
+    text: concat!(
+        "SELECT ",
+        run_columns!(),
+        " FROM run WHERE namespace_id = ? AND status = 'running' AND +id < ? \
+         AND CASE ? WHEN 1 THEN app_id ELSE 0 END {in_list} ORDER BY +id DESC LIMIT ?"
+    ),
+};
+
+impl SqlStore {
+    pub(super) async fn read_running_page(&self, namespace: NamespaceId, query: &RunQuery) -> Result<Vec<Run>> {
+        let (is_within, apps) = apps_within(query);
+        if apps.is_empty() {
+            return Ok(Vec::new());
+        }
+        let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
+        let before = query.after.map_or(i64::MAX, RunId::get);
+        let near = query.limit.max(1).saturating_mul(NEAR_COUNT).min(NEAR_COUNT_MAX);
+        let end = self.row(Query::new(&END_OF_OPEN[0]).int(namespace.get()).int(before).int(near.into())).await?;
+        let end = end.map(|row| Reader::new(&row, "run").int("id")).transpose()?;
+        let page = Query::new(&LIST_RUNNING_NEAR).int(namespace.get()).int(end.unwrap_or(i64::MIN)).int(before);
+        let page = page.int(is_within).list(apps.iter().copied()).int(query.limit.into());
+        let running = rows::runs(&self.rows(page).await?)?;
+        if end.is_none() || running.len() >= limit {
+            return Ok(running);
+        }
+        let page = Query::new(&LIST_RUNNING).int(namespace.get()).int(before).int(is_within);
+        let page = page.list(apps.iter().copied()).int(query.limit.into());
+        rows::runs(&self.rows(page).await?)
+    }
+}

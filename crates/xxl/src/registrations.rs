@@ -1,0 +1,54 @@
+//! Bounds how many executors of one app register themselves.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use rondel_core::AppId;
+use tokio::time::Instant;
+
+use crate::looks::REGISTERED_FOR;
+
+/// Maximum number of registered executors of one app. A server keeps links to a bounded number of executors of all apps, those that
+/// registered last: no app may take all of them.
+pub(crate) const APP_COUNT_MAX: usize = 2_000;
+
+/// The addresses that registered here, by app, each with the instant of its last registration. One that signs off counts until its
+/// registration would have expired, like its link.
+#[derive(Debug, Default)]
+pub(crate) struct Registrations(Mutex<HashMap<AppId, HashMap<String, Instant>>>);
+
+impl Registrations {
+    /// Counts a registration; `false` if the app has its maximum without this address.
+    pub(crate) fn admit(&self, app: AppId, address: &str, now: Instant) -> bool {
+        let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = apps.entry(app).or_default();
+        if !known.contains_key(address) && known.len() >= APP_COUNT_MAX {
+            known.retain(|_, at| now.duration_since(*at) < REGISTERED_FOR);
+            if known.len() >= APP_COUNT_MAX {
+                return false;
+            }
+        }
+        known.insert(address.to_owned(), now);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_app_has_a_bounded_number_of_registered_executors() {
+        let (registrations, now) = (Registrations::default(), Instant::now());
+        let (own, other) = (AppId::new(1), AppId::new(2));
+        let admitted = |app, from: usize, at| {
+            let addresses = (from..from + APP_COUNT_MAX + 3).map(|number| format!("http://10.0.0.5/{number}"));
+            addresses.filter(|address| registrations.admit(app, address, at)).count()
+        };
+        assert_eq!(admitted(own, 0, now), APP_COUNT_MAX);
+        assert!(registrations.admit(own, "http://10.0.0.5/0", now), "it registers again");
+        assert_eq!(admitted(other, 0, now), APP_COUNT_MAX, "other apps have room");
+        assert_eq!(admitted(own, 10_000, now + REGISTERED_FOR / 2), 0);
+        assert_eq!(admitted(own, 10_000, now + REGISTERED_FOR), APP_COUNT_MAX, "the earlier ones have expired");
+    }
+}
