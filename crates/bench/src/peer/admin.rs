@@ -130,7 +130,7 @@ impl Registry {
             match code {
                 Some(200) => {}
                 // Registrations have no other reason to be refused.
-                Some(_) => return Err(BenchError::Auth { what: format!("--peer-token: {}", answer.describe()) }),
+                Some(_) => return Err(BenchError::Auth { what: format!("--peer-token-file: {}", answer.describe()) }),
                 None => return Err(answer.unexpected()),
             }
         }

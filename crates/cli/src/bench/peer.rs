@@ -14,8 +14,6 @@ use crate::token_file::variable;
 use crate::{output, runtime};
 
 const USER: &str = "admin";
-/// The token with which both servers are delivered.
-const TOKEN: &str = "default_token";
 const PASSWORD_VARIABLE: &str = "RONDEL_PEER_PASSWORD";
 const TOKEN_VARIABLE: &str = "RONDEL_PEER_TOKEN";
 
@@ -45,7 +43,7 @@ pub(super) struct PeerArgs {
     /// The file with that user's password, - for stdin; `RONDEL_PEER_PASSWORD` if it is left out
     #[arg(long, value_name = "FILE", requires = "peer_url")]
     peer_password_file: Option<PathBuf>,
-    /// The file with the access token of the executors at --peer-url; `RONDEL_PEER_TOKEN` if it is left out, or `default_token`
+    /// The file with the access token that the server at --peer-url wants of executors; `RONDEL_PEER_TOKEN` if it is left out
     #[arg(long, value_name = "FILE", requires = "peer_url")]
     peer_token_file: Option<PathBuf>,
     /// A process of the server at --peer-url, or of its database, to count what it and its children use; repeatable
@@ -102,7 +100,8 @@ impl PeerArgs {
             }),
             user: self.peer_user.clone().unwrap_or_else(|| USER.to_owned()),
             password,
-            token: token.unwrap_or_else(|| PeerSecret::new(TOKEN)),
+            // A server that wants none takes an empty one.
+            token: token.unwrap_or_else(|| PeerSecret::new("")),
             pids: self.peer_pids.clone(),
             jobs: load.jobs,
             seconds: load.seconds,
