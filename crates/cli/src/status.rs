@@ -12,6 +12,7 @@ use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::list::{OVERVIEW_PAGES_MAX, items};
 use crate::paint::{Ink, Paint};
+use crate::run::cells;
 use crate::table::Table;
 use crate::terminal::harmless;
 use crate::{clock, output};
@@ -207,10 +208,9 @@ impl StatusData {
     fn failed_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
         for run in self.failed.iter().take(SHOWN) {
-            let message: String = text_of(&run["message"]).chars().take(60).collect();
             let finished = time_of(&run["finished_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, message]);
+            table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, cells::message(run)]);
         }
         table.render(false)
     }
@@ -218,10 +218,9 @@ impl StatusData {
     fn skipped_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
         for run in self.skipped.iter().take(SHOWN) {
-            let message: String = text_of(&run["message"]).chars().take(60).collect();
             let fire = time_of(&run["fire_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
-            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), message]);
+            table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message(run)]);
         }
         table.render(false)
     }

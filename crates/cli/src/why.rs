@@ -2,9 +2,13 @@
 
 use clap::Args;
 use reqwest::{Method, StatusCode};
+use rondel_core::Timestamp;
+use rondel_core::cron::Tz;
+use rondel_core::words::asked_instants;
 use serde_json::Value;
 
 use crate::client::{Ask, Client, ClientArgs, text_of};
+use crate::clock;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::lang::LangArgs;
@@ -14,7 +18,7 @@ use crate::terminal::harmless;
 /// The question.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Examples:\n  rondel why report.daily\n  rondel why report.daily --at 2026-03-08T02:30:00Z\n  rondel why 384933479034388482"
+    after_help = "Examples:\n  rondel why report.daily\n  rondel why report.daily --at 02:30\n  rondel why report.daily --at 2026-03-08T02:30:00Z\n  rondel why 384933479034388482"
 )]
 pub(crate) struct WhyArgs {
     #[command(flatten)]
@@ -24,7 +28,8 @@ pub(crate) struct WhyArgs {
     /// The job's name, or the id of a run
     #[arg(value_name = "JOB|RUN", add = crate::complete::jobs())]
     subject: String,
-    /// The RFC 3339 instant that is asked about; without it, the open run, the last fire or the next one
+    /// The instant that is asked about: in RFC 3339, or 02:30, "yesterday 02:30" or "2026-03-08 02:30" on the clock of the job's time zone, or
+    /// "3h ago"; without it, the open run, the last fire or the next one
     #[arg(long, value_name = "INSTANT")]
     at: Option<String>,
     #[command(flatten)]
@@ -44,7 +49,11 @@ impl WhyArgs {
             }
             about_run => about_run,
         };
-        let (job, about) = match (&about_run, self.at.as_deref()) {
+        let at = match &self.at {
+            Some(text) => Some(asked_instant(&client, &self.subject, text).await?),
+            None => None,
+        };
+        let (job, about) = match (&about_run, at.as_deref()) {
             (Some(job), _) => (job.as_str(), Some(("run", self.subject.as_str()))),
             (None, at) => (self.subject.as_str(), at.map(|at| ("at", at))),
         };
@@ -62,6 +71,29 @@ async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Fa
         Ok(run) => Ok(Some(text_of(&run.value()?["job"]))),
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
         Err(refusal) => Err(client.failure(&refusal)),
+    }
+}
+
+/// The instant in RFC 3339. A time without an offset is one on the clock of the job's time zone.
+async fn asked_instant(client: &Client, job: &str, text: &str) -> Result<String, Failure> {
+    if text.parse::<Timestamp>().is_ok() {
+        return Ok(text.to_owned());
+    }
+    let job = client.get(&["jobs", job], &[]).await?.value()?;
+    let zone = job["schedule"]["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC);
+    let at = on_clock(zone, text, clock::now()).map_err(|message| Failure::refused(format!("--at: {message}")))?;
+    Ok(at.to_string())
+}
+
+/// The one instant that the text means, or what is wrong with it.
+fn on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, String> {
+    match asked_instants(zone, text, now).as_deref() {
+        Some([at]) => Ok(*at),
+        Some([]) => Err(format!("the clock of {zone} skips {text}")),
+        Some([first, .., last]) => Err(format!("the clock of {zone} shows {text} twice: at {first} and at {last}")),
+        None => Err(format!(
+            "{text:?} is not an instant such as 2026-03-08T02:30:00Z, 2026-03-08 02:30, 02:30, \"yesterday 02:30\" or \"3h ago\""
+        )),
     }
 }
 
@@ -99,6 +131,19 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn instants_are_taken_as_a_person_writes_them() {
+        let now = "2026-10-26T09:00:00Z".parse().unwrap();
+        let found = |text| on_clock(Tz::Europe__Berlin, text, now).map(|at| at.to_string());
+        assert_eq!(found("02:30").as_deref(), Ok("2026-10-26T01:30:00Z"));
+        assert_eq!(found("2026-10-24 02:30").as_deref(), Ok("2026-10-24T00:30:00Z"));
+        assert_eq!(found("3h ago").as_deref(), Ok("2026-10-26T06:00:00Z"));
+        let twice = "the clock of Europe/Berlin shows yesterday 02:30 twice: at 2026-10-25T00:30:00Z and at 2026-10-25T01:30:00Z";
+        assert_eq!(found("yesterday 02:30").unwrap_err(), twice);
+        assert_eq!(found("2026-03-29 02:30").unwrap_err(), "the clock of Europe/Berlin skips 2026-03-29 02:30");
+        assert!(found("soon").unwrap_err().starts_with("\"soon\" is not an instant such as "));
+    }
 
     #[test]
     fn the_incident_is_named_where_there_is_one() {

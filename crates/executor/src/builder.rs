@@ -21,7 +21,7 @@ use crate::log::{LogLimit, Shipping};
 use crate::pump::{NamedPump, Pump, PumpHandler};
 use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TlsFiles, TokenSource};
-use crate::setup::{BLOCKING_THREADS, Setup, States, Timing};
+use crate::setup::{BLOCKING_THREADS_MAX, Setup, States, Timing};
 
 /// How many runs an executor takes at the same time by default.
 const SLOTS: u32 = 64;
@@ -73,7 +73,7 @@ pub struct Builder {
     labels: BTreeMap<String, String>,
     weight: u32,
     slots: u32,
-    blocking_threads: usize,
+    blocking_threads: Option<usize>,
     data_dir: Option<PathBuf>,
     drain_grace: Duration,
     log_limit: LogLimit,
@@ -98,7 +98,7 @@ impl Builder {
             labels: BTreeMap::new(),
             weight: 1,
             slots: SLOTS,
-            blocking_threads: BLOCKING_THREADS,
+            blocking_threads: None,
             data_dir: None,
             drain_grace: DRAIN_GRACE,
             log_limit: LogLimit::default(),
@@ -178,9 +178,10 @@ impl Builder {
         self
     }
 
-    /// How many blocking handlers run at the same time; 32 by default.
+    /// How many blocking handlers run at the same time; by default as many as there are [`slots`](Self::slots), at most 256. A run that
+    /// waits for a thread is running already: its timeout counts.
     pub fn blocking_threads(mut self, count: usize) -> Self {
-        self.blocking_threads = count;
+        self.blocking_threads = Some(count);
         self
     }
 
@@ -317,7 +318,7 @@ impl Builder {
         setup.secrets = self.secrets;
         setup.log_limit = self.log_limit;
         setup.shipping = Some(Arc::new(Shipping::default()));
-        setup.blocking = Arc::new(Semaphore::new(self.blocking_threads.min(Semaphore::MAX_PERMITS)));
+        setup.blocking = Arc::new(Semaphore::new(self.blocking_thread_count()));
         let incarnation = identity::new_incarnation();
         let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {
@@ -343,13 +344,18 @@ impl Builder {
         self.build()?.run_until(until).await
     }
 
+    fn blocking_thread_count(&self) -> usize {
+        let slots = usize::try_from(self.slots).unwrap_or(usize::MAX);
+        self.blocking_threads.unwrap_or(slots.min(BLOCKING_THREADS_MAX)).min(Semaphore::MAX_PERMITS)
+    }
+
     fn check(&self) -> Result<(), ExecutorError> {
         let named = [("namespace", Some(&self.namespace)), ("app", Some(&self.app)), ("executor", self.name.as_ref())];
         for (what, name) in named {
             let checked = name.map_or(Ok(()), |name| name::check(name));
             checked.map_err(|reason| ExecutorError::Name { what, reason })?;
         }
-        let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == 0)];
+        let counts = [("slots", self.slots == 0), ("blocking_threads", self.blocking_threads == Some(0))];
         counts.into_iter().try_for_each(|(what, zero)| if zero { Err(ExecutorError::Zero { what }) } else { Ok(()) })
     }
 }

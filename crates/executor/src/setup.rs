@@ -121,7 +121,7 @@ impl Setup {
             lifecycle: Lifecycle::default(),
             shipping: None,
             log_limit: LogLimit::default(),
-            blocking: Arc::new(Semaphore::new(BLOCKING_THREADS)),
+            blocking: Arc::new(Semaphore::new(BLOCKING_THREADS_MAX)),
             progressed: Mutex::new(Vec::new()),
         }
     }
@@ -134,8 +134,8 @@ impl Setup {
     }
 }
 
-/// How many blocking handlers run at the same time by default.
-pub(crate) const BLOCKING_THREADS: usize = 32;
+/// How many blocking handlers run at the same time at most, if the program does not set it.
+pub(crate) const BLOCKING_THREADS_MAX: usize = 256;
 
 /// One value per type.
 #[derive(Default)]

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use rondel_core::Timestamp;
+use rondel_core::reason::words::{Subject, because_of_end, sentence};
+use rondel_core::reason::{Detail, Reason};
+use rondel_core::words::Lang;
+use rondel_core::{RunStatus, Timestamp};
 use serde_json::Value;
 
 use crate::client::text_of;
@@ -19,11 +22,26 @@ pub(super) fn took(run: &Value, now: Timestamp) -> String {
     if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
 }
 
-/// The message, cut to the width of a cell.
-pub(super) fn message(run: &Value) -> String {
-    let text = text_of(&run["message"]);
+/// The message of a run or of an attempt, or the reason in words where it has none, cut to the width of a cell.
+pub(crate) fn message(run: &Value) -> String {
+    let text =
+        Some(text_of(&run["message"])).filter(|text| !text.is_empty()).or_else(|| reason(run)).unwrap_or_default();
     match text.char_indices().nth(MESSAGE_LEN_MAX) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
+    }
+}
+
+/// Why it ended without a message, or what it waits for.
+fn reason(run: &Value) -> Option<String> {
+    let status: RunStatus = run["status"].as_str()?.parse().ok()?;
+    let reason: Option<Reason> = run["reason"].as_str().and_then(|code| code.parse().ok());
+    let detail: Detail = serde_json::from_value(run["detail"].clone()).unwrap_or_default();
+    match reason {
+        Some(reason) if status.is_terminal() => Some(because_of_end((status, reason), &detail, Lang::En)),
+        _ => {
+            let attempt = run["attempt"].as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(1);
+            sentence(Subject { status, reason, detail: Some(&detail), attempt }, Lang::En)
+        }
     }
 }

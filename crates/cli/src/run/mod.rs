@@ -1,7 +1,7 @@
 //! `rondel run`: runs, with their logs and verdicts.
 
 mod attempts;
-mod cells;
+pub(crate) mod cells;
 mod filter;
 mod logs;
 mod tree;
@@ -291,5 +291,12 @@ mod tests {
         assert_eq!(in_words("trace", &Value::Null), None);
         assert_eq!(in_words("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
         assert_eq!(message(&run).chars().count(), cells::MESSAGE_LEN_MAX + 1);
+        let waits = json!({"status": "pending", "attempt": 1, "reason": null, "message": null,
+            "detail": {"waits_for": "executor", "app": "ghost"}});
+        assert_eq!(message(&waits), "Waits for an executor of app ghost (none online).");
+        let skipped = json!({"status": "skipped", "attempt": 1, "reason": "no_executor", "message": null,
+            "detail": {"app": "work", "waited_ms": 300_000}});
+        assert_eq!(message(&skipped), "no executor of app work was online for 5 min");
+        assert_eq!(message(&json!({"status": "succeeded", "attempt": 1, "reason": null, "message": null})), "");
     }
 }

@@ -1,7 +1,7 @@
 //! From hello to acknowledgement, and everything that a trigger may meet.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use rondel::{Cancel, JobError, Params, Progress, RunContext, Shard, shard};
@@ -266,6 +266,28 @@ async fn blocking_handlers_run_in_their_pool() {
     server.trigger(Trigger { params: "[]".to_owned(), ..trigger(2, "sum") }).await;
     assert_eq!(server.result(1).await.result, "6");
     assert_eq!(server.result(2).await.message, "panicked: no numbers");
+    running.stop().await;
+}
+
+/// The 33rd used to wait for a thread while its timeout went on.
+#[tokio::test]
+async fn each_slot_has_a_thread_for_a_blocking_handler() {
+    fn meet() {
+        static RUNNING: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
+        let mut count = RUNNING.0.lock().unwrap();
+        *count += 1;
+        RUNNING.1.notify_all();
+        let waited = RUNNING.1.wait_timeout_while(count, Duration::from_secs(5), |count| *count < 40).unwrap();
+        assert!(!waited.1.timed_out(), "the others wait for a thread");
+    }
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).blocking_handler("meet", meet).slots(40));
+    for run in 1..=40 {
+        server.trigger(Trigger { job_id: run, ..trigger(run, "meet") }).await;
+    }
+    for run in 1..=40 {
+        assert_eq!(server.result(run).await.message, "", "run {run}");
+    }
     running.stop().await;
 }
 

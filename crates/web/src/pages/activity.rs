@@ -1,11 +1,13 @@
 //! The audit log as a page: who did what to which object, from where, and which fields changed.
 
+use std::time::Duration;
+
 use askama::Template;
 use axum::response::Response;
 use http::header::CONTENT_DISPOSITION;
 use http::{HeaderValue, StatusCode};
 use rondel_core::{AuditId, Timestamp, words};
-use rondel_store::access::{AuditQuery, Verdict};
+use rondel_store::access::{AuditEntry, AuditQuery, Verdict};
 
 use super::activity_rows::{ActivityFormatter, ActivityRow, action_words};
 use super::as_code::{AsCode, quoted};
@@ -28,6 +30,8 @@ const FILTER_LEN_MAX: usize = 255;
 const JOB_ENTRY_COUNT: u32 = 20;
 /// How many entries are read for a job's page: more than it shows, since those about other objects with the job's name are left out.
 const JOB_ENTRY_READ_COUNT: u32 = 60;
+/// How long the call that created a job may have taken, which the time of its entry is that of: the entry is older than the job.
+const CREATE_CALL_MAX: Duration = Duration::from_secs(60);
 /// The actions to choose from; others can be typed into the address.
 const ACTIONS: [&str; 41] = [
     "job.create",
@@ -258,6 +262,15 @@ struct JobActivityPage {
     may_see_all: bool,
 }
 
+/// Of entries about objects of a job's name, newest first, those about the job itself: none about an earlier job that was deleted.
+fn about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
+    let is_end = |entry: &AuditEntry| entry.action == "job.delete" && entry.verdict == Verdict::Allowed;
+    entries.truncate(entries.iter().position(is_end).unwrap_or(entries.len()));
+    entries.retain(|entry| entry.action.starts_with("job."));
+    entries.truncate(JOB_ENTRY_COUNT as usize);
+    entries
+}
+
 /// The entries about one job since it was created. Callers who may not edit the job see no secrets of its parameters; only administrators
 /// see addresses.
 pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -266,13 +279,11 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
     let query = AuditQuery {
         object: Some(name.clone()),
         namespace: Some(page.call.namespace.name.clone()),
-        from: Some(record.created_at),
+        from: Some(record.created_at - CREATE_CALL_MAX),
         limit: JOB_ENTRY_READ_COUNT,
         ..AuditQuery::default()
     };
-    let mut found = page.engine().store().audit(&query).await?;
-    found.retain(|entry| entry.action.starts_with("job."));
-    found.truncate(JOB_ENTRY_COUNT as usize);
+    let found = about_job(page.engine().store().audit(&query).await?);
     let rights = &page.call.caller.rights;
     let may_see_all = rights.allow_somewhere(Cluster);
     let formatter = ActivityFormatter {

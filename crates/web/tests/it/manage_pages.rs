@@ -1,5 +1,9 @@
 //! Activity, why, versions and the fleet, as a visitor sees them.
 
+use std::time::Duration;
+
+use rondel_core::{AuditId, Timestamp};
+use rondel_store::access::{AuditEntry, AuthMethod, Verdict};
 use serde_json::json;
 
 use crate::harness::Server;
@@ -38,6 +42,34 @@ async fn activity_shows_who_changed_what_and_filters_by_it() {
     visitor.language = "zh";
     let text = visitor.get("/jobs/daily/activity").await.text();
     assert!(text.contains("暂停任务") && text.contains("id=\"job-activity\""), "{text}");
+}
+
+#[tokio::test]
+async fn a_job_s_activity_begins_with_the_call_that_created_it() {
+    let server = Server::start().await;
+    server.job("again").await;
+    server.bare("POST", "/api/v1/jobs/again/pause").await.expect(200);
+    server.bare("DELETE", "/api/v1/jobs/again").await.expect(204);
+    let created_at: Timestamp = server.job("again").await["created_at"].as_str().unwrap().parse().unwrap();
+    let of_slow_call = AuditEntry {
+        id: AuditId::new(server.engine.new_id()),
+        at: created_at - Duration::from_secs(5),
+        actor: "slow".to_owned(),
+        means: AuthMethod::Token,
+        token: None,
+        address: None,
+        request_id: None,
+        action: "job.create".to_owned(),
+        object: "again".to_owned(),
+        namespace: Some("default".to_owned()),
+        verdict: Verdict::Allowed,
+        before: None,
+        after: None,
+    };
+    server.engine.store().add_audit(&of_slow_call).await.unwrap();
+    let text = Visitor::signed_in(&server).await.get("/jobs/again/activity").await.text();
+    assert!(text.contains("slow") && text.contains("created job"), "{text}");
+    assert!(!text.contains("deleted job") && !text.contains("paused job"), "of the job before: {text}");
 }
 
 #[tokio::test]

@@ -158,6 +158,8 @@ async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
     visitor.language = "en";
     let csv = visitor.get("/export/report.csv?by=job").await.text();
     assert!(csv.contains("good,app,"), "{csv}");
+    let page = visitor.get("/reports").await.text();
+    assert!(page.contains("There are no channels yet") && !page.contains("name=\"channel\""), "{page}");
     channel(&server, "mail").await;
     let form = "weekday=fri&time=17%3A00&zone=Asia%2FShanghai&channel=mail&do=save";
     assert_eq!(location(&visitor.post("/reports/schedule", form).await), "/reports#weekly");
