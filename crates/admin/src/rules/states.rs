@@ -24,8 +24,10 @@ const SAMPLE_COUNT: usize = 100;
 const POINT_COUNT: u32 = 20_000;
 /// Number of jobs whose points are read at once, so that a point per hour of each job fits into [`POINT_COUNT`].
 const USUAL_OWNER_COUNT: usize = 100;
-/// The usual duration of a job's runs is taken from this period.
+/// The usual duration of a job's runs is taken from this period …
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
+/// … or from this one if the job had too few runs in it: a nightly job has seven.
+const USUAL_WITHIN_RARE: Duration = Duration::from_secs(60 * 24 * 3600);
 /// The longest window summed from points per minute, which are kept for a day.
 const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// How often conditions that change slowly are checked.
@@ -212,8 +214,27 @@ async fn usual_durations(
     now: Timestamp,
 ) -> Result<HashMap<JobId, Duration>, StoreError> {
     let owners: Vec<i64> = jobs.map(|job| job.get()).collect();
-    let step = Step::Hour;
-    let (from, to) = (now - USUAL_WITHIN, now + step.length());
+    let mut sketches = durations(node, &owners, (Step::Hour, USUAL_WITHIN), now).await?;
+    let rare = rare_jobs(&owners, &sketches);
+    sketches.extend(durations(node, &rare, (Step::Day, USUAL_WITHIN_RARE), now).await?);
+    sketches.retain(|_, sketch| sketch.count() >= judge::USUAL_MIN_RUNS);
+    Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
+}
+
+/// The jobs with fewer counted runs than a usual duration needs.
+fn rare_jobs(owners: &[i64], counted: &HashMap<JobId, Sketch>) -> Vec<i64> {
+    let count = |owner: i64| counted.get(&JobId::new(owner)).map_or(0, Sketch::count);
+    owners.iter().copied().filter(|owner| count(*owner) < judge::USUAL_MIN_RUNS).collect()
+}
+
+/// The durations of these jobs' runs that were planned within this time, counted in buckets of this length.
+async fn durations(
+    node: &Node,
+    owners: &[i64],
+    (step, within): (Step, Duration),
+    now: Timestamp,
+) -> Result<HashMap<JobId, Sketch>, StoreError> {
+    let (from, to) = (now - within, now + step.length());
     let mut sketches: HashMap<JobId, Sketch> = HashMap::new();
     for owners in owners.chunks(USUAL_OWNER_COUNT) {
         let query =
@@ -222,8 +243,7 @@ async fn usual_durations(
             sketches.entry(JobId::new(point.owner)).or_default().merge(&point.durations);
         }
     }
-    sketches.retain(|_, sketch| sketch.count() >= judge::USUAL_MIN_RUNS);
-    Ok(sketches.into_iter().filter_map(|(job, sketch)| Some((job, sketch.quantile(950)?))).collect())
+    Ok(sketches)
 }
 
 /// The verdicts of the runs of a job, an app or all jobs that were planned within a window; `None` if there is no such job or app.
@@ -278,4 +298,22 @@ fn observe_counts(counted: Option<(Subject, Verdicts)>, sighting: impl Fn(&Verdi
 
 pub(super) fn app_subject(app: &App) -> Subject {
     Subject { kind: SubjectKind::App, id: app.id.get(), name: app.name.clone(), app: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nightly_job_has_too_few_runs_in_a_week() {
+        let of = |count: u64| {
+            let mut sketch = Sketch::default();
+            (0..count).for_each(|_| sketch.add(Duration::from_secs(60)));
+            sketch
+        };
+        let counted = HashMap::from([(JobId::new(1), of(7)), (JobId::new(2), of(10))]);
+        assert_eq!(rare_jobs(&[1, 2, 3], &counted), [1, 3]);
+        let points = USUAL_OWNER_COUNT * usize::try_from(USUAL_WITHIN_RARE.as_secs() / 86_400 + 2).unwrap();
+        assert!(points <= POINT_COUNT as usize, "all of them are read");
+    }
 }

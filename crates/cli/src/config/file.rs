@@ -50,7 +50,8 @@ impl ConfigFileArgs {
 
     /// The effective settings of the server, with flags and environment applied.
     pub(crate) fn server(&self, settings: ServerSettings) -> Result<ServerSettings, Failure> {
-        let settings = ServerSettings { log_level: unless_empty(settings.log_level), ..settings };
+        let (log_level, otlp_endpoint) = (unless_empty(settings.log_level), unless_empty(settings.otlp_endpoint));
+        let settings = ServerSettings { log_level, otlp_endpoint, ..settings };
         Ok(settings.with_file_and_defaults(self.read()?.server))
     }
 
@@ -66,14 +67,16 @@ impl ConfigFileArgs {
 
     /// The effective settings of the agent, with flags and environment applied.
     pub(crate) fn agent(&self, settings: AgentSettings) -> Result<AgentSettings, Failure> {
-        let settings = AgentSettings { log_level: unless_empty(settings.log_level), ..settings };
+        let (log_level, otlp_endpoint) = (unless_empty(settings.log_level), unless_empty(settings.otlp_endpoint));
+        let settings = AgentSettings { log_level, otlp_endpoint, ..settings };
         Ok(settings.with_file_and_defaults(self.read()?.agent))
     }
 }
 
-/// A log level, unless it is empty: `RUST_LOG=` is often in the environment of programs that should log as usual.
-fn unless_empty(log_level: Option<String>) -> Option<String> {
-    log_level.filter(|filter| !filter.trim().is_empty())
+/// The value of a variable that programs share, unless it is empty: `RUST_LOG=` is often in the environment of programs that should log
+/// as usual, and OpenTelemetry takes its variables for unset where they are empty.
+fn unless_empty(value: Option<String>) -> Option<String> {
+    value.filter(|text| !text.trim().is_empty())
 }
 
 /// The effective settings of all sections that a server has, checked as a whole.
@@ -132,12 +135,16 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_log_level_is_none() {
+    fn empty_variables_that_programs_share_are_none() {
         let files = ConfigFileArgs::default();
         let server = ServerSettings { log_level: Some(String::new()), ..ServerSettings::default() };
         assert_eq!(files.server(server).unwrap().log_level.as_deref(), Some("info"));
         let agent = AgentSettings { log_level: Some(" ".to_owned()), ..AgentSettings::default() };
         assert_eq!(files.agent(agent).unwrap().log_level.as_deref(), Some("info"));
+        let server = ServerSettings { otlp_endpoint: Some(String::new()), ..ServerSettings::default() };
+        assert_eq!(files.server(server).unwrap().otlp_endpoint, None);
+        let agent = AgentSettings { otlp_endpoint: Some(String::new()), ..AgentSettings::default() };
+        assert_eq!(files.agent(agent).unwrap().otlp_endpoint, None);
         let given = ServerSettings { log_level: Some("debug".to_owned()), ..ServerSettings::default() };
         assert_eq!(files.server(given).unwrap().log_level.as_deref(), Some("debug"));
     }

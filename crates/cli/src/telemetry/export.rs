@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use opentelemetry::trace::{SpanId, TraceId, TracerProvider as _};
 use opentelemetry::{KeyValue, global};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig as _};
+use opentelemetry_otlp::tonic_types::transport::ClientTlsConfig;
+use opentelemetry_otlp::{SpanExporter, WithExportConfig as _, WithTonicConfig as _};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{IdGenerator, RandomIdGenerator, Sampler, SdkTracerProvider};
 use tracing::{Level, Metadata, Subscriber};
@@ -34,6 +35,10 @@ pub(crate) fn check_endpoint(url: &str) -> Result<(), String> {
     }
 }
 
+fn is_https(endpoint: &str) -> bool {
+    reqwest::Url::parse(endpoint).is_ok_and(|url| url.scheme() == "https")
+}
+
 /// Checks that the ratio is between 0 and 1.
 pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
     if (0.0..=1.0).contains(&ratio) { Ok(()) } else { Err(format!("{ratio} is not a share: 0 for none, 1 for all")) }
@@ -42,8 +47,13 @@ pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
 impl Export {
     /// Exports to this collector. A trace that began elsewhere keeps the decision made there on whether it is recorded.
     pub(super) fn to(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
-        let exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint).build();
-        let exporter = exporter.map_err(|error| Failure::of(format!("cannot send traces to {endpoint}"), &error))?;
+        let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
+        // The exporter's own settings for https trust no authority, so that no collector could be reached.
+        if is_https(endpoint) {
+            exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
+        }
+        let exporter =
+            exporter.build().map_err(|error| Failure::of(format!("cannot send traces to {endpoint}"), &error))?;
         let mut resource =
             Resource::builder().with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
         if std::env::var_os(SERVICE_NAME).is_none() {

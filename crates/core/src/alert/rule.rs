@@ -147,7 +147,7 @@ pub enum Condition {
         #[serde(default)]
         times_p95: Option<u32>,
     },
-    /// An app has no executor, or none with this handler, for this long.
+    /// An app has no executor, or none with this handler: it left, or was not heard for `lost_after`.
     NoExecutor {
         /// The handler.
         #[serde(default)]
