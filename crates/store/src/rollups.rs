@@ -42,6 +42,18 @@ impl PointKind {
             Self::Job => &[Step::Hour, Step::Day],
         }
     }
+
+    /// How long counts in buckets of this length are kept: short ones serve only charts of the last hours, and those of jobs are numerous.
+    #[must_use]
+    pub const fn kept(self, step: Step) -> Duration {
+        let days = match (self, step) {
+            (_, Step::Minute) => 1,
+            (_, Step::Quarter) => 15,
+            (Self::Job, Step::Hour) => 60,
+            (Self::Namespace | Self::App, Step::Hour) | (_, Step::Day) => 400,
+        };
+        Duration::from_secs(days * 24 * 3_600)
+    }
 }
 
 /// Runs by verdict.
@@ -167,9 +179,10 @@ impl NewestOutcomes {
         }
     }
 
-    /// Takes a verdict into account. Runs come only approximately in the order in which they ended, so a success does not end a streak if
-    /// it was planned before the newest failure.
-    pub(crate) fn note(&mut self, run: &CountedRun) {
+    /// Takes a verdict into account; `before` is the one that was taken into account earlier. Runs come only approximately in the order in
+    /// which they ended, so a success does not end a streak if it was planned before the newest failure.
+    pub(crate) fn note(&mut self, run: &CountedRun, before: Option<RunStatus>) {
+        let is_counted = before.and_then(decides_failing) == Some(true);
         match run.status {
             RunStatus::Succeeded => {
                 self.succeeded_at = self.succeeded_at.max(Some(run.fire_at));
@@ -181,7 +194,8 @@ impl NewestOutcomes {
                 self.failed_at = self.failed_at.max(Some(run.fire_at));
                 if self.succeeded_at.is_none_or(|succeeded_at| succeeded_at <= run.fire_at) {
                     let since = self.failing_since.map_or(run.fire_at, |since| since.min(run.fire_at));
-                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(1));
+                    let more = u64::from(!is_counted);
+                    (self.failing_since, self.streak) = (Some(since), self.streak.saturating_add(more));
                 }
             }
             RunStatus::Pending
@@ -413,8 +427,8 @@ pub(crate) type PointKey = (i64, PointKind, Step, Timestamp);
 #[derive(Debug, Default)]
 pub(crate) struct Gains {
     pub(crate) points: BTreeMap<PointKey, Gain>,
-    /// Verdicts by job, in the order in which they are counted.
-    pub(crate) pulses: BTreeMap<JobId, Vec<CountedRun>>,
+    /// Verdicts by job, in the order in which they are counted, each with the one with which its run was counted earlier.
+    pub(crate) pulses: BTreeMap<JobId, Vec<(CountedRun, Option<RunStatus>)>>,
 }
 
 impl Gains {
@@ -443,7 +457,7 @@ impl Gains {
                 }
             }
         }
-        self.pulses.entry(run.job).or_default().push(*run);
+        self.pulses.entry(run.job).or_default().push((*run, before));
     }
 }
 

@@ -136,14 +136,18 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
   }
 
-  // Lists the runs of a bar that stands for several; such bars begin and end at quarters of an hour.
+  // Lists the runs of a bar that stands for several. Stretches begin and end at quarters of an hour; runs that are joined do not, and
+  // begin a little after the instants for which they were planned.
   list(track, rect) {
-    const quarter = 900000, { from, to } = this.dataset
-    const at = x => Math.round((+from + x / 10000 * (to - from)) / quarter) * quarter
+    const quarter = 900000, minute = 60000, { from, to } = this.dataset
+    const instant = x => Math.round(+from + x / 10000 * (to - from))
+    const at = x => Math.round(instant(x) / quarter) * quarter
     const [x, width] = ['x', 'width'].map(name => +rect.getAttribute(name))
     // The filter includes the instant of `until`.
-    const last = Math.max(at(x + width + 8), at(x) + quarter) - 1
-    const [start, end] = [at(x), last].map(ms => new Date(ms).toISOString())
+    const ends = rect.matches('.stretch')
+      ? [at(x), Math.max(at(x + width + 8), at(x) + quarter) - 1]
+      : [instant(x) - minute, instant(x + width + 1)]
+    const [start, end] = ends.map(ms => new Date(ms).toISOString())
     location.href = track.dataset.runs + encodeURIComponent(`since:${start} until:${end}`)
   }
 

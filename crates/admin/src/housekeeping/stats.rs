@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use rondel_core::sketch::Step;
 use rondel_store::StoreError;
 use rondel_store::rollups::PointKind;
 use tokio::time::Instant;
@@ -16,8 +15,7 @@ const BATCH: u32 = 1_000;
 /// How far counting stays behind the present: a transaction with an earlier id may still commit within this time.
 const LAG: Duration = Duration::from_secs(30);
 /// How long counts are kept.
-const KEPT: Duration = Duration::from_secs(400 * DAY_SECS);
-const DAY_SECS: u64 = 24 * 3600;
+const KEPT: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// Counts batch after batch until everything is counted, or until `end`.
 pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
@@ -38,20 +36,10 @@ pub(super) async fn forget_old(shared: &Shared, stop: &CancellationToken) -> Res
     let mut count = in_batches(stop, || store.forget_stats(now - KEPT, BATCH)).await?;
     for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
         for step in kind.steps() {
-            let before = now - kept(kind, *step);
+            let before = now - kind.kept(*step);
             count += in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
         }
     }
     count += in_batches(stop, || store.forget_failure_stats(now - KEPT, BATCH)).await?;
     Ok(count)
-}
-
-/// How long points are kept: short steps only serve charts of the last hours, and points of jobs are numerous.
-const fn kept(kind: PointKind, step: Step) -> Duration {
-    match (kind, step) {
-        (_, Step::Minute) => Duration::from_secs(DAY_SECS),
-        (_, Step::Quarter) => Duration::from_secs(15 * DAY_SECS),
-        (PointKind::Job, Step::Hour) => Duration::from_secs(60 * DAY_SECS),
-        (PointKind::Namespace | PointKind::App, Step::Hour) | (_, Step::Day) => KEPT,
-    }
 }

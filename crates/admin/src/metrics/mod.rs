@@ -136,7 +136,7 @@ pub(crate) struct CountedRun {
 impl CountedRun {
     /// The data for a run that was never sent, as far as this node knows.
     pub(crate) fn of(run: &Run, definition: &Arc<Compiled>) -> Self {
-        let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run));
+        let is_unsent_fire = run.attempt == 1 && (run.is_root() || is_whole(run, definition));
         let is_whole_fire = run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
         let (trigger, fire_at) = (run.trigger, run.fire_at);
         Self { definition: Arc::clone(definition), is_unsent_fire, trigger, fire_at, is_whole_fire }
@@ -162,9 +162,10 @@ impl CountedRun {
     }
 }
 
-/// Whether the run is the only one of its fire.
-fn is_whole(run: &Run) -> bool {
-    run.shard_index == 0 && run.shard_total == Some(1)
+/// Whether the run is the only one of its fire. The only shard of a fire looks the same, but its fire has a row of its own.
+fn is_whole(run: &Run, definition: &Compiled) -> bool {
+    let has_shards = definition.job.is_sharded() || definition.job.pump.is_some();
+    run.shard_index == 0 && run.shard_total == Some(1) && !has_shards
 }
 
 impl Metrics {
@@ -194,7 +195,7 @@ impl Metrics {
     pub(crate) fn sent(&self, ready: &Ready, now: Timestamp) {
         let run = &ready.run;
         self.run_queue.observe(now.since(run.due_at));
-        if run.attempt == 1 && !ready.was_sent && is_whole(run) {
+        if run.attempt == 1 && !ready.was_sent && is_whole(run, &ready.definition) {
             ready.definition.counts.fires(run.trigger, FireOutcome::Dispatched, 1);
         }
     }
@@ -224,6 +225,27 @@ impl Metrics {
         // The real end of a lost run is unknown, so its duration is not observed.
         if let Some(started_at) = finish.started_at.filter(|_| !matches!(finish.outcome, Outcome::Lost(_))) {
             self.run_duration.observe(finish.finished_at.since(started_at));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    #[test]
+    fn the_only_shard_of_a_fire_is_no_further_fire() {
+        let metrics = Metrics::starting_at(Timestamp::EPOCH);
+        for (spec, expected) in [(json!({}), 1), (json!({"shards": 1}), 0), (json!({"route": "broadcast"}), 0)] {
+            let definition = definition(&spec);
+            let mut sent = ready(5, &definition);
+            (sent.run.shard_index, sent.run.shard_total) = (0, Some(1));
+            metrics.sent(&sent, Timestamp::from_secs(6));
+            let count: u64 = definition.counts.read_fires().map(|(.., count)| count).sum();
+            assert_eq!((count, CountedRun::of_ready(&sent).is_unsent_fire), (expected, expected == 1), "{spec}");
         }
     }
 }

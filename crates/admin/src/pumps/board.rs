@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 
-use rondel_core::pump::{Owner, Totals};
+use rondel_core::pump::{Counts, Owner, Totals};
 use rondel_core::{ExecutorId, JobId, RunId};
 use rondel_proto::v1;
 use tokio::sync::Notify;
@@ -63,7 +63,15 @@ pub(crate) struct PumpBoard {
     streams: Mutex<BTreeMap<ExecutorId, SessionHandle>>,
     inbox: Mutex<Inbox>,
     news: Notify,
-    totals: Mutex<BTreeMap<JobId, Totals>>,
+    shown: Mutex<ShownTotals>,
+}
+
+/// What the metrics show of the jobs whose home is this node.
+#[derive(Debug, Default)]
+struct ShownTotals {
+    totals: BTreeMap<JobId, Totals>,
+    /// The counts over the items of each job at the last look, and the counts of items that were removed since this node started.
+    counted: BTreeMap<JobId, (Counts, Counts)>,
 }
 
 impl PumpBoard {
@@ -146,11 +154,19 @@ impl PumpBoard {
 
     /// The totals of the items of jobs whose home is this node, for metrics.
     pub(crate) fn totals(&self) -> BTreeMap<JobId, Totals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).totals.clone()
     }
 
-    pub(super) fn show(&self, totals: BTreeMap<JobId, Totals>) {
-        *self.totals.lock().unwrap_or_else(PoisonError::into_inner) = totals;
+    /// Shows these totals. An item that is removed takes its counts along, and a counter must not fall because of that.
+    pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        for (job, its) in &mut totals {
+            let (last, removed) = shown.counted.entry(*job).or_default();
+            *removed = removed.plus(lost(*last, its.counts));
+            *last = its.counts;
+            its.counts = its.counts.plus(*removed);
+        }
+        shown.totals = totals;
     }
 
     /// Resolves when something was reported, or an attempt has ended.
@@ -159,9 +175,31 @@ impl PumpBoard {
     }
 }
 
+/// By how much counts have fallen.
+fn lost(before: Counts, after: Counts) -> Counts {
+    let lost = |before: i64, after: i64| before.saturating_sub(after).max(0);
+    Counts {
+        fetches: lost(before.fetches, after.fetches),
+        rows: lost(before.rows, after.rows),
+        done: lost(before.done, after.done),
+        failed: lost(before.failed, after.failed),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_counter_does_not_fall_with_an_item_that_is_removed() {
+        let board = PumpBoard::default();
+        let show = |done: i64| {
+            let totals = Totals { counts: Counts { done, ..Counts::default() }, ..Totals::default() };
+            board.show(BTreeMap::from([(JobId::new(5), totals)]));
+            board.totals().values().map(|totals| totals.counts.done).sum::<i64>()
+        };
+        assert_eq!([7, 9, 4, 6, 1].map(show), [7, 9, 9, 11, 11]);
+    }
 
     fn report(sequence: i64, done: u64) -> v1::PumpReport {
         let item =

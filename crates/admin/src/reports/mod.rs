@@ -27,7 +27,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
 pub const POINT_COUNT_MAX: u64 = 200_000;
 /// Maximum number of counts per read of the store.
 const READ_COUNT: u32 = 200_000;
-/// Owners read at once.
+/// Maximum number of owners read at once; fewer if they have more counts than one read.
 const OWNER_COUNT: usize = 50;
 
 /// The periods into which a report divides its range.
@@ -195,7 +195,9 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
         }
     }
     let owners: Vec<i64> = of_owner.keys().copied().collect();
-    for owners in owners.chunks(OWNER_COUNT) {
+    let owner_count = u64::from(READ_COUNT) / range.point_count(kind).max(1);
+    let owner_count = usize::try_from(owner_count).unwrap_or(usize::MAX).clamp(1, OWNER_COUNT);
+    for owners in owners.chunks(owner_count) {
         let query = PointQuery {
             kind,
             owners,

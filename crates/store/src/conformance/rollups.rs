@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::Outcome;
+use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
-use super::{FAILED, claim, due, finish, finish_all, hands, job, join, next_id, run};
+use super::{FAILED, POLICY, claim, due, finish, finish_all, hands, job, join, next_id, run};
 use crate::Store;
 use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::rollups::{JobActivity, PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
@@ -127,7 +127,7 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
     let job = job(store, Some(at)).await;
-    let rows: Vec<Run> = (0..5).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
+    let rows: Vec<Run> = (0..6).map(|number| run(&job, token, at + Duration::from_secs(number * 60))).collect();
     claim(store, token, &job, rows.clone()).await;
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
     roll_up(store).await;
@@ -148,7 +148,17 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     let trouble = trouble.into_iter().find(|trouble| trouble.job == job.id).unwrap();
     assert_eq!((trouble.status, trouble.count, trouble.newest), (RunStatus::Failed, 3, rows[3].id));
 
-    finish_all(store, &[finish(&rows[4], Outcome::Succeeded)]).await;
+    // A run whose end is unknown, and which turns out to have failed, is one failure.
+    store.mark(token, &[hands::in_hand(&rows[4], "one")]).await.unwrap();
+    let policy = NextStepPolicy { at_least_once: false, ..POLICY };
+    let lost = AttemptEnd { policy, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
+    for end in [lost, finish(&rows[4], FAILED)] {
+        finish_all(store, &[end]).await;
+        roll_up(store).await;
+        assert_eq!(failing(None).await.map(|pulse| pulse.streak), Some(4));
+    }
+
+    finish_all(store, &[finish(&rows[5], Outcome::Succeeded)]).await;
     roll_up(store).await;
     assert_eq!(failing(None).await, None);
 }

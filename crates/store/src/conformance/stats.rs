@@ -102,6 +102,14 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert_eq!(second.values().map(|(count, _)| count).sum::<u64>(), 5 + 5, "{second:?}");
     assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
 
+    // A run that was open when it was passed is lost, is counted as unknown, and turns out to have succeeded below.
+    store.mark(token, &[super::hands::in_hand(&rows[4], "one")]).await.unwrap();
+    let lost =
+        AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
+    finish_all(store, &[lost]).await;
+    roll_up(store).await;
+    assert!(stats(store, job.id).await.keys().any(|(_, status)| *status == RunStatus::Unknown));
+
     // Two callers count at the same time.
     finish_all(store, &[finish(&rows[4], Outcome::Succeeded), finish(&rows[5], FAILED)]).await;
     let (one, two) = tokio::join!(store.roll_up(after_ids(), 100), store.roll_up(after_ids(), 100));

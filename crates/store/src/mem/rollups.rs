@@ -223,9 +223,9 @@ impl State {
             point.lateness.merge(&gain.lateness);
         }
         for (job, runs) in &gains.pulses {
-            let Some(first) = runs.first() else { continue };
+            let Some((first, _)) = runs.first() else { continue };
             let pulse = self.pulses.entry(*job).or_insert(NewestOutcomes::of(first));
-            runs.iter().for_each(|run| pulse.note(run));
+            runs.iter().for_each(|(run, before)| pulse.note(run, *before));
         }
         let pulses = &self.pulses;
         self.dead_letters.retain(|_, (_, job, fire_at)| {

@@ -30,6 +30,9 @@ impl Stats for MemStore {
             if let Some(stat) = counted.stat() {
                 state.count(run.job, stat, 1);
             }
+            if is_provisional(run.status, run.reason) {
+                state.stat_open.insert(run.id, Some(run.status));
+            }
         }
         let next = state.runs.range((state.stat_cursor.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
         let is_old = |run: &&Run| run.id.get() < IdGen::first_at(before);

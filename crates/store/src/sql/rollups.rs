@@ -441,12 +441,12 @@ impl Tx<'_> {
         let (mut all, mut overtaken) = (Vec::with_capacity(jobs.len()), Vec::new());
         for job in jobs {
             let runs = gains.pulses.get(job).map(Vec::as_slice).unwrap_or_default();
-            let Some(first) = runs.first() else { continue };
+            let Some((first, _)) = runs.first() else { continue };
             let mut pulse = pulses.remove(job).unwrap_or(NewestOutcomes::of(first));
             let before = pulse.succeeded_at;
-            runs.iter().for_each(|run| pulse.note(run));
+            runs.iter().for_each(|(run, before)| pulse.note(run, *before));
             succeeded.extend((pulse.succeeded_at > before).then_some(*job));
-            overtaken.extend(runs.iter().filter(|run| pulse.overtakes(run)).map(|run| run.id));
+            overtaken.extend(runs.iter().filter(|(run, _)| pulse.overtakes(run)).map(|(run, _)| run.id));
             all.push(pulse);
         }
         if all.is_empty() {

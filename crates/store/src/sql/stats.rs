@@ -152,8 +152,8 @@ impl Tally {
 
 impl Tx<'_> {
     /// Counts runs that were open when the cursor passed them, or whose verdict has changed since, and deletes the entries of runs that do not
-    /// change any more or were removed. Takes one page of the entries after `after`. Returns how many runs were counted, and the last entry
-    /// unless it was the last page.
+    /// change any more or were removed. A run that is counted by a provisional verdict keeps an entry. Takes one page of the entries after
+    /// `after`. Returns how many runs were counted, and the last entry unless it was the last page.
     async fn count_ended(&mut self, tally: &mut Tally, after: i64, old: i64) -> Result<(usize, Option<i64>)> {
         let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
         let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
@@ -162,7 +162,7 @@ impl Tx<'_> {
             entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
         }
         let next = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
-        let (mut count, mut done) = (0, Vec::new());
+        let (mut count, mut done, mut provisional) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
             let runs = self.counted_runs(rows).await?;
@@ -174,6 +174,7 @@ impl Tx<'_> {
                         tally.recount(&run, *counted_as);
                         count += 1;
                         done.push(*id);
+                        provisional.extend(is_provisional(run.status, run.reason).then_some((*id, Some(run.status))));
                     }
                     None if run.is_none() || counted_as.is_some() && *id < old => done.push(*id),
                     None => {}
@@ -183,7 +184,18 @@ impl Tx<'_> {
         for chunk in done.chunks(CHUNK_MAX) {
             self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
         }
+        self.insert_open(&provisional).await?;
         Ok((count, next))
+    }
+
+    /// Adds entries of runs with the verdicts by which they are counted, if they are.
+    async fn insert_open(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
+        for chunk in entries.chunks(CHUNK_MAX) {
+            let insert = Query::new(&INSERT_OPEN)
+                .rows(chunk, |query, (run, status)| query.int(*run).opt_text(status.map(RunStatus::as_str)));
+            self.execute(insert).await?;
+        }
+        Ok(())
     }
 
     /// The runs of rows of [`READ_NEXT`] or [`READ_COUNTED`], in their order. The only shard of a fire looks like a whole fire, except that
@@ -208,7 +220,7 @@ impl Tx<'_> {
     }
 
     async fn count_next(&mut self, tally: &mut Tally, runs: &[CountedRun]) -> Result<()> {
-        let mut open: Vec<(i64, Option<&str>)> = Vec::new();
+        let mut open: Vec<(i64, Option<RunStatus>)> = Vec::new();
         for run in runs {
             if let Some(stat) = run.stat() {
                 tally.add(run.job, stat, 1);
@@ -218,14 +230,10 @@ impl Tx<'_> {
             if !run.status.is_terminal() {
                 open.push((run.id.get(), None));
             } else if is_provisional(run.status, run.reason) {
-                open.push((run.id.get(), Some(run.status.as_str())));
+                open.push((run.id.get(), Some(run.status)));
             }
         }
-        for chunk in open.chunks(CHUNK_MAX) {
-            let insert = Query::new(&INSERT_OPEN).rows(chunk, |query, (run, status)| query.int(*run).opt_text(*status));
-            self.execute(insert).await?;
-        }
-        Ok(())
+        self.insert_open(&open).await
     }
 
     async fn add_stats(&mut self, tally: &Tally) -> Result<()> {

@@ -1,6 +1,6 @@
 //! Counts of runs over time, with their durations and lateness: of a namespace, by app, or of some jobs.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use axum::response::Response;
@@ -9,7 +9,7 @@ use rondel_core::access::Permission::View;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{Timestamp, name};
 use rondel_store::catalog::App;
-use rondel_store::rollups::{PointKind, Verdicts};
+use rondel_store::rollups::{PointKind, StatPoint, Verdicts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -190,9 +190,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let is_of_jobs = !query.jobs.is_empty();
     let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
     let steps = kind.steps();
-    let fitting = series::fitting_step(to.since(from));
-    let default_step =
-        steps.iter().copied().find(|step| *step >= fitting).or(steps.last().copied()).unwrap_or(Step::Hour);
+    let default_step = series::kept_step(kind, series::fitting_step(to.since(from)), (from, call.engine().now()));
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
         let words = steps.iter().map(|step| word(*step)).collect::<Vec<_>>().join(", ");
@@ -208,7 +206,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let (groups, is_cut) = groups(&call, kind, span).await?;
     let series = match groups {
         None => vec![series_of(None, &series::of_namespace(&call, span).await?)],
-        Some(groups) => of_groups(&call, kind, (groups, span)).await?,
+        Some(groups) => of_groups(&call, kind, (&groups, span)).await?,
     };
     json(StatusCode::OK, &StatsJson { from: span.from, to, step: word(step), series, is_cut })
 }
@@ -262,20 +260,28 @@ async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<
 async fn of_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    (groups, span): (Vec<Group>, Span),
+    (groups, span): (&[Group], Span),
 ) -> Result<Vec<SeriesJson>, Problem> {
-    let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
-    let from: HashMap<i64, Timestamp> = groups.iter().map(|group| (group.id, group.from)).collect();
-    let mut points = series::read(call, kind, &owners, span).await?;
-    points.retain(|point| from.get(&point.owner).is_some_and(|from| point.at >= *from));
-    if call.query.group.is_none() {
-        return Ok(vec![series_of(None, &series::joined(&points, span))]);
+    let is_grouped = call.query.group.is_some();
+    let (mut found, mut sum) = (Vec::new(), series::joined(&[], span));
+    for groups in groups.chunks(series::owner_count(span)) {
+        let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
+        let points = series::read(call, kind, &owners, span).await?;
+        for group in groups {
+            let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
+            let own: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
+            let buckets = series::joined(&own, span);
+            if is_grouped {
+                found.push(series_of(Some(group.name.clone()), &buckets));
+            } else {
+                series::add(&mut sum, &buckets);
+            }
+        }
     }
-    let of = |group: Group| {
-        let own: Vec<_> = points.iter().filter(|point| point.owner == group.id).cloned().collect();
-        series_of(Some(group.name), &series::joined(&own, span))
-    };
-    Ok(groups.into_iter().map(of).collect())
+    if !is_grouped {
+        found.push(series_of(None, &sum));
+    }
+    Ok(found)
 }
 
 fn series_of(name: Option<String>, buckets: &[Bucket]) -> SeriesJson {

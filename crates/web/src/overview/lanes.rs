@@ -10,7 +10,7 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::{NewestOutcomes, PointKind, RunMark, StatPoint, Verdicts};
 
-use super::series::{Span, fitting_step, summed_verdicts};
+use super::series::{Span, fitting_step, kept_step, summed_verdicts};
 use super::trouble::{SHARED_COUNT, Trouble};
 use crate::api::jobs::seen_from;
 use crate::call::Call;
@@ -369,7 +369,8 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
     // An hour is the longest step in which apps are counted.
-    let step = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
+    let fitting = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
+    let step = kept_step(PointKind::App, fitting, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, fewer stretches can be distinguished.
     let length = if step == Step::Hour { joined_length(request) } else { step.length() };

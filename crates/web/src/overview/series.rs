@@ -72,7 +72,17 @@ async fn of_seen<Q>(call: &Call<Q>, span: Span, detail: PointDetail) -> Result<V
         None => (PointKind::Namespace, vec![call.namespace.id.get()]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| app.get()).collect()),
     };
-    Ok(joined(&points(call, (kind, &owners), span, detail).await?, span))
+    let mut buckets = joined(&[], span);
+    for owners in owners.chunks(owner_count(span)) {
+        add(&mut buckets, &joined(&points(call, (kind, owners), span, detail).await?, span));
+    }
+    Ok(buckets)
+}
+
+/// How many owners one read may have, so that its limit leaves out no point.
+pub(crate) fn owner_count(span: Span) -> usize {
+    let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
+    usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }
 
 /// The runs of these owners together, in every bucket.
@@ -80,7 +90,7 @@ pub(crate) async fn of<Q>(call: &Call<Q>, kind: PointKind, owners: &[i64], span:
     Ok(joined(&read(call, kind, owners, span).await?, span))
 }
 
-/// The points of these owners.
+/// The points of these owners; at most [`owner_count`] of them, or some points may be missing.
 pub(crate) async fn read<Q>(
     call: &Call<Q>,
     kind: PointKind,
@@ -97,9 +107,8 @@ pub(crate) async fn summed_verdicts<Q>(
     span: Span,
     length: Duration,
 ) -> Result<Vec<StatPoint>, Problem> {
-    let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
     let mut found = Vec::new();
-    for chunk in owners.chunks(usize::try_from(count).unwrap_or(usize::MAX).max(1)) {
+    for chunk in owners.chunks(owner_count(span)) {
         found.append(&mut points(call, (kind, chunk), span, PointDetail::VerdictsOf(length)).await?);
     }
     Ok(found)
@@ -129,6 +138,15 @@ pub(crate) fn joined(points: &[StatPoint], span: Span) -> Vec<Bucket> {
     buckets.into_values().collect()
 }
 
+/// Adds the buckets of other owners in the same span.
+pub(crate) fn add(buckets: &mut [Bucket], others: &[Bucket]) {
+    for (bucket, other) in buckets.iter_mut().zip(others) {
+        bucket.verdicts = bucket.verdicts.plus(other.verdicts);
+        bucket.durations.merge(&other.durations);
+        bucket.lateness.merge(&other.lateness);
+    }
+}
+
 /// The sum of a whole series.
 pub(crate) fn total(buckets: &[Bucket]) -> Bucket {
     let mut total = Bucket::empty(buckets.first().map_or(Timestamp::EPOCH, |bucket| bucket.at));
@@ -150,9 +168,38 @@ pub(crate) fn fitting_step(length: Duration) -> Step {
     }
 }
 
+/// The first step, of this length or longer, in which such owners are counted and whose counts are kept since `from`.
+pub(crate) fn kept_step(kind: PointKind, fitting: Step, (from, now): (Timestamp, Timestamp)) -> Step {
+    let is_kept = |step: &Step| *step >= fitting && from >= now.saturating_sub(kind.kept(*step));
+    let steps = kind.steps();
+    steps.iter().copied().find(is_kept).or(steps.last().copied()).unwrap_or(Step::Hour)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_range_long_ago_has_a_step_that_is_kept() {
+        let now = Timestamp::from_secs(1_900_000_800);
+        let step = |kind, fitting, days: u32| {
+            kept_step(kind, fitting, (now.saturating_sub(Duration::from_secs(24 * 3_600) * days), now))
+        };
+        assert_eq!(
+            [0, 1, 2, 16].map(|days| step(PointKind::App, Step::Minute, days)),
+            [Step::Minute, Step::Minute, Step::Quarter, Step::Hour]
+        );
+        assert_eq!(step(PointKind::Namespace, Step::Day, 500), Step::Hour, "the longest that there is");
+        assert_eq!([3, 61].map(|days| step(PointKind::Job, Step::Minute, days)), [Step::Hour, Step::Day]);
+    }
+
+    #[test]
+    fn a_read_has_no_more_owners_than_its_limit_has_points_for() {
+        let at = Timestamp::from_secs(1_900_000_800);
+        let day = Span::new(Step::Minute, at, at + Duration::from_secs(24 * 3_600));
+        assert_eq!(owner_count(day), 34);
+        assert_eq!(owner_count(Span { to: day.from, ..day }), 50_000);
+    }
 
     #[test]
     fn a_series_has_every_bucket_once() {
@@ -169,5 +216,8 @@ mod tests {
         let counts: Vec<u64> = buckets.iter().map(|bucket| bucket.verdicts.total()).collect();
         assert_eq!(counts, [4, 0, 0, 0], "an hour has four quarters");
         assert_eq!(total(&buckets).verdicts.succeeded, 4);
+        let mut sum = buckets.clone();
+        add(&mut sum, &buckets);
+        assert_eq!((sum.len(), total(&sum).verdicts.succeeded), (4, 8));
     }
 }

@@ -106,6 +106,8 @@ pub(crate) struct Bar {
     pub(crate) height: u32,
     /// `None` for several runs.
     pub(crate) run: Option<rondel_core::RunId>,
+    /// Whether it stands for a stretch of time, which begins and ends at a quarter of an hour.
+    pub(crate) is_stretch: bool,
     pub(crate) title: String,
 }
 
@@ -298,7 +300,8 @@ impl LaneRenderer {
             None => format!("{when} · {word} · {}", t.lane_runs(mark.count)),
         };
         let (y, height) = shape.place();
-        Bar { class: mark.status.as_str(), x, width: right - x - gap, y, height, run: mark.run, title }
+        let (width, is_stretch) = (right - x - gap, shape != Shape::Run);
+        Bar { class: mark.status.as_str(), x, width, y, height, run: mark.run, is_stretch, title }
     }
 
     fn cross(&self, mark: &Mark) -> Tick {
@@ -376,6 +379,12 @@ mod tests {
         let apart = links(|_| RunStatus::Failed);
         assert_eq!(apart.len(), 80, "bars that do not touch stay apart");
         assert!(apart[68..].iter().all(|is_link| *is_link) && !apart[..68].contains(&true), "the newest are links");
+        let stretch = Mark { run: None, count: 3, ..mark(0, RunStatus::Succeeded) };
+        let marks = vec![stretch, mark(60, RunStatus::Succeeded)];
+        let lanes = [Lane { name: "a".to_owned(), marks, ..Lane::default() }];
+        let drawing = Drawing::new(scale, LaneKind::Job, &lanes, (at, super::super::texts::Lang::En.texts()));
+        let stretches: Vec<bool> = drawing.rows[0].bars.iter().map(|bar| bar.is_stretch).collect();
+        assert_eq!(stretches, [true, false], "a run ends at no quarter of an hour");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
+use rondel_admin::given_name;
 use rondel_core::homes::Switch;
 use rondel_core::name;
 use serde_json::json;
@@ -51,7 +52,7 @@ struct ExecutorPage {
 
 pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Executor>) -> Result<Response, Problem> {
     let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(&name)));
-    name::check(&name).map_err(|_| missing())?;
+    name::check(given_name(&name)).map_err(|_| missing())?;
     let (app, found) = find(&page.call, &name, page.query().0.as_deref()).await?.ok_or_else(missing)?;
     let (now, t) = (page.engine().now(), page.t);
     let mut held = held_runs(&page, app, &found.name).await?;

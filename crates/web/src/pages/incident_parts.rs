@@ -103,5 +103,6 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
         Some(until) => format!("{fires}?{}", pair("to", &until.to_string())),
         None => fires,
     };
-    Ok(Some(CoveredRuns { runs: marks.into_iter().map(row).collect(), fires }))
+    let seen = marks.into_iter().filter(|mark| page.call.sees(mark.app));
+    Ok(Some(CoveredRuns { runs: seen.map(row).collect(), fires }))
 }

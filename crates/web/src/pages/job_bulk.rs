@@ -29,7 +29,7 @@ struct BulkPage {
     title: String,
     action: &'static str,
     label: String,
-    /// The jobs that were chosen one by one, or the filter.
+    /// The jobs, and the filter by which they were chosen.
     names: Vec<String>,
     is_all: bool,
     filter: String,
@@ -72,6 +72,11 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         false => select_named(&page.call, &names).await?,
     };
     let SelectedJobs { names: chosen, has_more, after: next } = chosen;
+    // A form that confirms names the jobs that were shown, since others may match by then, and where the rest begins.
+    let rest = Some(fields.get("rest")).filter(|rest| !rest.is_empty()).map(str::to_owned);
+    let has_more = has_more || rest.is_some();
+    let next = next.or(rest);
+    let names = if is_all { chosen.clone() } else { names };
     let count = chosen.len();
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, they are counted again first.
@@ -93,7 +98,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         title: title(action, is_confirmed, if is_confirmed { done.changed.len() } else { count }, t),
         action: word,
         label: fields.get("label").to_owned(),
-        names: if is_all { Vec::new() } else { names },
+        names,
         is_all,
         filter,
         count,

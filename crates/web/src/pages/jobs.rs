@@ -1,5 +1,6 @@
 //! The list of jobs: the newest outcomes of each, its next fire, and its problems.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use rondel_core::filter::{Filter, FilterError, JobState, Scope};
 use rondel_core::folded_state::FoldedState;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::spec::Mode;
-use rondel_core::{JobId, Run, RunStatus, Timestamp};
+use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::RunMark;
@@ -361,12 +362,13 @@ pub(super) struct RecentRuns {
 
 impl RecentRuns {
     pub(super) async fn read<Q: Sync>(call: &Call<Q>, record: &JobRecord, now: Timestamp) -> Result<Self, Problem> {
-        let within = call.seen_apps();
-        let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
-        let mut runs = call.engine().store().list_runs(record.namespace, &query).await?;
-        if record.spec.is_sharded() {
-            runs.retain(|run| run.shard_index == ROOT_SHARD);
-        }
+        let mut runs = if record.spec.is_sharded() {
+            broadcasts(call, record).await?
+        } else {
+            let within = call.seen_apps();
+            let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
+            call.engine().store().list_runs(record.namespace, &query).await?
+        };
         let is_ahead = |run: &Run| run.fire_at > now;
         let is_open = |run: &&Run| matches!(run.status, RunStatus::Pending | RunStatus::Waiting);
         let claimed = runs.iter().filter(|run| is_ahead(run)).filter(is_open).map(|run| run.fire_at).min();
@@ -376,4 +378,16 @@ impl RecentRuns {
         call.conceal(&mut runs).await?;
         Ok(Self { past: runs, next_fire_at })
     }
+}
+
+/// The newest runs of a job with shards, without these: a page of all its runs may have nothing but the shards of the last one.
+async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
+    let store = call.engine().store();
+    // The only shard of a broadcast is a mark, too.
+    let marks = store.marks(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
+    let ids: Vec<RunId> = marks.iter().filter(|mark| call.sees(mark.app)).map(|mark| mark.id).collect();
+    let mut runs = store.runs(&ids).await?;
+    runs.retain(|run| run.shard_index == ROOT_SHARD);
+    runs.sort_by_key(|run| Reverse((run.fire_at, run.cause)));
+    Ok(runs)
 }

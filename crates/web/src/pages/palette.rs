@@ -89,12 +89,22 @@ async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord
     let Some(first) = words.first().filter(|_| words.iter().all(|word| word.chars().all(plain))) else {
         return Ok(Vec::new());
     };
+    let (store, namespace) = (page.engine().store(), page.call.namespace.id);
     let (within, name_contains) = (page.call.seen_apps(), Some((*first).to_owned()));
     let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
-    let mut found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
+    let mut found = store.jobs(namespace, &query).await?;
+    if found.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
+        // Names that have the word elsewhere may come before all that begin with it.
+        let named = store.job(namespace, first).await?.filter(|job| page.call.sees(job.app));
+        let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
+        found.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
+    }
     found.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
-    // A name that begins with the first word is more likely to be meant.
-    found.sort_by_key(|job| !job.spec.name.starts_with(first));
+    // A name that is the first word, or begins with it, is more likely to be meant.
+    found.sort_by_key(|job| {
+        (job.spec.name.as_str() != *first, !job.spec.name.starts_with(first), job.spec.name.clone())
+    });
+    found.dedup_by(|a, b| a.id == b.id);
     found.truncate(JOB_COUNT);
     Ok(found)
 }

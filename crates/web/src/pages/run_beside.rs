@@ -1,6 +1,9 @@
 //! The neighbours of a run: the fires before and after it, and its differences from the last run that succeeded.
 
-use rondel_core::{Run, RunStatus, Timestamp};
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
@@ -13,6 +16,8 @@ use crate::shown_runs::params;
 
 /// How many earlier runs are searched for the last one that succeeded.
 const LOOKED_AT_COUNT: u32 = 100;
+/// How many earlier runs are read of a job with very many shards.
+const BROADCAST_COUNT: u32 = 10;
 
 /// The neighbours of a run, and its comparison.
 #[derive(Default)]
@@ -61,7 +66,11 @@ impl Neighbours {
             ..RunQuery::default()
         };
         let mut earlier = store.list_runs(run.namespace, &query).await?;
+        let is_full = earlier.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
         earlier.retain(|one| is_whole(one) && one.id != run.id);
+        if earlier.is_empty() && is_full {
+            earlier = broadcasts_before(page, run).await?;
+        }
         page.call.conceal(&mut earlier).await?;
         let next = store.next_of_job(run).await?;
         let next = next.filter(|next| {
@@ -75,6 +84,18 @@ impl Neighbours {
         };
         Ok(Self { older: earlier.first().map(neighbour), newer: next.as_ref().map(neighbour), comparison })
     }
+}
+
+/// The broadcasts of a job before one of its runs, the newest first: of these, the shards of one alone fill a page of runs.
+async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Problem> {
+    let store = page.engine().store();
+    let end = run.fire_at + Duration::from_millis(1);
+    let marks = store.marks(&[run.job], Timestamp::EPOCH, end, BROADCAST_COUNT).await?;
+    let ids: Vec<RunId> = marks.iter().filter(|mark| page.call.sees(mark.app)).map(|mark| mark.id).collect();
+    let mut runs = store.runs(&ids).await?;
+    runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));
+    runs.sort_by_key(|one| Reverse((one.fire_at, one.cause)));
+    Ok(runs)
 }
 
 /// Whether the run is a whole fire, and not one of its shards.

@@ -52,7 +52,7 @@ struct BulkPage {
     after: Option<RunId>,
     next: Option<RunId>,
     max: usize,
-    /// The runs that were chosen one by one, or the filter.
+    /// The runs, and the filter by which they were chosen.
     ids: Vec<RunId>,
     filter: String,
     is_all: bool,
@@ -90,6 +90,10 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         false => RunSelection::Ids(ids.clone()),
     };
     let SelectedRuns { runs, left_out, has_more, after: next } = select(&page.call, action, chosen).await?;
+    // A form that confirms names the runs that were shown, since others may match by then, and where the rest begins.
+    let has_more = has_more || !fields.get("more").is_empty();
+    let next = next.or_else(|| fields.get("rest").parse().ok());
+    let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more runs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
@@ -133,7 +137,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         after,
         next,
         max: BULK_RUN_COUNT_MAX,
-        ids: if is_all { Vec::new() } else { ids },
+        ids,
         filter,
         is_all,
         back,

@@ -17,25 +17,30 @@ async fn with_executors() -> Server {
     for (app, count) in [("a", 125), ("b", 5)] {
         let app_id = engine.store().ensure_app(AppId::new(engine.new_id()), HERE, app, now).await.unwrap().id;
         for number in 0..count {
-            let record = ExecutorRecord {
-                id: ExecutorId::new(engine.new_id()),
-                namespace: HERE,
-                app: app_id,
-                name: format!("{app}{number:03}"),
-                predecessor: None,
-                sdk_version: "1".to_owned(),
-                labels: "{}".to_owned(),
-                weight: 1,
-                slots: 1,
-                handlers: json!((0..40).map(|handler| format!("h{handler}")).collect::<Vec<_>>()).to_string(),
-                secret_hash: None,
-                first_seen_at: now,
-                last_seen_at: now,
-            };
-            assert!(engine.store().open_session(engine.token(), &record, None).await.unwrap().is_some());
+            heard(&server, app_id, format!("{app}{number:03}")).await;
         }
     }
     server
+}
+
+async fn heard(server: &Server, app: AppId, name: String) {
+    let (engine, now) = (&server.engine, server.engine.now());
+    let record = ExecutorRecord {
+        id: ExecutorId::new(engine.new_id()),
+        namespace: HERE,
+        app,
+        name,
+        predecessor: None,
+        sdk_version: "1".to_owned(),
+        labels: "{}".to_owned(),
+        weight: 1,
+        slots: 1,
+        handlers: json!((0..40).map(|handler| format!("h{handler}")).collect::<Vec<_>>()).to_string(),
+        secret_hash: None,
+        first_seen_at: now,
+        last_seen_at: now,
+    };
+    assert!(engine.store().open_session(engine.token(), &record, None).await.unwrap().is_some());
 }
 
 fn names(page: &Value) -> Vec<String> {
@@ -72,6 +77,27 @@ async fn the_page_of_the_console_has_pages_and_shows_some_handlers_of_many() {
     let next = first.split("href=\"/executors?").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
     let second = visitor.get(&format!("/executors?{}", next.replace("&amp;", "&"))).await.text();
     assert!(second.contains("a050") && !second.contains("a049"), "{second}");
+}
+
+/// The second executor of a name is listed with a suffix.
+#[tokio::test]
+async fn an_executor_whose_name_another_one_has_has_a_page() {
+    let server = Server::start().await;
+    let (engine, now) = (&server.engine, server.engine.now());
+    let app = engine.store().ensure_app(AppId::new(engine.new_id()), HERE, "a", now).await.unwrap().id;
+    for name in ["w1", "w1~00ab12"] {
+        heard(&server, app, name.to_owned()).await;
+    }
+    let visitor = Visitor::signed_in(&server).await;
+    let list = visitor.get("/executors").await.text();
+    assert!(list.contains("href=\"/executors/w1~00ab12?app=a\""), "{list}");
+    assert!(list.contains("data-live=\"run executor node\""), "the servers are on the page, too: {list}");
+    let page = visitor.get("/executors/w1~00ab12?app=a").await;
+    assert_eq!(page.status, 200, "{}", page.text());
+    assert!(page.text().contains("<h1>w1~00ab12</h1>"), "{}", page.text());
+    for missing in ["/executors/w2~00ab12?app=a", "/executors/~00ab12?app=a"] {
+        assert_eq!(visitor.get(missing).await.status, 404, "{missing}");
+    }
 }
 
 /// An app is shown where its executors are; one without any has its place among the others by its name.

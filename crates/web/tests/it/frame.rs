@@ -133,6 +133,19 @@ async fn the_palette_offers_jobs_pages_and_actions() {
     assert!(page.contains("<button class=\"hit\" disabled title=\"Needs the role operator"), "{page}");
 }
 
+/// More names than are read have the word elsewhere, and come before it.
+#[tokio::test]
+async fn the_palette_finds_the_job_whose_name_was_typed() {
+    let server = Server::start().await;
+    let names = (0..64).map(|number| format!("backup-orders-{number}"));
+    let names = names.chain(["orders-late", "orders"].map(str::to_owned));
+    let jobs: Vec<_> = names.map(|name| json!({"name": name, "app": "app", "handler": "h"})).collect();
+    server.with_body("POST", "/api/v1/jobs/apply", json!(jobs)).await.expect(200);
+    let page = Visitor::signed_in(&server).await.get("/palette?q=run+orders").await.text();
+    let actions: Vec<&str> = page.split("action=\"/jobs/").skip(1).filter_map(|rest| rest.split('/').next()).collect();
+    assert_eq!((actions.len(), &actions[..2]), (8, ["orders", "orders-late"].as_slice()), "{page}");
+}
+
 #[tokio::test]
 async fn pages_hear_what_happens_by_one_stream() {
     let config = WebConfig { follow_timeout: std::time::Duration::from_secs(6), ..WebConfig::default() };

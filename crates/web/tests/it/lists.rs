@@ -165,6 +165,41 @@ async fn many_runs_are_retried_after_they_were_counted() {
     assert!(activity.contains("<code>done</code> <ins>3</ins>"), "what an action on many runs did: {activity}");
 }
 
+/// The fields of the form that confirms an action.
+fn hidden(page: &str, action: &str) -> String {
+    let (_, form) = page.split_once(&format!("action=\"{action}\" class=\"bar\">")).expect("a form to confirm");
+    let form = form.split("</form>").next().unwrap();
+    let field = |rest: &str| {
+        let (name, rest) = rest.split_once("\" value=\"").unwrap();
+        format!("{name}={}", rest.split('"').next().unwrap())
+    };
+    form.split("<input type=\"hidden\" name=\"").skip(1).map(field).collect::<Vec<_>>().join("&")
+}
+
+/// Whatever matches the filter by then.
+#[tokio::test]
+async fn an_action_on_many_is_for_those_that_were_shown() {
+    let server = Server::start().await;
+    ledger(&server).await;
+    let pause = async |name: &str| server.bare("POST", &format!("/api/v1/jobs/{name}/pause")).await.expect(200);
+    let visitor = Visitor::signed_in(&server).await;
+    pause("orders.close").await;
+    let ask = visitor.post("/jobs:bulk", "do=delete&q=is:paused&back=/jobs").await.text();
+    assert!(ask.contains("Delete 1 job?"), "{ask}");
+    server.bare("POST", "/api/v1/jobs/orders.close/resume").await.expect(200);
+    pause("mail.send").await;
+    let done = visitor.post("/jobs:bulk", &hidden(&ask, "/jobs:bulk")).await.text();
+    assert!(done.contains("1 job deleted"), "{done}");
+    server.get("/api/v1/jobs/mail.send").await.expect(200);
+    server.get("/api/v1/jobs/orders.close").await.expect(404);
+
+    let run = server.trigger("orders.export").await;
+    server.finish(run, FAILED).await;
+    let ask = visitor.post("/runs:bulk", "do=retry&q=status:failed&back=/runs").await.text();
+    let fields = hidden(&ask, "/runs:bulk");
+    assert!(fields.contains(&format!("run={run}")) && !fields.contains("scope="), "{fields}");
+}
+
 #[tokio::test]
 async fn runs_are_exported() {
     let server = Server::start().await;

@@ -68,7 +68,7 @@ async fn a_shard_offers_what_works() {
     let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 3});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
     let whole = server.trigger("a").await;
-    let shards: Vec<RunId> = shards_of(&server, whole).await;
+    let shards: Vec<RunId> = shards_of(&server, whole, 3).await;
     for (place, shard) in shards.iter().enumerate() {
         server.finish(*shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
     }
@@ -99,7 +99,7 @@ async fn the_failed_shards_alone_run_again() {
     };
     let only_failed = json!({"only": "failed"});
     retry(whole.to_string(), only_failed.clone()).await.expect(409);
-    let shards = shards_of(&server, whole).await;
+    let shards = shards_of(&server, whole, 3).await;
     for (place, shard) in shards.iter().enumerate() {
         server.finish(*shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
     }
@@ -126,15 +126,42 @@ async fn the_failed_shards_alone_run_again() {
     assert!(!visitor.get(&format!("/runs/{id}")).await.text().contains("retry-failed"), "nothing failed there");
 }
 
+/// They fill more than a page of the job's runs, and come before the row of their fire.
+#[tokio::test]
+async fn the_page_of_a_job_has_its_last_run_however_many_shards_that_has() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 70});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let whole = server.trigger("a").await;
+    shards_of(&server, whole, 70).await;
+    let page = Visitor::signed_in(&server).await.get("/jobs/a").await.text();
+    assert!(page.contains(&format!("<p class=\"big\"><a class=\"cell\" href=\"/runs/{whole}\">")), "{page}");
+}
+
+/// The shards of the fire before fill more than a page of the job's runs.
+#[tokio::test]
+async fn a_run_with_many_shards_has_the_one_before_it_beside_it() {
+    let server = Server::start().await;
+    let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 101});
+    server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
+    let before = server.trigger("a").await;
+    shards_of(&server, before, 101).await;
+    // Fires of one millisecond would stand in the order of their requests.
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let run = server.trigger("a").await;
+    let page = Visitor::signed_in(&server).await.get(&format!("/runs/{run}")).await.text();
+    assert!(page.contains(&format!("rel=\"prev\" id=\"older\" href=\"/runs/{before}\"")), "{page}");
+}
+
 /// The shards of a broadcast, stored as the dispatcher would.
-async fn shards_of(server: &Server, whole: RunId) -> Vec<RunId> {
+async fn shards_of(server: &Server, whole: RunId, total: i32) -> Vec<RunId> {
     let store = server.engine.store();
     let root = store.runs(&[whole]).await.unwrap().pop().unwrap();
-    let shards: Vec<_> = (0..3)
+    let shards: Vec<_> = (0..total)
         .map(|index| rondel_core::Run {
             id: RunId::new(whole.get() + 1 + i64::from(index)),
             shard_index: index,
-            shard_total: Some(3),
+            shard_total: Some(total),
             parent: Some(whole),
             ..root.clone()
         })

@@ -35,8 +35,9 @@ const LONG_COUNT: u32 = 400;
 const UNDER_WAY_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
-/// How many tokens are read, the newest first.
+/// How many tokens are read at once, the newest first, and how often: those that end soon are rarely among the newest.
 const TOKEN_COUNT: u32 = 200;
+const TOKEN_READS_MAX: usize = 10;
 /// How far back lateness is measured.
 const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
 /// How far back the usual durations of a job are measured.
@@ -317,10 +318,19 @@ async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timest
         return Ok(Vec::new());
     }
     let owner = call.caller.account.filter(|_| !is_admin);
-    let query = TokenQuery { owner, limit: TOKEN_COUNT, ..TokenQuery::default() };
-    let tokens = call.engine().store().tokens(&query).await?;
-    let ends = tokens.into_iter().filter(|token| token.is_good(now));
-    Ok(ends.filter_map(|token| Some((token.name, token.expires_at?))).collect())
+    let (mut ends, mut after) = (Vec::new(), None);
+    for _ in 0..TOKEN_READS_MAX {
+        let query = TokenQuery { owner, after, limit: TOKEN_COUNT, ..TokenQuery::default() };
+        let found = call.engine().store().tokens(&query).await?;
+        let is_last = found.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
+        after = found.last().map(|token| token.id);
+        let good = found.into_iter().filter(|token| token.is_good(now));
+        ends.extend(good.filter_map(|token| Some((token.name, token.expires_at?))));
+        if is_last {
+            break;
+        }
+    }
+    Ok(ends)
 }
 
 #[cfg(test)]
