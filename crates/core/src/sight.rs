@@ -4,12 +4,17 @@
 use std::collections::BTreeSet;
 
 use crate::reason::words::because;
+use crate::reason::{Detail, Reason};
 use crate::run::Run;
 use crate::status::RunStatus;
 use crate::words::Lang;
 
 /// Stands for a job whose name is hidden.
 const A_CHILD: &str = "a child";
+/// What stands before the name of a parent and behind it, in the message of a run that was skipped because of that parent.
+const PARENT: &str = "parent job ";
+const ENDED_AS: &str = "ended as ";
+const DID_NOT_END: &str = "did not end as the definition wants";
 const ENDS: [(RunStatus, &str); 6] = [
     (RunStatus::Succeeded, "succeeded"),
     (RunStatus::Failed, "failed"),
@@ -37,6 +42,50 @@ pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
 fn child_in(message: &str) -> Option<(&str, &str)> {
     let (name, end) = message.split_once(' ')?;
     ENDS.iter().any(|(_, one)| *one == end).then_some((name, end))
+}
+
+/// The job that a message about a parent names.
+fn parent_in(message: &str) -> Option<&str> {
+    let (name, end) = message.strip_prefix(PARENT)?.split_once(' ')?;
+    let is_status = |status: &str| status.parse::<RunStatus>().is_ok();
+    (end == DID_NOT_END || end.strip_prefix(ENDED_AS).is_some_and(is_status)).then_some(name)
+}
+
+/// The other job that a message names if the server wrote it about that job.
+///
+/// ```
+/// use rondel_core::sight::job_in;
+///
+/// assert_eq!(job_in("parent job load ended as failed"), Some("load"));
+/// assert_eq!(job_in("load timed out"), Some("load"));
+/// assert_eq!(job_in("no space left"), None);
+/// ```
+#[must_use]
+pub fn job_in(message: &str) -> Option<&str> {
+    parent_in(message).or_else(|| child_in(message).map(|(name, _)| name))
+}
+
+/// The jobs of a namespace for a caller who may not view all of them, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobSight {
+    /// Those that the caller may view.
+    pub seen: BTreeSet<String>,
+    /// The others.
+    pub hidden: BTreeSet<String>,
+}
+
+impl JobSight {
+    /// The message of a run without the name of a job that the caller may not view; `None` if it names none. It is what [`conceal`] makes of
+    /// the message.
+    #[must_use]
+    pub fn conceal_message(&self, message: &str) -> Option<String> {
+        if let Some(parent) = parent_in(message) {
+            let is_seen = self.seen.contains(parent);
+            return (!is_seen).then(|| because(Reason::Parent, &Detail::default(), Lang::En));
+        }
+        let (_, end) = child_in(message).filter(|(name, _)| self.hidden.contains(*name))?;
+        Some(format!("{A_CHILD} {end}"))
+    }
 }
 
 /// The names of other jobs that the server may have written into the runs.
@@ -70,7 +119,6 @@ pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::reason::{Detail, Reason};
     use crate::run::RunOf;
     use crate::{AppId, JobId, NamespaceId, NodeId, RunId, Timestamp, Trigger};
 
@@ -103,6 +151,9 @@ mod tests {
             assert!(named_jobs(std::slice::from_ref(&run)).len() <= 1);
             conceal(&mut run, &seen, &hidden);
             assert_eq!(run.message.as_deref(), Some(expected));
+            let sight = JobSight { seen: seen.clone(), hidden: hidden.clone() };
+            assert_eq!(sight.conceal_message(message).as_deref().unwrap_or(message), expected);
+            assert_eq!(sight.conceal_message(expected), None);
             assert!(run.detail.is_none_or(|detail| detail.parent.is_none_or(|name| name == "open")));
         }
     }
@@ -116,5 +167,17 @@ mod tests {
         }
         assert_eq!(child_ended(None, RunStatus::Running), format!("{A_CHILD} is not over"));
         assert_eq!(child_in("load exploded"), None);
+    }
+
+    #[test]
+    fn the_end_of_a_parent_is_read_back() {
+        for parent_status in [None, Some(RunStatus::TimedOut), Some(RunStatus::Skipped)] {
+            let detail = Detail { parent: Some("load".to_owned()), parent_status, ..Detail::default() };
+            assert_eq!(job_in(&because(Reason::Parent, &detail, Lang::En)), Some("load"));
+        }
+        for other in [because(Reason::Parent, &Detail::default(), Lang::En).as_str(), "parent job load ended as usual"]
+        {
+            assert_eq!(job_in(other), None, "{other}");
+        }
     }
 }

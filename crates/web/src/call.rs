@@ -263,6 +263,13 @@ impl<Q> Call<Q> {
         self.within(Permission::View)
     }
 
+    /// The names of the apps that the caller may see; `None` for all.
+    pub(crate) async fn seen_app_names(&self) -> Result<Option<Vec<String>>, Problem> {
+        let Some(seen) = self.seen_apps() else { return Ok(None) };
+        let apps = self.engine().store().apps(self.namespace.id).await?;
+        Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
+    }
+
     /// Removes from these runs the names of jobs that the caller may not see.
     pub(crate) async fn conceal(&self, runs: &mut [Run]) -> Result<(), Problem> {
         Ok(self.engine().conceal(self.namespace.id, self.seen_apps().as_deref(), runs).await?)

@@ -9,6 +9,7 @@ use rondel_admin::shadow::has_shadows;
 use rondel_admin::{Engine, jobs};
 use rondel_core::filter::{Filter, JobState};
 use rondel_core::labels::Labels;
+use rondel_core::sight::JobSight;
 use rondel_core::spec::Mode;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
@@ -353,6 +354,16 @@ impl Board {
         let is_seen = |entry: &&Arc<BoardEntry>| seen.is_none_or(|seen| seen.contains(&entry.app));
         let found = self.entries.values().filter(is_seen).filter(|entry| labels_match(filter, &entry.labels));
         found.map(|entry| entry.id).collect()
+    }
+
+    /// The names of the jobs, by whether they are of the apps that may be seen.
+    pub(crate) fn sight(&self, seen: &[AppId]) -> JobSight {
+        let mut sight = JobSight::default();
+        for entry in self.entries.values() {
+            let names = if seen.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            names.insert(entry.name.clone());
+        }
+        sight
     }
 
     /// The jobs whose names `passes` accepts, among those of the apps that may be seen.

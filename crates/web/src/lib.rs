@@ -13,8 +13,8 @@
 //!   `cookies`, `origin` and `redirect` serve the sign-in;
 //! - `trace` is the span of a request;
 //! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON; `run_filter` and `job_filter` apply filters,
-//!   `job_board` holds the facts that jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs` and `parent_params`
-//!   decide what a caller may see of runs, `pump_view` reads the items and groups of a pump job; `problem` is the one shape of every error;
+//!   `job_board` holds the facts that jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs`, `parent_params`
+//!   and `named_jobs` decide what a caller may see of runs, `pump_view` reads the items and groups of a pump job; `problem` is the one shape of every error;
 //! - `openapi` describes the API to programs, `parameter` the parameters in it;
 //! - [`yaml`] reads and writes definitions as users keep them in files;
 //! - `api` holds the endpoints, one file for each noun; `health` and `pages` hold the routes outside of the API.
@@ -50,6 +50,7 @@ mod limits;
 mod load;
 mod mounted;
 mod mounts;
+mod named_jobs;
 mod openapi;
 mod origin;
 mod overview;

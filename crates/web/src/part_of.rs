@@ -51,9 +51,11 @@ async fn find<Q>(
     fire: (Option<Timestamp>, Option<RunId>),
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
-    // `within` is not needed: a caller who may see the job may see its incidents.
+    // The job may have belonged to an app that the caller does not see.
+    let within = call.seen_app_names().await?;
+    let within = within.as_deref();
     let query =
-        IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within: None, limit: LOOKED_AT_COUNT };
+        IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within, limit: LOOKED_AT_COUNT };
     let found = call.engine().store().incidents(query).await?;
     let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
     Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.standing }))

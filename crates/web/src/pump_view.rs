@@ -88,7 +88,10 @@ pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option
     let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
     let store = call.engine().store();
     // Runs are read before items: a run that takes an item in between is looked up below.
-    let root = root_of(store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?);
+    let mut roots = store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?;
+    // Runs from before the job moved here belong to its earlier app.
+    roots.retain(|run| call.sees(run.app));
+    let root = root_of(roots);
     let groups = match &root {
         Some(root) => group_runs(call, root).await?,
         None => Vec::new(),
@@ -146,7 +149,8 @@ async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Res
         .collect();
     if !others.is_empty() {
         let found = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
-        owners.extend(found.into_iter().map(|run| (run.id, run.for_reader())));
+        let seen = found.into_iter().filter(|run| call.sees(run.app));
+        owners.extend(seen.map(|run| (run.id, run.for_reader())));
     }
     let with_group = |item: Item| {
         let run = item.owner.and_then(|owner| owners.get(&owner.run));

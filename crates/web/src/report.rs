@@ -16,6 +16,7 @@ use rondel_store::rollups::PointKind;
 use crate::api::jobs::{find_app, instant, seen_from};
 use crate::call::{Call, quoted};
 use crate::cursor::Listing;
+use crate::named_jobs;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -176,7 +177,9 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         let apps = seen_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
         let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
-        Ok(reports::failures(call.engine().node(), asked).await?)
+        let mut found = reports::failures(call.engine().node(), asked).await?;
+        named_jobs::conceal(call, found.iter_mut().map(|failure| &mut failure.message).collect()).await?;
+        Ok::<_, Problem>(found)
     };
     let (found, (rows, mut total), failures) = if query.job.is_some() || query.by == GroupBy::Label {
         let found = find.await?;

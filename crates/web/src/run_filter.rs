@@ -178,6 +178,9 @@ pub(crate) async fn build_search<Q>(
         jobs.sort_unstable();
         search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
     }
+    if let Some(seen) = call.seen_apps().filter(|_| !search.texts.is_empty()) {
+        search.sight = Some(Arc::new(board(call).await?.sight(&seen)));
+    }
     Ok(search)
 }
 

@@ -32,7 +32,7 @@ const SECRET_WORDS: &[&str] = &[
 /// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
 /// The kind of a token, which follows [`TOKEN_PREFIX`].
-const TOKEN_KINDS: &[&str] = &["pat_", "exec_"];
+const TOKEN_KINDS: &[&str] = &["pat_", "exec_", "xxl_"];
 /// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];
 const VALUE_FIELDS: &[&str] = &["value", "values"];
@@ -208,6 +208,7 @@ mod tests {
             ("{\"password\": \"X\"}", "{\"password\": ***"),
             ("curl https://h/?token=X&a=b", "curl https://h/?token=***"),
             ("login with rondel_pat_00ff now", "***"),
+            ("login with rondel_xxl_00ff now", "***"),
             ("from=https://h/x to=mysql://u:p@h/d", "***"),
             ("curl http://h:80 to a@b", "curl http://h:80 to a@b"),
             ("open http://rondel_db:80/", "open http://rondel_db:80/"),

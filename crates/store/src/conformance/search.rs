@@ -1,9 +1,12 @@
 //! Checks of searches among runs.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::filter::{Bound, Choice, LengthRange, Pattern};
 use rondel_core::outcome::Outcome;
+use rondel_core::sight::JobSight;
 use rondel_core::{ExecutorId, NamespaceId, Run, RunId, RunStatus, Trigger};
 
 use super::{FAILED, claim, finish, finish_all, job, join, run};
@@ -28,7 +31,10 @@ async fn runs(store: &dyn Store) -> (JobRecord, JobRecord, Vec<Run>) {
         let began = row.fire_at + Duration::from_millis(7 * u64::try_from(index).unwrap());
         end.started_at = Some(began);
         end.executor = Some((ExecutorId::new(77), format!("w{}", index % 4)));
-        end.message = (index % 2 == 0).then(|| format!("Connection {index} refused: 100%_ÄÖ"));
+        end.message = match index {
+            39 => Some("vault failed".to_owned()),
+            _ => (index % 2 == 0).then(|| format!("Connection {index} refused: 100%_ÄÖ")),
+        };
         ends.push(end);
     }
     finish_all(store, &ends).await;
@@ -69,6 +75,7 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     let of = |jobs: &[&JobRecord]| Some(jobs.iter().map(|job| job.id).collect());
     let named = |name: &str| Choice { any: vec![Pattern(name.to_owned())], none: Vec::new() };
     let both = || RunSearch { jobs: of(&[&first, &second]), ..any() };
+    let hidden = || Some(Arc::new(JobSight { hidden: BTreeSet::from(["vault".to_owned()]), ..JobSight::default() }));
     let searches = [
         (any(), None),
         (both(), Some(40)),
@@ -94,6 +101,10 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
         (RunSearch { texts: vec![text("refused"), text("on 6 ")], ..any() }, Some(1)),
         (RunSearch { texts: vec![RunText { jobs: vec![second.id], ..text("refused") }], ..any() }, None),
         (RunSearch { texts: vec![RunText { is_not: true, ..text("refused") }], ..both() }, Some(33)),
+        (RunSearch { texts: vec![text("vault")], ..any() }, Some(1)),
+        (RunSearch { texts: vec![text("vault")], sight: hidden(), ..any() }, Some(0)),
+        (RunSearch { texts: vec![text("a child")], sight: hidden(), ..any() }, Some(1)),
+        (RunSearch { texts: vec![RunText { is_not: true, ..text("vault") }], sight: hidden(), ..both() }, Some(40)),
     ];
     for (search, count) in searches {
         for order in [RunOrder::Newest, RunOrder::Longest, RunOrder::Latest] {

@@ -1,7 +1,10 @@
 //! Searching runs: by everything that a filter names, in three orders, forwards and backwards, within a bound.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use rondel_core::filter::{Choice, LengthRange, Pattern};
+use rondel_core::sight::JobSight;
 use rondel_core::{AppId, IdGen, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 
 use crate::error::Result;
@@ -69,6 +72,8 @@ pub struct RunSearch {
     pub late: LengthRange,
     /// Texts that must occur, or must not.
     pub texts: Vec<RunText>,
+    /// The jobs that the caller may view, if these are not all: the texts are searched for in the messages as the caller sees them.
+    pub sight: Option<Arc<JobSight>>,
     /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
     /// The order.
@@ -109,6 +114,7 @@ impl RunSearch {
             duration: LengthRange::default(),
             late: LengthRange::default(),
             texts: Vec::new(),
+            sight: None,
             now,
             order: RunOrder::Newest,
             from: None,
@@ -203,14 +209,21 @@ impl RunSearch {
             && run.id.get() < end
             && is_in(millis_of(self.duration), self.duration_ms(run))
             && is_in(millis_of(self.late), late_ms(run))
-            && self.texts.iter().all(|text| text.is_in(run) != text.is_not)
+            && self.has_texts(run)
+    }
+
+    fn has_texts(&self, run: &Run) -> bool {
+        let message = run.message.as_deref().filter(|_| !self.texts.is_empty());
+        let concealed = self.sight.as_ref().zip(message).and_then(|(sight, message)| sight.conceal_message(message));
+        let shown = concealed.as_deref().or(message);
+        self.texts.iter().all(|text| text.is_in(run.job, shown) != text.is_not)
     }
 }
 
 impl RunText {
-    fn is_in(&self, run: &Run) -> bool {
-        let has = |message: &String| message.to_lowercase().contains(&self.text);
-        self.jobs.binary_search(&run.job).is_ok() || run.message.as_ref().is_some_and(has)
+    fn is_in(&self, job: JobId, message: Option<&str>) -> bool {
+        let has = |message: &str| message.to_lowercase().contains(&self.text);
+        self.jobs.binary_search(&job).is_ok() || message.is_some_and(has)
     }
 }
 

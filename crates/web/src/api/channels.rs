@@ -9,7 +9,7 @@ use rondel_core::access::Permission::{Admin, View};
 use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::notice::NoticeKind;
 use rondel_core::words::{Lang, counted};
-use rondel_core::{DeliveryId, IncidentId, MessageId, Timestamp};
+use rondel_core::{DeliveryId, IncidentId, MessageId, Timestamp, name};
 use rondel_store::channels::{AfterTry, CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -267,14 +267,27 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
 }
 
-/// The subjects of the deliveries' messages, as far as these are kept.
+/// The subjects of the deliveries' messages, as far as these are kept. A caller who may see only some apps gets `…` in the place of names
+/// that are neither of these apps, nor of their jobs, nor of the namespace.
 pub(crate) async fn subjects<Q>(
     call: &Call<Q>,
     deliveries: &[Delivery],
 ) -> Result<BTreeMap<MessageId, String>, Problem> {
     let ids: BTreeSet<MessageId> = deliveries.iter().map(|delivery| delivery.message).collect();
     let ids: Vec<MessageId> = ids.into_iter().collect();
-    Ok(call.engine().store().message_subjects(&ids).await?.into_iter().collect())
+    let mut subjects: BTreeMap<MessageId, String> =
+        call.engine().store().message_subjects(&ids).await?.into_iter().collect();
+    if let Some(apps) = call.seen_app_names().await? {
+        let names: BTreeSet<&str> = subjects.values().map(String::as_str).collect();
+        let names: Vec<&str> = names.into_iter().filter(|name| name::check(name).is_ok()).collect();
+        let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
+        let jobs = jobs.into_iter().filter(|job| call.sees(job.app)).map(|job| job.spec.name);
+        let seen: BTreeSet<String> = jobs.chain(apps).chain([call.namespace.name.clone()]).collect();
+        for subject in subjects.values_mut().filter(|subject| !seen.contains(subject.as_str())) {
+            "…".clone_into(subject);
+        }
+    }
+    Ok(subjects)
 }
 
 /// The channel with this name in the namespace of the call.

@@ -22,6 +22,7 @@ use crate::answer::json;
 use crate::body::JsonBody;
 use crate::call::{Call, quoted};
 use crate::cursor::Listing;
+use crate::named_jobs;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
 use crate::path::{self, Named};
@@ -207,13 +208,6 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The names of the apps that the caller may see; `None` for all.
-pub(crate) async fn seen_app_names<Q>(call: &Call<Q>) -> Result<Option<Vec<String>>, Problem> {
-    let Some(seen) = call.seen_apps() else { return Ok(None) };
-    let apps = call.engine().store().apps(call.namespace.id).await?;
-    Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
-}
-
 async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let IncidentsQuery { is_open, job, limit, cursor } = &call.query;
     let listing = Listing::new("incidents", (call.namespace.id, is_open, job));
@@ -223,7 +217,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
         Some(wanted) => Some(jobs::find(&call, wanted).await?.id),
         None => None,
     };
-    let within = seen_app_names(&call).await?;
+    let within = call.seen_app_names().await?;
     let query = IncidentQuery {
         namespace: call.namespace.id,
         is_open: *is_open,
@@ -237,9 +231,16 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     let has_more = records.len() > limit;
     records.truncate(limit);
     let next_cursor = records.last().filter(|_| has_more).map(|last| listing.cursor(last.incident.id));
+    conceal(&call, &mut records).await?;
     let channels = channel_names(&call).await?;
     let items = records.into_iter().map(|record| show(record, &channels)).collect();
     json(StatusCode::OK, &Page { items, next_cursor })
+}
+
+/// Removes from the samples of these incidents the names of jobs that the caller may not see.
+pub(crate) async fn conceal<Q>(call: &Call<Q>, records: &mut [IncidentRecord]) -> Result<(), Problem> {
+    let samples = records.iter_mut().flat_map(|record| &mut record.incident.samples);
+    named_jobs::conceal(call, samples.map(|sample| &mut sample.message).collect()).await
 }
 
 async fn get(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
@@ -271,7 +272,9 @@ fn show_message(message: IncidentMessage) -> MessageJson {
 async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Response, Problem> {
     let record = find(&call, &id).await?;
     let incident = acknowledge_incident(&call, &record).await?;
-    json(StatusCode::OK, &show(IncidentRecord { incident, ..record }, &channel_names(&call).await?))
+    let mut record = IncidentRecord { incident, ..record };
+    conceal(&call, std::slice::from_mut(&mut record)).await?;
+    json(StatusCode::OK, &show(record, &channel_names(&call).await?))
 }
 
 /// Acknowledges an incident, with a line in the audit log.
@@ -291,7 +294,7 @@ fn audited(incident: &Incident) -> serde_json::Value {
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentRecord, Problem> {
     let missing = || Problem::new(Code::IncidentNotFound, format!("there is no incident {}", quoted(wanted)));
     let id = wanted.parse::<IncidentId>().map_err(|_| missing())?;
-    let record = call.engine().store().incident(call.namespace.id, id).await?.ok_or_else(missing)?;
+    let mut record = call.engine().store().incident(call.namespace.id, id).await?.ok_or_else(missing)?;
     let subject = &record.incident.subject;
     let own = (subject.kind == rondel_core::alert::SubjectKind::App).then_some(&subject.name);
     let app = match subject.app.as_ref().or(own) {
@@ -302,6 +305,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentReco
         return Err(missing());
     }
     call.check(app, missing)?;
+    conceal(call, std::slice::from_mut(&mut record)).await?;
     Ok(record)
 }
 

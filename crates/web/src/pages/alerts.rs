@@ -204,12 +204,14 @@ pub(super) async fn render_page(
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible(&page.call).await?;
-    let within = incidents::seen_app_names(&page.call).await?;
+    let within = page.call.seen_app_names().await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
     let mut open = store.ungrouped_incidents(query).await?;
     open.sort_by_key(|record| (record.spec.severity != Severity::Critical, record.incident.started_at));
-    let resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
+    let mut resolved = store.incidents(IncidentQuery { is_open: Some(false), limit: RESOLVED_COUNT, ..query }).await?;
+    incidents::conceal(&page.call, &mut open).await?;
+    incidents::conceal(&page.call, &mut resolved).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
@@ -249,7 +251,7 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
 /// How many incidents are open; at most as many as their page shows. An incident that its group reports is shown on the page of the group
 /// instead.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
-    let within = incidents::seen_app_names(call).await?;
+    let within = call.seen_app_names().await?;
     Ok(call.engine().store().ungrouped_incidents(open_query(call, within.as_deref())).await?.len())
 }
 
@@ -295,21 +297,23 @@ fn incident_row(
     }
 }
 
-/// The open incidents about a job, for its page.
+/// The open incidents about a job, for its page. Those from when it belonged to an app that the caller does not see stay hidden.
 pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
+    let within = page.call.seen_app_names().await?;
     let query = IncidentQuery {
         namespace: record.namespace,
         is_open: Some(true),
         job: Some(record.id),
         before: None,
-        within: None,
+        within: within.as_deref(),
         limit: JOB_INCIDENT_COUNT,
     };
-    let found = page.engine().store().incidents(query).await?;
+    let mut found = page.engine().store().incidents(query).await?;
     if found.is_empty() {
         return Ok(Vec::new());
     }
+    incidents::conceal(&page.call, &mut found).await?;
     let silences = incidents::visible_silences(&page.call).await?;
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
@@ -385,10 +389,11 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(&page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
-    let members = match record.incident.subject.kind {
+    let mut members = match record.incident.subject.kind {
         SubjectKind::Group => page.engine().store().incidents_of_group(record.incident.id, OPEN_COUNT).await?,
         _ => Vec::new(),
     };
+    incidents::conceal(&page.call, &mut members).await?;
     let template = IncidentPage {
         shell: page.shell(Nav::Alerts),
         t,

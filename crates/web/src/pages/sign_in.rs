@@ -9,6 +9,7 @@ use axum::response::Response;
 use http::header::{RETRY_AFTER, SET_COOKIE, USER_AGENT};
 use http::request::Parts;
 use http::{HeaderValue, StatusCode, Uri};
+use rondel_admin::auth::Token;
 use rondel_admin::gateway::Peer;
 use rondel_admin::passwords;
 use rondel_admin::sign_in::{self, SESSION_LIFETIME, SignIn, SignInClient, SignInError, SignInOwner};
@@ -152,31 +153,30 @@ pub(super) async fn enter(
     match outcome.map_err(sign_in_problem)? {
         SignIn::Welcome(account) => {
             record_sign_in(&web, &browser, &account.name).await?;
-            begin(&web, &browser, SignInOwner::Account(account.id), next).await
+            let (id, at) = (web.engine.new_id(), web.engine.now());
+            match sign_in::begin_by_password(store, id, &account, &browser.place, at).await? {
+                Some(cookie) => welcome(&web, &browser, &cookie, next).await,
+                None => wrong(&web, prefs, &browser, (name, next)).await,
+            }
         }
-        SignIn::Wrong => {
-            // No account has a colon in its name, so the audit log's readers cannot take the typed name for that of an account.
-            let entry = entry(&web, &browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
-            audit::add(&web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
-            let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
-            let t = shell.t;
-            let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
-            let oidc = oidc_link(&web, &next);
-            let page = SignInPage {
-                shell,
-                t,
-                token: None,
-                next,
-                was_sent_here: false,
-                name,
-                error,
-                needs_first_account: !store.has_admin_account().await?,
-                oidc,
-            };
-            html(StatusCode::UNAUTHORIZED, &page)
-        }
+        SignIn::Wrong => wrong(&web, prefs, &browser, (name, next)).await,
         SignIn::Blocked(until) => Err(too_many_attempts(until, now)),
     }
+}
+
+/// The page after a name and a password that do not belong together.
+async fn wrong(web: &Web, prefs: Prefs, browser: &Browser, (name, next): (&str, &str)) -> Result<Response, Problem> {
+    // No account has a colon in its name, so the audit log's readers cannot take the typed name for that of an account.
+    let entry = entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
+    audit::add(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
+    let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
+    let t = shell.t;
+    let (next, name, error) = (next.to_owned(), name.to_owned(), Some(t.sign_in_wrong.to_owned()));
+    let oidc = oidc_link(web, &next);
+    let needs_first_account = !web.engine.store().has_admin_account().await?;
+    let was_sent_here = false;
+    let page = SignInPage { shell, t, token: None, next, was_sent_here, name, error, needs_first_account, oidc };
+    html(StatusCode::UNAUTHORIZED, &page)
 }
 
 async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLink, Problem> {
@@ -192,11 +192,16 @@ async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLin
 
 /// Begins a new session at each sign-in, and ends the one that the browser had before.
 pub(super) async fn begin(web: &Web, browser: &Browser, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
-    let store = web.engine.store();
+    let (id, now) = (web.engine.new_id(), web.engine.now());
+    let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.place, now).await?;
+    welcome(web, browser, &cookie, next).await
+}
+
+/// Gives a browser the cookie of its new session, and ends the one that it had before.
+async fn welcome(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Result<Response, Problem> {
     if let Some(before) = &browser.cookie {
-        sign_in::end(store, before).await?;
+        sign_in::end(web.engine.store(), before).await?;
     }
-    let cookie = sign_in::begin(store, web.engine.new_id(), whose, &browser.place, web.engine.now()).await?;
     let mut response = to(next);
     add_cookie(&mut response, cookies::set_session(cookie.reveal(), SESSION_LIFETIME, web.config.tls));
     Ok(response)

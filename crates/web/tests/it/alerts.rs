@@ -240,7 +240,7 @@ async fn a_complaint_stands_at_its_field_with_its_label() {
 }
 
 /// The open incident of a kind about a job, once it is there.
-async fn open(server: &Server, job: &str) -> Value {
+pub(crate) async fn open(server: &Server, job: &str) -> Value {
     for _ in 0..300 {
         let found = server.get(&format!("/api/v1/incidents?standing=firing&job={job}")).await.expect(200);
         if let Some(found) = found["items"].get(0) {
@@ -373,6 +373,39 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
     assert!(page.contains("<button>End now</button>"), "{page}");
     assert_eq!(location(&visitor.post(&format!("{own}/acknowledge"), "").await), "/alerts");
     assert_eq!(visitor.post("/alerts/silences", "for=1h").await.status, 403, "one for all apps");
+}
+
+#[tokio::test]
+async fn deliveries_name_no_job_of_another_app() {
+    let server = Server::start().await;
+    channel(&server, "ops").await;
+    let scoped = Scoped::new(&server, "viewer").await;
+    let rule = json!({"condition": {"failed": {}}, "channels": ["ops"]});
+    server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
+    for (name, app) in [("own-job", "mine"), ("vault", "theirs")] {
+        job(&server, name, app, json!({})).await;
+        server.fail(server.trigger(name).await, "no key").await;
+        open(&server, name).await;
+    }
+    let path = "/api/v1/channels/ops/deliveries";
+    let subjects = |page: Value| -> Vec<String> {
+        let items = page["items"].as_array().unwrap().iter();
+        let mut subjects: Vec<String> = items.filter_map(|item| Some(item["subject"].as_str()?.to_owned())).collect();
+        subjects.sort();
+        subjects
+    };
+    let mut all = Vec::new();
+    for _ in 0..300 {
+        all = subjects(server.get(path).await.expect(200));
+        if all.len() == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(all, ["own-job", "vault"]);
+    assert_eq!(subjects(scoped.get(path).await.expect(200)), ["own-job", "…"]);
+    let page = scoped.visitor().await.get("/alerts/channels/ops").await.text();
+    assert!(page.contains("own-job") && !page.contains("vault"), "{page}");
 }
 
 /// In a big outage, the members of a group fill the newest incidents.

@@ -143,6 +143,11 @@ impl Server {
         self.end((run, 1), outcome, "<b>done</b>", false).await;
     }
 
+    /// Lets a run fail with this message.
+    pub(crate) async fn fail(&self, run: RunId, message: &str) {
+        self.end((run, 1), Outcome::Failed { retryable: false }, message, false).await;
+    }
+
     /// Ends an attempt of a group of a pump.
     pub(crate) async fn end_group(&self, attempt: (RunId, i32), outcome: Outcome, message: &str) {
         self.end(attempt, outcome, message, true).await;

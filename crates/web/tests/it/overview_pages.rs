@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
+use rondel_admin::auth::Token;
+use rondel_admin::sign_in::{self, SignInClient, SignInOwner};
+use rondel_core::access::{Grant, Role};
 use rondel_core::outcome::Outcome;
-use rondel_core::{ExecutorId, RunId};
+use rondel_core::{AccountId, ExecutorId, RunId};
+use rondel_store::access::{Account, TokenKind, TokenRecord};
 use rondel_store::ledger::RunAtExecutor;
 use rondel_web::{Access, route_table};
 use serde_json::{Value, json};
@@ -42,6 +46,41 @@ async fn now_names_a_token_that_ends_soon_and_leads_to_the_list_that_has_it() {
     let now = visitor.get("/").await.text();
     assert!(now.contains("<a href=\"/settings/tokens\">nightly-ci</a>"), "{now}");
     assert!(visitor.get("/settings/tokens").await.text().contains("nightly-ci"));
+}
+
+#[tokio::test]
+async fn now_names_no_token_of_the_account_that_may_do_more_than_the_one_of_the_sign_in() {
+    let server = Server::start().await;
+    server.job("there").await;
+    let (store, at) = (server.engine.store(), server.engine.now());
+    let account = Account {
+        id: AccountId::new(server.engine.new_id()),
+        name: "ann".to_owned(),
+        display_name: "Ann".to_owned(),
+        password: None,
+        disabled: false,
+        created_at: at,
+        password_changed_at: None,
+        provider_linked_at: None,
+        grants: vec![Grant::everywhere(Role::Editor)],
+    };
+    assert!(store.create_account(&account).await.unwrap());
+    let token = async |name: &str, role| {
+        let record = Token::generate_for(TokenKind::Api).record(server.engine.new_id(), TokenKind::Api, at);
+        let (name, grants) = (name.to_owned(), vec![Grant::everywhere(role)]);
+        let expires_at = Some(at + Duration::from_secs(24 * 3600));
+        let record = TokenRecord { name, owner: Some(account.id), expires_at, grants, ..record };
+        assert!(store.add_token(&record).await.unwrap());
+        record.id
+    };
+    token("for-deploys", Role::Editor).await;
+    let whose = SignInOwner::Token(token("for-reading", Role::Viewer).await);
+    let id = server.engine.new_id();
+    let cookie = sign_in::begin(store, id, whose, &SignInClient::default(), at).await.unwrap();
+    let mut visitor = Visitor::new(&server);
+    visitor.cookie = format!("rondel_session={}", cookie.reveal());
+    let now = visitor.get("/").await.text();
+    assert!(now.contains("<a href=\"/settings/tokens\">for-reading</a>") && !now.contains("for-deploys"), "{now}");
 }
 
 #[tokio::test]

@@ -3,6 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use axum::body::Body;
+use axum::http::Request;
 use rondel_core::outcome::Outcome;
 use rondel_core::pump::{Counts, ItemChange, Owner, Progress};
 use rondel_core::{ExecutorId, JobId, Run, RunId, Timestamp};
@@ -305,6 +307,24 @@ async fn a_page_of_many_items_stays_small() {
     let second = visitor.get(&next).await.text();
     assert!(second.contains("id=\"item-100\"") && second.contains("id=\"item-199\""), "{second}");
     assert!(second.contains("<a class=\"button\" href=\"/jobs/orders/pump\">First page</a>"), "{second}");
+}
+
+#[tokio::test]
+async fn groups_of_the_app_that_the_job_left_are_not_shown_to_callers_of_its_new_app() {
+    let server = Server::start().await;
+    let (job, groups) = working(&server, &json!({"count": 3})).await;
+    change(&server, job, &[deal("0", Owner { run: groups[0], attempt: 1 })]).await;
+    assert!(items_of(&server, "").await.to_string().contains("\"w1\""));
+    server.with_body("POST", "/api/v1/apps", json!({"name": "theirs"})).await.expect(201);
+    server.with_body("PATCH", "/api/v1/jobs/orders", json!({"app": "theirs"})).await.expect(200);
+    let grants = json!([{"role": "viewer", "namespace": "default", "app": "theirs"}]);
+    let body = json!({"kind": "api", "name": "reader", "grants": grants});
+    let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
+    let bearer = format!("Bearer {}", made["token"].as_str().unwrap());
+    let request = Request::builder().uri("/api/v1/jobs/orders/items").header("authorization", bearer);
+    let view = server.send(request.body(Body::empty()).unwrap()).await.expect(200);
+    assert_eq!((&view["groups"], view["items"].as_array().map(Vec::len)), (&json!([]), Some(3)), "{view}");
+    assert!(!view.to_string().contains("\"w1\""), "{view}");
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use rondel_core::{NamespaceId, RunId};
 use rondel_store::access::{AccountChange, TokenKind, TokenRecord};
 use serde_json::{Value, json};
 
+use crate::alerts::open;
 use crate::harness::Server;
 use crate::reach::{Scoped, follows, job};
 use crate::visitor::Visitor;
@@ -96,6 +97,51 @@ async fn what_parents_pass_on_is_for_those_who_may_look_at_them() {
     assert!(all.contains("parent job pay-parent ended as failed"), "{all}");
     let own = scoped.get("/api/v1/runs?job=follower&status=skipped").await.text();
     assert!(own.contains("a parent job did not end"), "{own}");
+}
+
+/// The server writes the names of other jobs into messages: of the parent that a run was skipped for, and of the child that a run failed for.
+#[tokio::test]
+async fn a_name_in_a_message_is_not_found_out_by_searches_reports_or_incidents() {
+    let server = Server::start().await;
+    let scoped = Scoped::new(&server, "viewer").await;
+    job(&server, "vault-2", "theirs", json!({})).await;
+    job(&server, "follower", "mine", follows("vault-2")).await;
+    job(&server, "patient", "mine", json!({})).await;
+    server.with_body("PUT", "/api/v1/alert-rules/failing", json!({"condition": {"failed": {}}})).await.expect(201);
+    server.fail(server.trigger("vault-2").await, "no key").await;
+    server.fail(server.trigger("patient").await, "vault-2 failed").await;
+
+    let count = |page: Value| page["items"].as_array().map(Vec::len);
+    for (q, of_all, of_own) in [
+        ("job:follower%20vault", 1, 0),
+        ("job:follower%20%22a%20parent%20job%22", 0, 1),
+        ("job:patient%20vault", 1, 0),
+        ("job:patient%20-vault", 0, 1),
+        ("job:patient%20%22a%20child%22", 0, 1),
+    ] {
+        let path = format!("/api/v1/runs?q={q}");
+        assert_eq!(count(server.get(&path).await.expect(200)), Some(of_all), "{q}");
+        assert_eq!(count(scoped.get(&path).await.expect(200)), Some(of_own), "{q}");
+    }
+
+    server.count_runs().await;
+    let all = server.get("/api/v1/reports").await.expect(200)["failures"].to_string();
+    assert!(all.contains("vault-# failed"), "{all}");
+    let own = scoped.get("/api/v1/reports").await.expect(200);
+    assert_eq!(own["failures"][0]["message"], "a child failed", "{own:#}");
+
+    let incident = open(&server, "patient").await;
+    assert_eq!(incident["samples"][0]["message"], "vault-2 failed", "{incident:#}");
+    let own = scoped.get("/api/v1/incidents?job=patient").await.expect(200);
+    assert_eq!(own["items"][0]["samples"][0]["message"], "a child failed", "{own:#}");
+    let id = incident["id"].as_str().unwrap();
+    let own = scoped.get(&format!("/api/v1/incidents/{id}")).await.text();
+    assert!(own.contains("a child failed") && !own.contains("vault"), "{own}");
+    let visitor = scoped.visitor().await;
+    for path in ["/alerts", &format!("/alerts/incidents/{id}"), "/jobs/patient", "/reports"] {
+        let page = visitor.get(path).await.text();
+        assert!(page.contains("patient") && !page.contains("vault"), "{path}: {page}");
+    }
 }
 
 #[tokio::test]

@@ -212,6 +212,27 @@ pub async fn begin(
     Ok(cookie)
 }
 
+/// Begins a sign-in of an account, as it was read when its password was found right; `None` if the account was locked or deleted since, or
+/// has another password: checking a password takes a while, and a change of the password ends only the sign-ins that it finds.
+///
+/// # Errors
+/// The store's.
+pub async fn begin_by_password(
+    store: &dyn Store,
+    id: i64,
+    account: &Account,
+    client: &SignInClient,
+    now: Timestamp,
+) -> Result<Option<Token>, StoreError> {
+    let cookie = begin(store, id, SignInOwner::Account(account.id), client, now).await?;
+    let present = store.account(account.id).await?;
+    if present.is_some_and(|present| !present.disabled && present.password == account.password) {
+        return Ok(Some(cookie));
+    }
+    end(store, cookie.reveal()).await?;
+    Ok(None)
+}
+
 /// A user who signed in.
 #[derive(Clone, Debug)]
 pub struct SignedIn {

@@ -135,6 +135,26 @@ async fn a_sign_in_ends_by_idleness_by_age_and_with_its_account() {
 }
 
 #[tokio::test]
+async fn no_sign_in_begins_with_a_password_that_was_changed_while_it_was_checked() {
+    use rondel_store::access::{AccountChange, KeptAccess};
+    use rondel_store::{Accounts as _, SignIns as _};
+    let (store, passwords, account) = store().await;
+    let begun = async |id, account: &Account| {
+        begin_by_password(&store, id, account, &SignInClient::default(), START).await.unwrap()
+    };
+    assert!(begun(1, &account).await.is_some());
+    let changed = passwords.hash("battery staple").await.unwrap();
+    assert!(store.set_password(account.id, &changed, KeptAccess::default(), START).await.unwrap());
+    assert!(begun(2, &account).await.is_none());
+    assert!(store.sign_ins(account.id).await.unwrap().is_empty(), "nothing is left of it");
+    let present = store.account(account.id).await.unwrap().unwrap();
+    assert!(begun(3, &present).await.is_some());
+    let lock = AccountChange { disabled: Some(true), ..AccountChange::default() };
+    store.change_account(account.id, &lock).await.unwrap();
+    assert!(begun(4, &present).await.is_none(), "locked out");
+}
+
+#[tokio::test]
 async fn a_link_works_once_and_for_what_it_is_for() {
     let (store, _, account) = store().await;
     let secret = link(&store, SignInOwner::Account(account.id), START).await.unwrap();

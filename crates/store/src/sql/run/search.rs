@@ -247,6 +247,8 @@ struct Terms {
 impl Terms {
     fn new(search: &RunSearch) -> Self {
         let text = search.texts.iter().find(|text| !text.is_not && text.jobs.len() <= CHUNK_MAX);
+        // Messages are shown otherwise than they are stored to a caller who may not view all jobs.
+        let text = text.filter(|_| search.sight.is_none());
         let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
         let jobs = search.jobs.as_deref().filter(|jobs| (1..=CHUNK_MAX).contains(&jobs.len()));
         let jobs = jobs.filter(|_| search.job_by_fires().is_none());

@@ -20,6 +20,7 @@ use rondel_store::rollups::{JobTrouble, NewestOutcomes, OpenQuery, PointKind, Ru
 
 use super::super::view::own_message;
 use crate::api::executors;
+use crate::api::tokens::may_manage;
 use crate::call::Call;
 use crate::overview::series::{self, Span};
 use crate::overview::trouble::Trouble;
@@ -311,7 +312,7 @@ fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timesta
     idle.iter().filter_map(since).collect()
 }
 
-/// The caller's own tokens, or all tokens for an admin of the cluster.
+/// The caller's own tokens, or all tokens for an admin of the cluster; only those that the caller may read.
 async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
     let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
     if !is_admin && call.caller.account.is_none() {
@@ -324,7 +325,7 @@ async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timest
         let found = call.engine().store().tokens(&query).await?;
         let is_last = found.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
         after = found.last().map(|token| token.id);
-        let good = found.into_iter().filter(|token| token.is_good(now));
+        let good = found.into_iter().filter(|token| token.is_good(now) && may_manage(&call.caller, token));
         ends.extend(good.filter_map(|token| Some((token.name, token.expires_at?))));
         if is_last {
             break;

@@ -1,0 +1,50 @@
+//! Messages of runs that alerts and reports repeat, as a caller may see them: without the names of jobs that the caller may not see.
+
+use std::collections::BTreeSet;
+
+use rondel_core::name;
+use rondel_core::report::fold;
+use rondel_core::sight::{JobSight, job_in};
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// Stands for a number in the folded messages of reports; no job has it in its name.
+const FOLDED: char = '#';
+
+/// Removes from these messages the names of jobs that the caller may not see.
+pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
+    if call.seen_apps().is_none() {
+        return Ok(());
+    }
+    let names: BTreeSet<String> = messages.iter().filter_map(|message| job_in(message)).map(str::to_owned).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    let sight = sight(call, &names).await?;
+    for message in messages {
+        if let Some(shown) = sight.conceal_message(message) {
+            *message = shown;
+        }
+    }
+    Ok(())
+}
+
+/// Which of the jobs with these names the caller may see. A folded name stands for all jobs whose names are folded to it.
+async fn sight<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<JobSight, Problem> {
+    let mut sight = JobSight::default();
+    // Messages may contain arbitrary text of handlers: text that cannot be a name is not looked up.
+    let whole: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
+    for job in call.engine().store().jobs_named(call.namespace.id, &whole).await? {
+        let side = if call.sees(job.app) { &mut sight.seen } else { &mut sight.hidden };
+        side.insert(job.spec.name);
+    }
+    if names.iter().any(|name| name.contains(FOLDED)) {
+        let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
+        for entry in board.named(|name| names.contains(&fold(name)), None) {
+            let side = if call.sees(entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            side.insert(fold(&entry.name));
+        }
+    }
+    Ok(sight)
+}
