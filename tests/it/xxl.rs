@@ -250,6 +250,35 @@ async fn a_result_outlives_the_server(db: ScratchDb) {
 }
 on_each_database!(a_result_outlives_the_server);
 
+/// While no server runs, none takes registrations: an executor that has a run gets the time for a new one, and the run goes on.
+async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(db: ScratchDb) {
+    let patience = ["--heartbeat", "1s", "--silence", "3s", "--lost-after", "13s", "--continue-max", "40s"];
+    let mut server = server(&db, &patience).await;
+    let api = server.api();
+    job(&api, ("sleep", "demo", "sleep"), json!({})).await;
+    let token = token(&api, "demo").await;
+    let one = StandIn::start(Dialect::Core34, server.url(), ("demo", &token)).await;
+    one.register().await;
+    online(&api, "demo", 1).await;
+    let run = start(&api, "sleep", Value::Null).await;
+    let sent = one.wait_for("run", 1).await[0].clone();
+    reaches(&api, &run, "running").await;
+    server.kill().await;
+    db.sql("UPDATE xxl_executor SET last_seen_at_ms = last_seen_at_ms - 300000");
+    server.restart().await;
+    // Longer than the server waits for executors that it does not hear.
+    tokio::time::sleep(Duration::from_secs(18)).await;
+    let api = server.api();
+    let found = run_of(&api, &run).await;
+    assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
+    one.register().await;
+    one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
+    let ended = reaches(&api, &run, "succeeded").await;
+    assert_eq!(ended["attempt"], 1, "{ended:#}");
+    assert_eq!(one.calls("run").len(), 1, "it is not sent again");
+}
+on_each_database!(a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register);
+
 async fn reaches_end(api: &Api, run: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} ends"), async || {
         let found = run_of(api, run).await;

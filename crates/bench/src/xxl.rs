@@ -39,8 +39,9 @@ pub struct XxlPlan {
 const REGISTER_EACH: Duration = Duration::from_secs(30);
 /// How soon they retry a failed request.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// Maximum number of callbacks in one request.
-const BATCH: usize = 500;
+/// Maximum number of callbacks in one request. ratch-job answers a request only after up to half a second, and an executor sends one at a time:
+/// with few callbacks in each, the executors would bound the measurement.
+const BATCH: usize = 5_000;
 /// Maximum number of waiting callbacks of one executor.
 const WAITING_MAX: usize = 100_000;
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -295,6 +296,33 @@ mod tests {
         assert!(!is_accepted(r#"{"code":500,"msg":"The access token is wrong."}"#));
         assert!(!is_accepted("<html>"));
         assert!(!is_accepted("[]"));
+    }
+
+    #[tokio::test]
+    async fn results_that_wait_are_reported_together() {
+        rustls::crypto::ring::default_provider().install_default().ok();
+        let counts: Arc<Mutex<Vec<usize>>> = Arc::default();
+        let noted = Arc::clone(&counts);
+        let take = move |axum::Json(callbacks): axum::Json<Vec<Value>>| {
+            noted.lock().unwrap().push(callbacks.len());
+            answer_ok()
+        };
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let bases = vec![format!("http://{}", listener.local_addr().unwrap())];
+        let app = Router::new().route("/api/callback", post(take));
+        let mut server = JoinSet::new();
+        server.spawn(async move { drop(axum::serve(listener, app).await) });
+        let target = Target { bases, app: "demo".to_owned(), token: "token".to_owned() };
+        let client = Client::builder().no_proxy().build().unwrap();
+        let shared = Shared { target, client, on_start: Box::new(|_| ()), acknowledged: AtomicU64::new(0) };
+        let (shared, (ended, ends)) = (Arc::new(shared), mpsc::channel(WAITING_MAX));
+        for log_id in 0..3_000 {
+            ended.try_send(RunRequest { job_id: 1, log_id, log_date_time: 0 }).unwrap();
+        }
+        drop(ended);
+        report(Arc::clone(&shared), ends).await;
+        assert_eq!(*counts.lock().unwrap(), [3_000_usize]);
+        assert_eq!(shared.acknowledged.load(Ordering::Relaxed), 3_000);
     }
 
     #[test]

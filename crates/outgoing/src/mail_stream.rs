@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use lettre::transport::smtp::client::AsyncTokioStream;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use crate::tls::client_config;
@@ -28,14 +30,36 @@ struct Bounded<S> {
 }
 
 /// Connects to the first of these addresses that answers; by TLS from the first byte if there is a host, whose certificate must be valid.
-pub(crate) async fn connect(addresses: &[SocketAddr], tls_host: Option<&str>) -> io::Result<Box<dyn AsyncTokioStream>> {
-    let stream = TcpStream::connect(addresses).await?;
+/// `limit`: the time that the caller gives it.
+pub(crate) async fn connect(
+    addresses: &[SocketAddr],
+    limit: Duration,
+    tls_host: Option<&str>,
+) -> io::Result<Box<dyn AsyncTokioStream>> {
+    let stream = first_answer(addresses, limit, TcpStream::connect::<SocketAddr>).await?;
     let (peer, left) = (stream.peer_addr()?, ANSWERS_LEN_MAX);
     let Some(host) = tls_host else { return Ok(Box::new(Bounded { stream, peer, left })) };
     let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
     let connector = TlsConnector::from(Arc::new(client_config().map_err(io::Error::other)?));
     let stream = connector.connect(name, stream).await?;
     Ok(Box::new(Bounded { stream, peer, left }))
+}
+
+/// Tries the addresses one after another. Each but the last has an equal part of the time, so that one that never answers keeps no mail from
+/// the others.
+async fn first_answer<T, F: Future<Output = io::Result<T>>>(
+    addresses: &[SocketAddr],
+    limit: Duration,
+    open: impl Fn(SocketAddr) -> F,
+) -> io::Result<T> {
+    let Some((last, others)) = addresses.split_last() else { return Err(io::Error::other("no address")) };
+    let part = u32::try_from(addresses.len()).ok().and_then(|count| limit.checked_div(count)).unwrap_or(limit);
+    for address in others {
+        if let Ok(Ok(opened)) = timeout(part, open(*address)).await {
+            return Ok(opened);
+        }
+    }
+    open(*last).await
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
@@ -66,5 +90,37 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Bounded<S> {
 impl<S: AsyncRead + AsyncWrite + Debug + Send + Sync + Unpin> AsyncTokioStream for Bounded<S> {
     fn peer_addr(&self) -> io::Result<SocketAddr> {
         Ok(self.peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_that_never_answers_leaves_time_for_the_others() {
+        let limit = Duration::from_secs(10);
+        let open = |address: SocketAddr| async move {
+            match address.port() {
+                1 => std::future::pending::<io::Result<()>>().await,
+                2 => Ok(()),
+                _ => Err(io::Error::from(io::ErrorKind::ConnectionRefused)),
+            }
+        };
+        let cases: [(&[u16], bool); 7] = [
+            (&[2], true),
+            (&[1, 2], true),
+            (&[1, 1, 3, 2], true),
+            (&[3, 2, 1], true),
+            (&[1, 3], false),
+            (&[1], false),
+            (&[], false),
+        ];
+        for (ports, is_open) in cases {
+            let address = |port: &u16| SocketAddr::from(([127, 0, 0, 1], *port));
+            let addresses: Vec<SocketAddr> = ports.iter().map(address).collect();
+            let opened = timeout(limit, first_answer(&addresses, limit, open)).await;
+            assert_eq!(matches!(opened, Ok(Ok(()))), is_open, "{ports:?}");
+        }
     }
 }

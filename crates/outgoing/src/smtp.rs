@@ -140,7 +140,7 @@ async fn talk(
         .await
         .map_err(|(is_final, text)| MailError::new(is_final, text))?;
     let tls_host = (server.security == Security::Tls).then_some(server.host.as_str());
-    let stream = connect(&addresses, tls_host).await;
+    let stream = connect(&addresses, server.timeout, tls_host).await;
     let stream = stream.map_err(|error| MailError::new(false, chain_in_one_line(&error)))?;
     let hello = envelope.from().map_or_else(ClientId::default, |from| ClientId::Domain(from.domain().to_owned()));
     let connected = AsyncSmtpConnection::connect_with_transport(stream, &hello).await;

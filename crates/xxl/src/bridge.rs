@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{Engine, Lifecycle, Until};
-use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, TokenId};
+use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId, TokenId};
 use rondel_outgoing::BuildError;
 use rondel_store::StoreError;
-use rondel_store::xxl::{XxlExecutor, XxlRun};
+use rondel_store::xxl::{XxlExecutor, XxlRun, XxlRunState};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -31,6 +31,10 @@ use crate::writes::Writes;
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of executors of all apps.
 const EXECUTOR_COUNT_MAX: u32 = 10_000;
+/// How long ago an executor must have registered for the last time to be expected back after a start of the servers.
+const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of attempts of an executor that are looked at to find out whether it has runs.
+const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Maximum total size of the bodies being read, in KiB.
 const BODIES_KIB_MAX: usize = 64 * 1024;
 
@@ -154,11 +158,52 @@ impl Bridge {
                 _ = look.tick() => {}
                 () = self.0.poke.notified() => {}
             }
-            if let Err(error) = self.look(&mut looks).await {
+            if let Err(error) = self.look_and_expect(&mut looks).await {
                 looks.note_failure(Instant::now());
                 self.0.shared.store_failed("read registrations", &error);
             }
         }
+    }
+
+    /// Looks, and after the first look finds the executors that are expected back.
+    async fn look_and_expect(&self, looks: &mut Looks) -> Result<(), StoreError> {
+        self.look(looks).await?;
+        if looks.is_first() {
+            looks.note_expected(self.executors_with_runs().await?, Instant::now());
+        }
+        Ok(())
+    }
+
+    /// The executors that have runs, and whose registrations have ended, or end before they register again, if they do that as usual. None if
+    /// another server has been there for long enough to take the registrations of all.
+    async fn executors_with_runs(&self) -> Result<Vec<XxlExecutor>, StoreError> {
+        let mut found = Vec::new();
+        let engine = &self.0.shared.engine;
+        let (own, now) = (engine.token().node, engine.now());
+        let since = now - REGISTERED_FOR;
+        let nodes = engine.store().nodes().await?;
+        if nodes.iter().any(|node| node.id != own && node.lease_until > now && node.started_at < since) {
+            return Ok(found);
+        }
+        let known = engine.store().xxl_executors(since - EXPECTED_WITHIN, EXECUTOR_COUNT_MAX).await?;
+        for executor in known.into_iter().filter(|one| one.last_seen_at < since + REGISTERED_FOR / 3) {
+            let mut open = engine.store().unsettled_xxl(executor.id, ATTEMPT_COUNT_MAX).await?;
+            open.retain(|row| row.state == XxlRunState::Open);
+            if open.is_empty() {
+                continue;
+            }
+            let ids: Vec<RunId> = open.iter().map(|row| row.run).collect();
+            let runs = engine.store().runs(&ids).await?;
+            // The row of an attempt stays if its executor was lost.
+            let goes_on = |row: &XxlRun| {
+                let is_its = |run: &Run| run.id == row.run && run.attempt == row.attempt;
+                runs.iter().any(|run| is_its(run) && !run.status.is_terminal())
+            };
+            if open.iter().any(goes_on) {
+                found.push(executor);
+            }
+        }
+        Ok(found)
     }
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
@@ -172,7 +217,7 @@ impl Bridge {
             let reported = engine.store().xxl_reported_executors(since, EXECUTOR_COUNT_MAX).await?;
             looks.note_reported(reported, Instant::now());
         }
-        let found = looks.with_reported(found);
+        let found = looks.with_expected(looks.with_reported(found), Instant::now());
         let may_expire = looks.may_expire(Instant::now());
         let mut missing = Vec::new();
         let client = &self.0.shared.client;

@@ -21,6 +21,9 @@ pub(crate) struct Looks {
     /// The executors that are not registered any more and have ends to report, and when they were read.
     reported: Vec<XxlExecutor>,
     reported_at: Option<Instant>,
+    /// The executors that had runs when the looks began, and when that was.
+    expected: Vec<XxlExecutor>,
+    began_at: Option<Instant>,
 }
 
 impl Looks {
@@ -62,12 +65,34 @@ impl Looks {
     }
 
     /// Adds the executors with such ends. They get no runs: they have signed off, or were last seen too long ago.
-    pub(crate) fn with_reported(&self, mut found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
-        let known: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
-        let left = |one: &XxlExecutor| XxlExecutor { left_at: one.left_at.or(Some(one.last_seen_at)), ..one.clone() };
-        found.extend(self.reported.iter().filter(|one| !known.contains(&one.id)).map(left));
-        found
+    pub(crate) fn with_reported(&self, found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
+        with_leaving(found, &self.reported)
     }
+
+    /// Whether the executors that are expected back are not known yet.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.began_at.is_none()
+    }
+
+    /// Records the executors that have runs, and whose registrations end before they register again, if they do that as usual.
+    pub(crate) fn note_expected(&mut self, expected: Vec<XxlExecutor>, now: Instant) {
+        (self.expected, self.began_at) = (expected, Some(now));
+    }
+
+    /// Adds them for a while, without giving them runs: before the looks began, there may have been no server to take their registrations, so
+    /// that each gets the time for a new one.
+    pub(crate) fn with_expected(&self, found: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
+        let is_soon = self.began_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
+        if is_soon { with_leaving(found, &self.expected) } else { found }
+    }
+}
+
+/// Adds executors that are not among the registered ones, as leaving.
+fn with_leaving(mut found: Vec<XxlExecutor>, more: &[XxlExecutor]) -> Vec<XxlExecutor> {
+    let known: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
+    let left = |one: &XxlExecutor| XxlExecutor { left_at: one.left_at.or(Some(one.last_seen_at)), ..one.clone() };
+    found.extend(more.iter().filter(|one| !known.contains(&one.id)).map(left));
+    found
 }
 
 #[cfg(test)]
@@ -125,5 +150,17 @@ mod tests {
         looks.note_reported(vec![executor(1), executor(2)], now);
         assert!(!looks.is_reported_due(now) && looks.is_reported_due(now + REPORTED_PERIOD));
         assert_eq!(shown(&looks.with_reported(vec![executor(1)])), [(1, false), (2, true)], "1 is registered");
+    }
+
+    #[tokio::test]
+    async fn executors_with_runs_get_the_time_for_a_new_registration() {
+        let (mut looks, now) = (Looks::default(), Instant::now());
+        assert!(looks.is_first() && looks.with_expected(Vec::new(), now).is_empty());
+        looks.note_expected(vec![executor(1), executor(2)], now);
+        assert!(!looks.is_first());
+        let soon = now + REGISTERED_FOR / 2;
+        assert_eq!(shown(&looks.with_expected(vec![executor(1)], soon)), [(1, false), (2, true)], "1 is registered");
+        let later = now + REGISTERED_FOR;
+        assert_eq!(shown(&looks.with_expected(vec![executor(1)], later)), [(1, false)], "2 did not register");
     }
 }

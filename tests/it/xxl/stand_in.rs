@@ -72,6 +72,8 @@ struct Inside {
     address: String,
     /// It answers requests for logs with an error.
     are_logs_broken: Mutex<bool>,
+    /// It answers a request to stop a run only after the callback about that was taken.
+    is_callback_first: Mutex<bool>,
     /// Callbacks on their way.
     calls: Mutex<JoinSet<()>>,
 }
@@ -124,6 +126,7 @@ impl StandIn {
             ends: Mutex::default(),
             address,
             are_logs_broken: Mutex::default(),
+            is_callback_first: Mutex::default(),
             calls: Mutex::default(),
         });
         let path = if dialect == Dialect::Node { "/job/{method}" } else { "/{method}" };
@@ -206,6 +209,11 @@ impl StandIn {
     /// Whether it answers requests for logs with an error from now on.
     pub(crate) fn break_logs(&self, are_broken: bool) {
         *lock(&self.inside.are_logs_broken) = are_broken;
+    }
+
+    /// Answers requests to stop runs only after the callbacks about that were taken, as pyxxl does.
+    pub(crate) fn call_back_first(&self) {
+        *lock(&self.inside.is_callback_first) = true;
     }
 
     /// Waits until servers have taken all callbacks.
@@ -355,11 +363,13 @@ async fn answer(
             let killed = lock(&inside.running).remove(&job);
             if let Some(log_id) = killed {
                 inside.ended(log_id, 500);
-                let inside = Arc::clone(&inside);
-                let calls = Arc::clone(&inside);
-                lock(&calls.calls).spawn(async move {
-                    inside.call_back(log_id, 500, "scheduling center kill job.".to_owned()).await;
-                });
+                let call = Arc::clone(&inside).call_back(log_id, 500, "scheduling center kill job.".to_owned());
+                let is_callback_first = *lock(&inside.is_callback_first);
+                if is_callback_first {
+                    call.await;
+                } else {
+                    lock(&inside.calls).spawn(call);
+                }
             }
             json_text(&inside.good(&Value::Null))
         }

@@ -113,6 +113,51 @@ async fn sleeping(executor: &StandIn, before: usize) -> Value {
     .await
 }
 
+/// A run that is stopped is cancelled, also if the callback about that goes to the server that did not ask for it, and comes before the
+/// executor's answer.
+async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..]].concat();
+    let first = Server::start_with(&db, &args).await;
+    let second = Server::start_with(&db, &args).await;
+    let (one, two) = (first.api(), second.api());
+    let jobs: Vec<String> = (0..8).map(|number| format!("sleep-{number}")).collect();
+    for name in &jobs {
+        job(&one, (name, "demo", "sleep"), json!({})).await;
+    }
+    let token = token(&one, "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let servers = [first.url(), second.url()];
+    let mut executor = StandIn::start_with(listener, Dialect::Core34, &servers, ("demo", &token));
+    executor.call_back_first();
+    executor.keep_registering();
+    online(&one, "demo", 1).await;
+    online(&two, "demo", 1).await;
+    let mut runs = Vec::new();
+    for name in &jobs {
+        runs.push(start(&one, name, Value::Null).await);
+    }
+    for run in &runs {
+        reaches(&one, run, "running").await;
+    }
+    for run in &runs {
+        one.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
+    }
+    for run in &runs {
+        reaches(&one, run, "cancelled").await;
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_run_is_cancelled_wherever_its_callback_goes_on_postgres() {
+    a_stopped_run_is_cancelled_wherever_its_callback_goes(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_stopped_run_is_cancelled_wherever_its_callback_goes_on_mysql() {
+    a_stopped_run_is_cancelled_wherever_its_callback_goes(Backend::Mysql).await;
+}
+
 #[tokio::test]
 async fn either_server_serves_an_executor_on_postgres() {
     either_server_serves_an_executor(Backend::Postgres).await;

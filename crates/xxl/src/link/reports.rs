@@ -1,6 +1,6 @@
 //! Ends of attempts: answers and reports of the executor, and the results that the engine gets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
@@ -15,14 +15,15 @@ use crate::client::CallError;
 use crate::ends::{self, CODE_KILLED};
 use crate::log::{self, ReadEnd};
 use crate::table::Kill;
-use crate::wire::{Answer, CODE_FAILED};
+use crate::wire::{Answer, CODE_FAILED, CODE_GOOD};
 
 impl Link {
     /// Takes over stored ends of attempts.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
+        let stopped_elsewhere = self.stopped_elsewhere(&rows).await;
         let mut ended = Vec::new();
         for row in rows {
-            if row.state == XxlRunState::Settled {
+            if row.state == XxlRunState::Settled || stopped_elsewhere.contains(&row.log_id) {
                 continue;
             }
             // A report may arrive after the server assumed the end and removed the attempt here.
@@ -37,6 +38,29 @@ impl Link {
             entry.row = XxlRun { log_line: entry.row.log_line, ..row };
         }
         self.deliver(session, &ended).await
+    }
+
+    /// The failures among these ends whose attempts another server is asking the executor to stop. They are left to that server, for which the
+    /// executor's answer counts over the callback. If it reports none of them, the next look at the store finds them.
+    async fn stopped_elsewhere(&self, rows: &[XxlRun]) -> BTreeSet<i64> {
+        let is_failure = |row: &XxlRun| row.code.is_some_and(|code| code >= 0 && code != CODE_GOOD);
+        let failed: Vec<&XxlRun> = rows
+            .iter()
+            .filter(|row| row.state == XxlRunState::Reported && is_failure(row) && !self.shared.is_responsible_for(row))
+            .collect();
+        if failed.is_empty() {
+            return BTreeSet::new();
+        }
+        let ids: Vec<RunId> = failed.iter().map(|row| row.run).collect();
+        let runs = match self.shared.engine.store().runs(&ids).await {
+            Ok(runs) => runs,
+            Err(error) => {
+                self.shared.store_failed("read runs", &error);
+                return BTreeSet::new();
+            }
+        };
+        let asked: BTreeSet<RunId> = runs.iter().filter(|run| run.cancel_asked().is_some()).map(|run| run.id).collect();
+        failed.into_iter().filter(|row| asked.contains(&row.run)).map(|row| row.log_id).collect()
     }
 
     pub(super) async fn on_sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
