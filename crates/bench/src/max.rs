@@ -38,6 +38,8 @@ pub struct MaxReport {
     /// The best round that was kept, with the probe of the database before and after the search; `None` if no round was
     /// kept.
     pub highest: Option<Report>,
+    /// Why the search ended early: a round was so much for the system that there is no report of it.
+    pub stopped: Option<String>,
 }
 
 /// The bounds of a search.
@@ -52,29 +54,42 @@ pub struct Bounds {
 /// Searches for the highest rate within these bounds, from `plan.jobs` on. `on_round` is called after each measurement.
 ///
 /// # Errors
-/// Those of [`BenchError`]. A round that is too much for the system is no error.
+/// Those of [`BenchError`]. A round that is too much for the system is no error, unless it is the first one and could not be
+/// measured.
 pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Round)) -> Result<MaxReport, BenchError> {
     let load_before = usage::load();
     let store = open(plan).await?;
     let before = probe_unless_idle(&store, plan).await?;
     let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
-    let (mut search, mut rounds) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new());
+    let (mut search, mut rounds, mut stopped) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new(), None);
     while let Some(jobs) = search.next {
         let plan = Plan { jobs, ends: true, ..plan.clone() };
-        let report = measure(&store, &plan, load_before.clone()).await?;
+        let report = match measure(&store, &plan, load_before.clone()).await {
+            Ok(report) => report,
+            // What was measured before stays right. The database has work left, which would disturb further rounds.
+            Err(BenchError::Void { what }) if !rounds.is_empty() => {
+                stopped = Some(format!("{jobs} runs per second: {what}"));
+                break;
+            }
+            Err(error) => return Err(error),
+        };
         let round = Round { jobs, failure: failure(&report, late_max_ms), report };
         on_round(&round);
         search.tried(jobs, round.failure.is_none());
         rounds.push(round);
     }
-    let after = probe_unless_idle(&store, plan).await?;
-    store.close().await;
+    let mut after = Vec::new();
+    // The servers of a round that could not be measured still work on the database.
+    if stopped.is_none() {
+        after = probe_unless_idle(&store, plan).await?;
+        store.close().await;
+    }
     let kept = rounds.iter().filter(|round| round.failure.is_none()).max_by_key(|round| round.jobs);
     let mut highest = kept.map(|round| round.report.clone());
     if let Some(highest) = &mut highest {
         highest.add_probe(before, after);
     }
-    Ok(MaxReport { late_max_ms, rounds, highest })
+    Ok(MaxReport { late_max_ms, rounds, highest, stopped })
 }
 
 /// Which rate is tried next.
@@ -142,12 +157,13 @@ impl MaxReport {
     #[must_use]
     pub fn lines(&self) -> Vec<(String, String)> {
         let bound = format!("p99 of the start at most {} ms late", self.late_max_ms);
-        let Some(highest) = &self.highest else {
-            return vec![("highest rate".to_owned(), format!("none: no round was kept, {bound}"))];
+        let rate = match &self.highest {
+            Some(highest) => format!("{} runs per second, {bound}", highest.jobs),
+            None => format!("none: no round was kept, {bound}"),
         };
-        let rate = format!("{} runs per second, {bound}", highest.jobs);
         let mut lines = vec![("highest rate".to_owned(), rate)];
-        lines.extend(highest.lines());
+        lines.extend(self.stopped.iter().map(|why| ("ended early".to_owned(), why.clone())));
+        lines.extend(self.highest.iter().flat_map(Report::lines));
         lines
     }
 }
@@ -188,6 +204,15 @@ mod tests {
             search.tried(jobs, jobs <= capacity);
         }
         (tried, search.kept)
+    }
+
+    #[test]
+    fn an_early_end_has_its_reason() {
+        let stopped = Some("64000 runs per second: creating the jobs took too long".to_owned());
+        let report = MaxReport { late_max_ms: 100.0, rounds: Vec::new(), highest: None, stopped };
+        let lines = report.lines();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert_eq!(lines[1].0, "ended early");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 use reqwest::Method;
 
 use crate::client::{Ask, ClientArgs, JSON};
-use crate::exit::Failure;
+use crate::exit::{Failure, after_output};
 use crate::input::read_text;
 use crate::output;
 
@@ -67,10 +67,7 @@ impl ApiArgs {
         let ask = Ask { method: self.method, path: &segments, query: &query, body, headers: &headers };
         match client.ask(ask).await? {
             Ok(body) => output::answer(body.text()),
-            Err(refusal) => {
-                output::answer(&refusal.text)?;
-                Err(client.failure(&refusal))
-            }
+            Err(refusal) => after_output(output::answer(&refusal.text), Err(client.failure(&refusal))),
         }
     }
 

@@ -32,25 +32,25 @@ enum AppCommand {
     /// List the handlers of an app's online executors, and their parameters
     Handlers {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
     /// Send no new runs to the app's executors; due runs wait for at most the queue timeout of their job
     Drain {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
     /// Let the app's runs go to its executors again
     Activate {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
     /// Skip what is due in the app, and cancel what runs
     Stop {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
     /// The executors of XXL-JOB that are registered by hand
@@ -71,13 +71,13 @@ enum AddressCommand {
     /// List them, and whether they answer
     List {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
     /// Register an executor of XXL-JOB by its address: it stays until it is removed, and gets runs while it answers
     Add {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
         /// Where it listens: `http://10.0.0.5:9999/`
         #[arg(value_name = "ADDRESS")]
@@ -89,7 +89,7 @@ enum AddressCommand {
     /// Remove one; it gets no more runs, unless it registers itself
     Remove {
         /// The app's name
-        #[arg(value_name = "APP")]
+        #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
         /// Its address
         #[arg(value_name = "ADDRESS")]

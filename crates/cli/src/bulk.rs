@@ -3,11 +3,12 @@
 use std::io::{IsTerminal as _, Write as _};
 
 use clap::Args;
+use rondel_core::filter::{Filter, Scope};
 use rondel_core::words::counted;
 use serde_json::{Value, json};
 
 use crate::client::{Body, Client, text_of};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, after_output};
 use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
@@ -16,6 +17,10 @@ use crate::terminal::harmless;
 const NAMES_MAX: usize = 20;
 /// How many problems are listed.
 const PROBLEMS_MAX: usize = 20;
+
+/// The arguments that cannot stand beside the name of one. Each is named: clap drops a `requires` whose argument conflicts with
+/// a given one, so that `--dry-run` beside a name would be ignored.
+pub(crate) const FLAGS_FOR_MANY: [&str; 3] = ["filter", "dry_run", "after"];
 
 /// Many instead of one.
 #[derive(Debug, Args)]
@@ -64,8 +69,10 @@ impl BulkArgs {
     /// Applies the action to everything that passes the filter.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
         let filter = self.filter.as_deref().unwrap_or_default();
-        // A variable that is not set, in a script, must not become all there is.
-        if filter.trim().is_empty() && self.yes && !self.dry_run {
+        // A variable that is not set, in a script, must not become all there is; in quotes, neither.
+        let scope = if bulk.collection == "runs" { Scope::Runs } else { Scope::Jobs };
+        let is_empty = Filter::parse(filter, scope).is_ok_and(|filter| filter.is_empty());
+        if is_empty && self.yes && !self.dry_run {
             let noun = bulk.noun;
             let message =
                 format!("--filter is empty, which every {noun} passes; with --yes, write 'app:*' for all {noun}s");
@@ -87,11 +94,30 @@ impl BulkArgs {
         }
         if !self.yes {
             ask(bulk, &found, matched)?;
+            if let Some(which) = by_names(&found) {
+                let done = post(client, bulk, &which).await?;
+                return report(&with_rest(&done, &found)?, bulk, false, format);
+            }
         }
         let which = json!({"q": filter, "after": self.after, "expected_count": matched});
         let done = post(client, bulk, &which).await?;
         report(&done, bulk, false, format)
     }
+}
+
+/// The jobs for which consent was given, by name: meanwhile, others may pass the filter. Runs are not named, only counted.
+fn by_names(found: &Value) -> Option<Value> {
+    let jobs = found["jobs"].as_array().filter(|jobs| !jobs.is_empty())?;
+    Some(json!({ "names": jobs }))
+}
+
+/// The answer to an action, with the rest that the search before it found: an action on names knows of none.
+fn with_rest(done: &Body, found: &Value) -> Result<Body, Failure> {
+    let mut answer = done.value()?;
+    for field in ["has_more", "after"] {
+        answer[field] = found[field].clone();
+    }
+    Ok(Body::new(answer.to_string()))
 }
 
 async fn post(client: &Client, bulk: &Bulk<'_>, which: &Value) -> Result<Body, Failure> {
@@ -132,21 +158,25 @@ fn names(answer: &Value) -> Vec<String> {
 
 fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> Result<(), Failure> {
     let value = answer.value()?;
-    match format.format {
-        Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format)?,
-        Format::Name => output::names(names(&value))?,
-        Format::Table | Format::Wide => output::talk(&sentence(&value, bulk, is_dry)),
-    }
+    let written = match format.format {
+        Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format),
+        Format::Name => output::names(names(&value)),
+        Format::Table | Format::Wide => {
+            output::talk(&sentence(&value, bulk, is_dry));
+            Ok(())
+        }
+    };
     let problems: Vec<&Value> = value["problems"].as_array().into_iter().flatten().collect();
     for problem in problems.iter().take(PROBLEMS_MAX) {
         let which = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
         let why = problem["message"].as_str().unwrap_or_default();
         output::talk(&format!("{}: {}", harmless(which), harmless(why)));
     }
-    match problems.len() {
+    let verdict = match problems.len() {
         0 => Ok(()),
         count => Err(Failure::from_text(format!("{} could not be {}", counted(count, bulk.noun), bulk.participle))),
-    }
+    };
+    after_output(written, verdict)
 }
 
 /// Describes what was done or, in a dry run, would be.
@@ -176,6 +206,15 @@ mod tests {
 
     const PAUSE: Bulk<'_> =
         Bulk { collection: "jobs", noun: "job", action: "pause", participle: "paused", more: Value::Null };
+
+    #[test]
+    fn consent_is_for_the_jobs_that_were_shown() {
+        let found = json!({"matched": 2, "jobs": ["a", "b"], "has_more": true, "after": "b"});
+        assert_eq!(by_names(&found), Some(json!({"names": ["a", "b"]})));
+        assert_eq!(by_names(&json!({"matched": 2, "made": [], "has_more": false})), None);
+        let done = Body::new(r#"{"matched": 2, "jobs": ["a", "b"], "has_more": false, "after": null}"#.to_owned());
+        assert_eq!(with_rest(&done, &found).unwrap().value().unwrap(), found);
+    }
 
     #[test]
     fn what_was_done_is_one_sentence() {

@@ -1,4 +1,4 @@
-//! Shell completion of the names of jobs and other objects on the server.
+//! Shell completion of the names of contexts, and of jobs and other objects on the server.
 
 use std::ffi::OsStr;
 use std::time::Duration;
@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 
 use crate::client::{ClientArgs, text_of};
+use crate::contexts::Contexts;
 use crate::runtime;
 
 /// How long a completion waits for the server: a longer wait is not worth it.
@@ -28,14 +29,22 @@ pub(crate) fn executors() -> ArgValueCompleter {
     ArgValueCompleter::new(|part: &OsStr| names("executors", part))
 }
 
+/// Completes the name of a context.
+pub(crate) fn contexts() -> ArgValueCompleter {
+    ArgValueCompleter::new(|part: &OsStr| {
+        let (Some(part), Ok(contexts)) = (part.to_str(), Contexts::read()) else { return Vec::new() };
+        let found = contexts.all().map(|(name, _)| name).filter(|name| name.starts_with(part));
+        found.map(CompletionCandidate::new).collect()
+    })
+}
+
 /// Names from the server; none if it cannot be asked. The environment and the context select the server: flags are not
 /// known here.
 fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
     let Some(part) = part.to_str() else { return Vec::new() };
     let mut found = Vec::new();
     let asked = runtime::run(async {
-        let args = ClientArgs::of_environment();
-        let client = args.client()?;
+        let client = ClientArgs::default().client()?;
         // The lists of apps and executors have no filter.
         let query = [("q", part), ("limit", COUNT_MAX)];
         let query = if collection == "jobs" && !part.is_empty() {

@@ -31,7 +31,7 @@ enum ContextCommand {
     Add(AddArgs),
     /// List the contexts
     List,
-    /// Choose the server that commands speak to
+    /// Show the context in use
     Show,
     /// Let commands speak to this server from now on
     Use(NameArgs),
@@ -48,7 +48,7 @@ struct AddArgs {
     /// The server's URL
     #[arg(long, value_name = "URL")]
     url: String,
-    /// The namespace that commands use
+    /// The namespace that commands use; without it, that of a context with this URL stays as it is
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
     /// Take the token in this file; rondel login asks for one
@@ -62,7 +62,7 @@ struct AddArgs {
 #[derive(Debug, Args)]
 struct NameArgs {
     /// The context's name
-    #[arg(value_name = "NAME")]
+    #[arg(value_name = "NAME", add = crate::complete::contexts())]
     name: String,
 }
 
@@ -95,6 +95,9 @@ impl ContextArgs {
             ContextCommand::Use(args) => {
                 contexts.select(&args.name)?;
                 output::talk(&format!("commands speak to {} now", contexts.get(&args.name)?.server));
+                if let Some(name) = deciding_variable(&args.name) {
+                    output::talk(&format!("not in this environment: the variable {name} decides here"));
+                }
                 Ok(())
             }
             ContextCommand::Remove(args) => {
@@ -104,6 +107,13 @@ impl ContextArgs {
             }
         }
     }
+}
+
+/// The variable of the environment that comes before the context in use, if it is set to something else.
+fn deciding_variable(chosen: &str) -> Option<&'static str> {
+    let is_other_context = token_file::variable("RONDEL_CONTEXT").is_some_and(|name| name != chosen);
+    let is_server_set = token_file::variable("RONDEL_SERVER").is_some();
+    if is_server_set { Some("RONDEL_SERVER") } else { is_other_context.then_some("RONDEL_CONTEXT") }
 }
 
 fn context_json(contexts: &Contexts, name: &str, context: &Context) -> Result<serde_json::Value, Failure> {
@@ -159,7 +169,7 @@ pub(crate) struct LoginArgs {
 #[derive(Debug, Args)]
 pub(crate) struct LogoutArgs {
     /// The context; that in use if left out
-    #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME")]
+    #[arg(long, env = "RONDEL_CONTEXT", value_name = "NAME", add = crate::complete::contexts())]
     context: Option<String>,
 }
 
@@ -172,6 +182,7 @@ impl LoginArgs {
             return Err(Failure::from_text(message));
         };
         let context = contexts.get(&name)?.clone();
+        self.client.check_sign_in(&context)?;
         let token = read_token(&context.server).await?;
         let credential = Credential { token: token.clone(), from: "that was read".to_owned() };
         let client = self.client.for_context(&context).client_with(Some(credential))?;

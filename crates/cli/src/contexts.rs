@@ -86,10 +86,13 @@ impl Contexts {
     }
 
     /// Adds a context, or changes it. The first one is in use from then on. A token that was not kept for this server is
-    /// deleted first, because no other server may get it; `true` if there was one.
-    pub(crate) fn put(&mut self, wanted: &str, context: Context) -> Result<bool, Failure> {
+    /// deleted first, because no other server may get it; `true` if there was one. Without a namespace, that of the same server
+    /// stays.
+    pub(crate) fn put(&mut self, wanted: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(wanted).map_err(Failure::refused)?;
-        let is_same_server = self.file.contexts.get(wanted).is_some_and(|before| before.server == context.server);
+        let before = self.file.contexts.get(wanted).filter(|before| before.server == context.server);
+        let is_same_server = before.is_some();
+        context.namespace = context.namespace.or_else(|| before?.namespace.clone());
         let is_forgotten = !is_same_server && self.forget_token(wanted)?;
         self.file.contexts.insert(wanted.to_owned(), context);
         self.file.current.get_or_insert_with(|| wanted.to_owned());
@@ -200,6 +203,11 @@ mod tests {
         assert_eq!(read().token("test").unwrap().unwrap().reveal(), token.reveal());
         assert!(!contexts.put("test", context("https://b")).unwrap() && read().token("test").unwrap().is_some());
         assert!(contexts.put("test", context("https://c")).unwrap() && read().token("test").unwrap().is_none());
+        contexts.put("test", Context { namespace: Some("team".to_owned()), ..context("https://c") }).unwrap();
+        contexts.put("test", context("https://c")).unwrap();
+        assert_eq!(read().get("test").unwrap().namespace.as_deref(), Some("team"));
+        contexts.put("test", context("https://d")).unwrap();
+        assert_eq!(read().get("test").unwrap().namespace, None);
         contexts.keep_token("test", &token).unwrap();
         contexts.remove("test").unwrap();
         assert_eq!((read().current(), read().all().count()), (None, 1));

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use crate::client::{Ask, Client, ClientArgs};
 use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConfig, ServerSettings};
 use crate::contexts::Contexts;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, after_output};
 use crate::format::{Format, FormatArgs};
 use crate::paint::{Ink, Paint};
 use crate::terminal::harmless;
@@ -92,11 +92,12 @@ impl DoctorArgs {
         if self.file.is_given() {
             checks.extend(check_config(&self.file).await);
         }
-        print(&checks, self.format)?;
-        match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
+        let written = print(&checks, self.format);
+        let verdict = match checks.iter().filter(|check| check.verdict == Verdict::Wrong).count() {
             0 => Ok(()),
             count => Err(Failure::new(Exit::Failed, format!("{count} of {} checks failed", checks.len()))),
-        }
+        };
+        after_output(written, verdict)
     }
 }
 

@@ -1,13 +1,19 @@
 //! `rondel events`: prints events as they happen.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde_json::Value;
 
-use crate::client::{ClientArgs, text_of};
+use crate::client::{Client, ClientArgs, Lines, text_of};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::output;
+use crate::retry::while_away;
 use crate::terminal::harmless;
+
+/// The pause before a stream that the server ended is opened again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
 #[derive(Debug, Args)]
@@ -38,17 +44,15 @@ impl EventsArgs {
             return Err(Failure::refused("events have no names: use -o table or jsonl"));
         }
         let client = self.client.client()?;
-        let filters = [("kind", &self.kind), ("job", &self.job), ("app", &self.app)];
-        let filters: Vec<(&str, &str)> =
-            filters.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
         let (mut cursor, mut left) = (None::<String>, self.count);
+        let mut lines = self.open(&client, None).await?;
         loop {
-            let mut query = filters.clone();
-            query.extend(cursor.as_deref().map(|cursor| ("after", cursor)));
-            let mut lines = client.follow(&["events"], &query).await?;
             let reason = loop {
-                let Some(line) = lines.next().await? else {
-                    return Err(Failure::new(Exit::Unreachable, "the server broke the stream off"));
+                let line = match lines.next().await {
+                    Ok(Some(line)) => line,
+                    Ok(None) => break "stopping".to_owned(),
+                    Err(failure) if failure.is_passing() => break "stopping".to_owned(),
+                    Err(failure) => return Err(failure),
                 };
                 let event: Value = serde_json::from_str(&line)
                     .map_err(|error| Failure::of("the server's answer is not understood", &error))?;
@@ -66,8 +70,15 @@ impl EventsArgs {
                 }
             };
             match reason.as_str() {
-                // The stream has reached the maximum duration: the next one continues where it ended.
-                "timeout" => {}
+                // The stream has reached the maximum duration, or its server stops or has no database for a while: the
+                // next one continues where it ended, also at another server.
+                end @ ("timeout" | "stopping" | "unavailable") => {
+                    if end != "timeout" {
+                        output::talk("the stream broke off; going on");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                    lines = while_away(None, async || self.open(&client, cursor.as_deref()).await).await?;
+                }
                 "token_over" => return Err(Failure::new(Exit::Auth, "the token is over, or may not look any more")),
                 other => {
                     let other = harmless(other);
@@ -75,6 +86,14 @@ impl EventsArgs {
                 }
             }
         }
+    }
+
+    /// Opens the stream, behind the event with this id.
+    async fn open(&self, client: &Client, after: Option<&str>) -> Result<Lines, Failure> {
+        let given = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
+        let given = given.into_iter().chain([("after", after)]);
+        let query: Vec<(&str, &str)> = given.filter_map(|(key, value)| Some((key, value?))).collect();
+        client.follow(&["events"], &query).await
     }
 
     fn print(&self, kind: &str, line: &str, data: &Value) -> Result<(), Failure> {

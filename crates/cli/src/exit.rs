@@ -49,17 +49,18 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     exit: Exit,
     message: Option<String>,
+    is_passing: bool,
 }
 
 impl Failure {
     /// An end with a message: a sentence, perhaps with lines of detail below it.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: Some(message.into()) }
+        Self { exit, message: Some(message.into()), is_passing: false }
     }
 
     /// An end without a message: Ctrl-C, or a closed pipe on stdout.
     pub(crate) const fn silent(exit: Exit) -> Self {
-        Self { exit, message: None }
+        Self { exit, message: None, is_passing: false }
     }
 
     /// A failed operation: `doing` names it, and the error and its causes give the reason.
@@ -75,6 +76,16 @@ impl Failure {
     /// The command line or a setting is wrong.
     pub(crate) fn refused(message: impl Into<String>) -> Self {
         Self::new(Exit::Refused, message)
+    }
+
+    /// The same failure, of a server that may be back soon.
+    pub(crate) fn passing(self) -> Self {
+        Self { is_passing: true, ..self }
+    }
+
+    /// Whether the server may be back soon.
+    pub(crate) const fn is_passing(&self) -> bool {
+        self.is_passing
     }
 
     /// Appends a hint to the message.
@@ -99,5 +110,28 @@ impl Failure {
 impl<E: Error + 'static> From<E> for Failure {
     fn from(error: E) -> Self {
         Self::new(Exit::Failed, chain_in_one_line(&error))
+    }
+}
+
+/// The end of a command that has written its output and knows its verdict. A reader that has closed the pipe does not turn
+/// a failure into a success.
+pub(crate) fn after_output(written: Result<(), Failure>, verdict: Result<(), Failure>) -> Result<(), Failure> {
+    match written {
+        Err(failure) if failure.exit() != Exit::Success => Err(failure),
+        Ok(()) | Err(_) => verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_pipe_hides_no_failure() {
+        let end = |written, verdict| after_output(written, verdict).map_err(|failure: Failure| failure.exit());
+        let closed = || Err(Failure::silent(Exit::Success));
+        assert_eq!(end(closed(), Err(Failure::silent(Exit::Changes))), Err(Exit::Changes));
+        assert_eq!(end(closed(), Ok(())), Ok(()));
+        assert_eq!(end(Err(Failure::from_text("disk full")), Ok(())), Err(Exit::Failed));
     }
 }

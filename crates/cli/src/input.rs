@@ -14,7 +14,7 @@ pub(crate) fn json(flag: &str, text: &str) -> Result<Value, Failure> {
 
 /// Reads a JSON file; `-` is stdin.
 pub(crate) fn read_json(path: &Path) -> Result<String, Failure> {
-    let text = read_text(path)?;
+    let text = read_document(path)?;
     serde_json::from_str::<&serde_json::value::RawValue>(&text)
         .map_err(|error| Failure::refused(format!("{} is not JSON: {error}{}", path.display(), hint_for_yaml(path))))?;
     Ok(text)
@@ -25,7 +25,13 @@ fn hint_for_yaml(path: &Path) -> String {
     if is_yaml { format!("; for YAML: rondel job apply -f {}", path.display()) } else { String::new() }
 }
 
-/// Reads a file; `-` is stdin.
+/// Reads a file, without the byte order mark that some editors put at its beginning; `-` is stdin.
+pub(crate) fn read_document(path: &Path) -> Result<String, Failure> {
+    let text = read_text(path)?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+/// Reads a file unchanged; `-` is stdin.
 pub(crate) fn read_text(path: &Path) -> Result<String, Failure> {
     let mut text = String::new();
     let read = if path.as_os_str() == "-" {

@@ -6,17 +6,22 @@ use serde_json::value::RawValue;
 
 use crate::client::{Body, Client};
 use crate::exit::Failure;
+use crate::output;
 
 /// The most items that the server returns at once.
 pub(crate) const PAGE_LEN_MAX: usize = 200;
 /// How many pages of a list an overview reads.
 pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
 
+const LIMIT_DEFAULT: u32 = 50;
+/// The lists of which the newest items are wanted.
+const BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
+
 /// How much of a list.
 #[derive(Debug, Args)]
 pub(crate) struct BoundArgs {
     /// At most so many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = LIMIT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// All of them
     #[arg(long, conflicts_with = "limit")]
@@ -35,14 +40,20 @@ impl BoundArgs {
     }
 }
 
-/// Reads a list. If one page is enough, the server's answer is returned unchanged.
+/// Reads a list. If one page is enough, the server's answer is returned unchanged. Reports on stderr that items were left out which
+/// the caller may take for missing.
 pub(crate) async fn read(
     client: &Client,
     collection: &str,
     query: &[(&str, &str)],
     bounds: &BoundArgs,
 ) -> Result<Body, Failure> {
-    read_at(client, &[collection], query, bounds).await
+    let body = read_at(client, &[collection], query, bounds).await?;
+    let is_by_default = !bounds.all && bounds.limit == LIMIT_DEFAULT;
+    if is_by_default && !BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
+        output::talk(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
+    }
+    Ok(body)
 }
 
 /// Reads a list at a longer path: `path` holds the segments after `/api/v1`.

@@ -4,7 +4,7 @@
 //!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`, `telemetry` and `runtime` implement
 //!   their start and stop;
 //! - `job`, `calendar`, `script`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` call the REST API
-//!   through `client`, and print through `view` and `table`;
+//!   through `client`, outlast a server that restarts by `retry`, and print through `view` and `table`;
 //! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` holds the user's own names for
 //!   servers; `completion`, `complete` and `manual` are for shells and readers;
 //! - `bench` measures; `cron` and `import` work offline; `exit` and `output` define exit codes and output.
@@ -53,6 +53,7 @@ mod progress;
 #[cfg(test)]
 mod reference;
 mod report;
+mod retry;
 mod run;
 mod run_as;
 mod runtime;

@@ -1,6 +1,7 @@
 //! The runtimes that commands run in, and the signals that end them.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::runtime::Builder;
@@ -41,18 +42,70 @@ where
     ended
 }
 
-/// Runs a client command. SIGINT ends it at once.
+/// Runs a client command. SIGINT ends it at once, also while it reads from stdin, which no task can be waited for beside.
 pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    end_blocked_command()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {
             ended = command => ended,
-            interrupted = tokio::signal::ctrl_c() => {
+            interrupted = interrupted() => {
                 interrupted?;
                 Err(Failure::silent(Exit::Interrupted))
             }
         }
     })
+}
+
+/// Ends the process after a SIGINT that the command has not noticed by itself.
+fn end_blocked_command() -> std::io::Result<()> {
+    let runtime = Builder::new_current_thread().enable_all().build()?;
+    let mut interrupt = {
+        let _inside = runtime.enter();
+        signal(SignalKind::interrupt())?
+    };
+    std::thread::Builder::new().name("interrupt".to_owned()).spawn(move || {
+        runtime.block_on(async {
+            while interrupt.recv().await.is_some() {
+                if is_terminal_lent() {
+                    continue;
+                }
+                tokio::time::sleep(DROP_TIMEOUT).await;
+                std::process::exit(i32::from(Exit::Interrupted as u8));
+            }
+        });
+    })?;
+    Ok(())
+}
+
+/// Waits for a SIGINT that is meant for this program.
+async fn interrupted() -> std::io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    while interrupt.recv().await.is_some() && is_terminal_lent() {}
+    Ok(())
+}
+
+static IS_TERMINAL_LENT: AtomicBool = AtomicBool::new(false);
+
+fn is_terminal_lent() -> bool {
+    IS_TERMINAL_LENT.load(Ordering::Relaxed)
+}
+
+/// While it exists, a SIGINT is for the program that has the terminal, such as an editor, in which the key means something else.
+#[derive(Debug)]
+pub(crate) struct LentTerminal(());
+
+impl LentTerminal {
+    pub(crate) fn lend() -> Self {
+        IS_TERMINAL_LENT.store(true, Ordering::Relaxed);
+        Self(())
+    }
+}
+
+impl Drop for LentTerminal {
+    fn drop(&mut self) {
+        IS_TERMINAL_LENT.store(false, Ordering::Relaxed);
+    }
 }
 
 struct Signals {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::client::{Client, text_of, time_of};
 use crate::delete::delete;
-use crate::exit::Failure;
+use crate::exit::{Failure, after_output};
 use crate::format::FormatArgs;
 use crate::input::read_text;
 use crate::list;
@@ -124,12 +124,13 @@ impl ChannelArgs {
 
 async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = client.post(&["channels", name, "test"], "{}").await?;
-    DELIVERIES.line(&body, format)?;
+    let written = DELIVERIES.line(&body, format);
     let delivery = body.value()?;
     if delivery["verdict"] == "sent" {
-        return Ok(());
+        return written;
     }
-    Err(Failure::from_text(format!("the test was not delivered: {}", text_of(&delivery["error"]))))
+    let sentence = format!("the test was not delivered: {}", text_of(&delivery["error"]));
+    after_output(written, Err(Failure::from_text(sentence)))
 }
 
 impl SetArgs {

@@ -64,7 +64,13 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
         (StatusCode::TOO_MANY_REQUESTS, _) => "; wait a little and try again".to_owned(),
         _ => String::new(),
     };
-    Failure::new(exit(status), format!("{message}{hint}"))
+    let failure = Failure::new(exit(status), format!("{message}{hint}"));
+    if is_passing(status) { failure.passing() } else { failure }
+}
+
+/// Whether the same call may succeed soon: the server, or a proxy in front of it, is stopping, starting or busy.
+const fn is_passing(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 429 | 502..=504)
 }
 
 /// The complaints of a problem document.

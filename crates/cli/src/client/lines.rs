@@ -40,12 +40,10 @@ impl Lines {
                 Ok(Ok(None)) => return Ok(None),
                 Ok(Err(error)) => {
                     let cause = chain_in_one_line(&error.without_url());
-                    return Err(Failure::new(
-                        Exit::Unreachable,
-                        format!("the connection to the server broke: {cause}"),
-                    ));
+                    let sentence = format!("the connection to the server broke: {cause}");
+                    return Err(Failure::new(Exit::Unreachable, sentence).passing());
                 }
-                Err(_) => return Err(Failure::new(Exit::Unreachable, "the server has fallen silent")),
+                Err(_) => return Err(Failure::new(Exit::Unreachable, "the server has fallen silent").passing()),
             }
         }
     }

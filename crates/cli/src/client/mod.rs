@@ -1,7 +1,9 @@
 //! The REST API as the client commands use it: a path in, the unchanged body out.
 
+mod address;
 mod answer;
 mod body;
+mod connection;
 mod lines;
 mod near;
 
@@ -9,10 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use reqwest::{Method, RequestBuilder, StatusCode, Url};
+use reqwest::redirect::Policy;
+use reqwest::{Method, RequestBuilder, Response, StatusCode, Url};
 use rondel_admin::auth::Token;
 use rondel_core::Timestamp;
 
+pub(crate) use address::check_server;
+use address::{SERVER_DEFAULT, is_loopback, is_same_server};
 pub(crate) use answer::{Finding, complaints};
 pub(crate) use body::{Body, fields, text_of, time_of};
 pub(crate) use lines::Lines;
@@ -21,33 +26,34 @@ use crate::config::DATA_DIR;
 use crate::contexts::{Context, Contexts};
 use crate::exit::{Exit, Failure};
 use crate::token_file;
-use rondel_core::error_chain::chain_in_one_line;
 
 /// The heading under which the help lists these flags.
 const HEADING: &str = "Server";
-const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
 pub(crate) const JSON: &str = "application/json";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longer than the 30 s after which a server gives a request up, so that its own answer arrives.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Which server, and as whom.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
     // Variables are read by hand: clap would show a flag whose variable is set as one that must be given.
-    /// The server's URL; else `RONDEL_SERVER`, else that of the context, else `http://127.0.0.1:8080`
+    /// The server's URL; else that of `--context`, `RONDEL_SERVER`, that of the context in use, or `http://127.0.0.1:8080`
     #[arg(long, global = true, value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
-    /// The context to use instead of `RONDEL_CONTEXT` or the one in use; see rondel context
-    #[arg(long, global = true, value_name = "NAME", help_heading = HEADING)]
+    /// The context to use instead of `RONDEL_CONTEXT` or the one in use: its server, namespace and token take the place of those
+    /// that variables name; see rondel context
+    #[arg(long, global = true, value_name = "NAME", help_heading = HEADING, add = crate::complete::contexts())]
     context: Option<String>,
-    /// The file with the API token. Without it: the environment's `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`,
-    /// the token that rondel login kept, or, for a server on this machine, ./rondel-data/admin.token
+    /// The file with the API token. Without it: the one that rondel login kept for `--context`, the environment's
+    /// `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`, the one that rondel login kept for the context in use, or,
+    /// for a server on this machine, ./rondel-data/admin.token
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     token_file: Option<PathBuf>,
     /// The file with certificates to trust for an https server, beside those of the host; else `RONDEL_CA_FILE`
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     ca_file: Option<PathBuf>,
-    /// The namespace; else `RONDEL_NAMESPACE`, that of the context, the token's own, or default
+    /// The namespace; else that of `--context`, `RONDEL_NAMESPACE`, that of the context in use, the token's own, or default
     #[arg(long, global = true, value_name = "NAME", help_heading = HEADING)]
     namespace: Option<String>,
 }
@@ -99,39 +105,33 @@ pub(crate) struct Refusal {
 impl ClientArgs {
     /// The client that these flags describe. Nothing is sent yet.
     pub(crate) fn client(&self) -> Result<Client, Failure> {
-        self.clone().with_fallback(Self::of_environment()).client_with_context()
+        self.client_of(&Contexts::read()?, Self::of_environment())
     }
 
-    /// These flags, with those of `other` where one is not set.
-    fn with_fallback(self, other: Self) -> Self {
-        Self {
-            server: self.server.or(other.server),
-            context: self.context.or(other.context),
-            token_file: self.token_file.or(other.token_file),
-            ca_file: self.ca_file.or(other.ca_file),
-            namespace: self.namespace.or(other.namespace),
-        }
-    }
-
-    fn client_with_context(&self) -> Result<Client, Failure> {
-        let contexts = Contexts::read()?;
-        let name = self.context_name(&contexts);
-        let context = name.as_deref().map(|name| contexts.get(name)).transpose()?;
+    /// The client of these flags and the variables of the environment. A context that a flag names comes before the variables,
+    /// which may be those of another server.
+    fn client_of(&self, contexts: &Contexts, variables: Self) -> Result<Client, Failure> {
+        let is_named = self.context.is_some();
+        let name = self.context.as_deref().or(variables.context.as_deref()).or(contexts.current());
+        let context = name.map(|name| contexts.get(name)).transpose()?;
         let known = context.map(|context| context.server.as_str());
-        let server = self.server.as_deref().or(known).unwrap_or(SERVER_DEFAULT);
+        let named = known.filter(|_| is_named);
+        let server =
+            self.server.as_deref().or(named).or(variables.server.as_deref()).or(known).unwrap_or(SERVER_DEFAULT);
         let base = check_server("--server", server)?;
-        // A context's token is only for that context's server.
-        let is_context_server = known.is_some_and(|known| known == server);
-        let kept =
-            name.as_deref().filter(|_| is_context_server).map(|name| contexts.token(name)).transpose()?.flatten();
+        // A context's token and namespace are only for that context's server.
+        let context = context.filter(|context| is_same_server(&context.server, server));
+        let kept = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
         let kept = kept.map(|token| Credential { token, from: "that rondel login kept".to_owned() });
         let token = self.token(&base, kept)?;
-        let namespace = self.namespace.clone().or_else(|| context.filter(|_| is_context_server)?.namespace.clone());
-        Self { namespace, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
+        let own = context.and_then(|context| context.namespace.clone());
+        let namespace = self.namespace.clone().or(own.clone().filter(|_| is_named)).or(variables.namespace).or(own);
+        let ca_file = self.ca_file.clone().or(variables.ca_file);
+        Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
     }
 
     /// The values of the environment, without flags.
-    pub(crate) fn of_environment() -> Self {
+    fn of_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
         let ca_file = variable("RONDEL_CA_FILE").map(PathBuf::from);
@@ -149,6 +149,21 @@ impl ClientArgs {
         Self { ca_file, ..Self::of_context(context) }
     }
 
+    /// Refuses flags that a sign-in to a context's server would ignore: the token must not go to another server than the named one.
+    pub(crate) fn check_sign_in(&self, context: &Context) -> Result<(), Failure> {
+        let is_other_server = self.server.as_deref().is_some_and(|server| !is_same_server(server, &context.server));
+        let given = [
+            ("--server", is_other_server),
+            ("--namespace", self.namespace.is_some() && self.namespace != context.namespace),
+            ("--token-file", self.token_file.is_some()),
+        ];
+        let Some((flag, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+        Err(Failure::refused(format!(
+            "{flag} is not for signing in: the server and the namespace are those of the context (rondel context add), and \
+             the token is read from standard input"
+        )))
+    }
+
     /// The name of the context that these flags select, or that is in use.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
         let named = self.context.clone().or_else(|| Self::of_environment().context);
@@ -160,7 +175,8 @@ impl ClientArgs {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Fails if another part of the program has installed a provider, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
-        let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT);
+        // A redirected POST would become a GET, whose success is not that of the call.
+        let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
         let builder = if is_loopback(&base) { builder.no_proxy() } else { builder };
@@ -188,6 +204,9 @@ impl ClientArgs {
         if let Some(path) = &self.token_file {
             return of_file(path, "--token-file");
         }
+        if self.context.is_some() && kept.is_some() {
+            return Ok(kept);
+        }
         if let Some(token) = token_file::from_environment()? {
             return Ok(Some(Credential { token, from: "of RONDEL_TOKEN".to_owned() }));
         }
@@ -204,20 +223,6 @@ impl ClientArgs {
         let path = Path::new(DATA_DIR).join("admin.token");
         let from = format!("of {}", path.display());
         Ok(token_file::read(&path)?.map(|token| Credential { token, from }))
-    }
-}
-
-/// The URL of a server, from its flag or setting.
-pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
-    let url = Url::parse(server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
-    url.ok_or_else(|| Failure::refused(format!("{flag}: {server:?} is not a URL such as {SERVER_DEFAULT}")))
-}
-
-fn is_loopback(url: &Url) -> bool {
-    match url.host_str() {
-        Some("localhost") => true,
-        Some(host) => host.trim_matches(['[', ']']).parse().is_ok_and(|ip: std::net::IpAddr| ip.is_loopback()),
-        None => false,
     }
 }
 
@@ -334,6 +339,7 @@ impl Client {
             request = request.body(body);
         }
         let response = request.send().await.map_err(|error| self.unreachable(error))?;
+        self.check_origin(&response)?;
         let status = response.status();
         let text = response.text().await.map_err(|error| self.unreachable(error))?;
         Ok(if status.is_success() { Ok(Body::new(text)) } else { Err(Refusal { status, text }) })
@@ -351,9 +357,11 @@ impl Client {
     }
 
     async fn lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
-        let silent = || Failure::new(Exit::Unreachable, format!("the server {} does not answer", self.server_url()));
+        let sentence = || format!("the server {} does not answer", self.server_url());
+        let silent = || Failure::new(Exit::Unreachable, sentence()).passing();
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
         let response = answered.map_err(|error| self.unreachable(error))?;
+        self.check_origin(&response)?;
         if response.status().is_success() {
             return Ok(Ok(Lines::new(response)));
         }
@@ -402,6 +410,7 @@ impl Client {
         url.set_query(query);
         let response =
             self.http.get(url).timeout(ANSWER_TIMEOUT).send().await.map_err(|error| self.unreachable(error))?;
+        self.check_origin(&response)?;
         let date = response.headers().get("date").and_then(|value| value.to_str().ok());
         let date = date.and_then(|text| chrono::DateTime::parse_from_rfc2822(text).ok());
         let (status, date) = (response.status(), date.map(|date| date.to_utc().into()));
@@ -415,37 +424,12 @@ impl Client {
     }
 
     fn unreachable(&self, error: reqwest::Error) -> Failure {
-        let place = self.server_url();
-        let (is_timeout, is_connect) = (error.is_timeout(), error.is_connect());
-        let error = error.without_url();
-        let cause = if is_connect { last_cause(&error) } else { chain_in_one_line(&error) };
-        if cause.contains("InvalidContentType") {
-            let sentence = format!("the server {place} does not speak TLS there; use http:// in the place of https://");
-            return Failure::new(Exit::Unreachable, sentence);
-        }
-        match (is_timeout, is_connect) {
-            (_, true) => Failure::new(
-                Exit::Unreachable,
-                format!(
-                    "cannot reach the server {place}: {cause}; does it run? another one is named by --server, RONDEL_SERVER \
-                     or rondel context use"
-                ),
-            ),
-            (true, false) => Failure::new(Exit::Unreachable, format!("the server {place} does not answer: {cause}")),
-            (false, false) => {
-                Failure::new(Exit::Unreachable, format!("the connection to the server {place} broke: {cause}"))
-            }
-        }
+        connection::unreachable(self.server_url(), error)
     }
-}
 
-/// The innermost cause of a failed connection: the layers above only report the failure.
-fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut last = error;
-    while let Some(cause) = last.source() {
-        last = cause;
+    fn check_origin(&self, response: &Response) -> Result<(), Failure> {
+        connection::check_origin(self.server_url(), response)
     }
-    chain_in_one_line(last)
 }
 
 #[cfg(test)]
@@ -481,15 +465,13 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_is_known_by_its_names() {
-        for (url, here) in [
-            ("http://127.0.0.1:8080", true),
-            ("http://localhost", true),
-            ("http://[::1]:1", true),
-            ("http://10.0.0.1", false),
-            ("https://localhost.example.com", false),
-        ] {
-            assert_eq!(is_loopback(&Url::parse(url).unwrap()), here, "{url}");
-        }
+    fn a_sign_in_sends_no_token_elsewhere() {
+        let context = Context { server: "https://rondel.example.com".to_owned(), namespace: None };
+        let check = |server: &str| {
+            let flags = ClientArgs { server: Some(server.to_owned()), ..ClientArgs::default() };
+            flags.check_sign_in(&context).map_err(|failure| failure.exit())
+        };
+        assert_eq!(check("https://rondel.example.com/"), Ok(()));
+        assert_eq!(check("https://elsewhere.example.com"), Err(Exit::Refused));
     }
 }

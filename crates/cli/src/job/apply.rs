@@ -12,7 +12,7 @@ use serde::Deserialize;
 use super::files::{Entry, read_all};
 use super::planned::{Item, Summary, lines};
 use crate::client::{Ask, Body, Client, Finding, Refusal, complaints};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, after_output};
 use crate::format::{Format, FormatArgs};
 use crate::paint::Paint;
 use crate::progress::Progress;
@@ -153,17 +153,15 @@ impl PlanArgs {
         let entries = read_all(&self.files.files)?;
         let body = self.files.plan(client, &entries).await?;
         let answer: ApplyReport = parse_answer(body.text())?;
-        print(&body, &answer, format)?;
+        let written = print(&body, &answer, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
                 summary if summary.has_no_changes() => output::talk(&format!("nothing to change: {}", summary.words())),
                 summary => output::talk(&format!("applied, this would make {}", summary.words())),
             }
         }
-        if self.exit_code && !answer.summary.has_no_changes() {
-            return Err(Failure::silent(Exit::Changes));
-        }
-        Ok(())
+        let has_changes = self.exit_code && !answer.summary.has_no_changes();
+        after_output(written, if has_changes { Err(Failure::silent(Exit::Changes)) } else { Ok(()) })
     }
 }
 
@@ -243,7 +241,7 @@ impl ApplyArgs {
             return Err(Failure::new(Exit::Unreachable, message));
         };
         items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
-        report(&items, format)?;
+        let written = report(&items, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             output::talk(&if summary.has_no_changes() {
                 format!("nothing changed: {}", summary.words())
@@ -251,7 +249,7 @@ impl ApplyArgs {
                 summary.words()
             });
         }
-        check_failures(items.iter().map(|(item, _)| item))
+        after_output(written, check_failures(items.iter().map(|(item, _)| item)))
     }
 
     /// Applies all jobs, and prints the server's answer unchanged.
@@ -259,8 +257,8 @@ impl ApplyArgs {
         let (query, body) = (self.files.query(), Some(("application/json", document(entries))));
         let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refused(client, entries, &refusal))?;
-        output::document(body.text(), format.format)?;
-        check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter())
+        let written = output::document(body.text(), format.format);
+        after_output(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
     }
 
     /// Shows which jobs would be removed, and asks for consent; refuses if there is no terminal.

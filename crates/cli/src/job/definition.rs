@@ -33,7 +33,7 @@ pub(crate) struct DefinitionArgs {
     #[arg(long, value_name = "EXPR", conflicts_with_all = ["every", "at"])]
     cron: Option<String>,
     /// The IANA time zone that the cron expression is read in
-    #[arg(long = "time-zone", alias = "tz", value_name = "ZONE", requires = "cron")]
+    #[arg(long = "time-zone", alias = "tz", value_name = "ZONE", requires = "cron", conflicts_with_all = ["every", "at"])]
     tz: Option<String>,
     /// Fires at a fixed rate
     #[arg(long, value_name = "DURATION", conflicts_with = "at")]
@@ -208,6 +208,7 @@ mod tests {
         for flags in [
             &["--cron", "x", "--every", "5s"][..],
             &["--time-zone", "UTC"],
+            &["--every", "5s", "--time-zone", "UTC"],
             &["-f", "x"],
             &["--every", "5s", "--at", "x"],
         ] {

@@ -14,6 +14,7 @@ use crate::client::{Ask, Body, Client, Finding, complaints};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::output;
+use crate::runtime::LentTerminal;
 
 #[derive(Debug, Args)]
 #[command(
@@ -38,14 +39,23 @@ impl EditArgs {
         let mut text = original.clone();
         loop {
             write_private(&file, &with_remarks(&remarks, &text))?;
-            edit(&file).await?;
-            let edited = without_remarks(&std::fs::read_to_string(&file)?);
+            if let Err(failure) = edit(&file).await {
+                return Err(if text == original { failure } else { with_kept_file(failure, folder, &file) });
+            }
+            let edited = match std::fs::read_to_string(&file) {
+                Ok(edited) => without_remarks(&edited),
+                Err(error) => {
+                    let failure = Failure::of("cannot read what was edited", &error);
+                    return Err(with_kept_file(failure, folder, &file));
+                }
+            };
             if edited == original {
                 output::talk("nothing changed");
                 return Ok(());
             }
             if edited == text {
-                return Err(Failure::refused(format!("left as it was; nothing was saved: {}", remarks.join("; "))));
+                let failure = Failure::refused(format!("left as it was; nothing was saved: {}", remarks.join("; ")));
+                return Err(with_kept_file(failure, folder, &file));
             }
             let wrong = match of_yaml(&edited, "the file") {
                 Err(failure) => vec![failure.message().to_owned()],
@@ -109,7 +119,9 @@ async fn edit(file: &Path) -> Result<(), Failure> {
     let shown = editor.to_string_lossy().into_owned();
     let mut script = editor;
     script.push(" \"$@\"");
+    let lent = LentTerminal::lend();
     let status = tokio::process::Command::new("sh").arg("-c").arg(script).arg("sh").arg(file).status().await;
+    drop(lent);
     match status {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(Failure::from_text(format!("the editor {shown:?} ended with {status}; nothing was saved"))),

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 
 use super::json_text::JsonText;
 use crate::exit::Failure;
-use crate::input::read_text;
+use crate::input::read_document;
 
 /// How deep folders are searched.
 const DEPTH_MAX: usize = 8;
@@ -113,7 +113,7 @@ fn kind_of(path: &Path) -> Option<Kind> {
 }
 
 fn read(path: &Path) -> Result<Vec<Entry>, Failure> {
-    let text = read_text(path)?;
+    let text = read_document(path)?;
     let file = if path.as_os_str() == "-" { "stdin".to_owned() } else { path.display().to_string() };
     let begins = text.trim_start().starts_with(['{', '[']);
     if kind_of(path) == Some(Kind::Json) || (begins && kind_of(path).is_none()) {
@@ -176,9 +176,13 @@ mod tests {
         write("c/d.yml", "name: d\n");
         write(".hidden.yaml", "name: [\n");
         write("readme.md", "no job");
+        // A byte order mark is no part of the text.
+        write("e.yaml", "\u{feff}- name: e\r\n  app: x\r\n");
+        write("f.json", "\u{feff}[{\"name\": \"f\"}]");
         let entries = read_all(&[folder.path().to_owned()]).unwrap();
         let names: Vec<_> = entries.iter().map(|entry| entry.value["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["a", "b1", "b2", "b3", "d"]);
+        assert_eq!(names, ["a", "b1", "b2", "b3", "d", "e", "f"]);
+        assert_eq!(entries[5].value, serde_json::json!({"name": "e", "app": "x"}));
         assert!(entries[3].place("/name").ends_with("b.yaml:4:9"), "{}", entries[3].place("/name"));
         assert!(entries[0].place("/name").ends_with("a.json:1:11"), "{}", entries[0].place("/name"));
     }

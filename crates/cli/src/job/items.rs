@@ -15,6 +15,7 @@ use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::list::{BoundArgs, PAGE_LEN_MAX};
 use crate::paint::{Ink, Paint};
+use crate::retry::while_away;
 use crate::table::Table;
 use crate::terminal::harmless;
 use crate::view::View;
@@ -74,7 +75,10 @@ impl ItemsArgs {
         clock::show_utc(format.utc);
         let mut before = None;
         loop {
-            let body = self.read(client).await?;
+            let body = match before {
+                None => self.read(client).await?,
+                Some(_) => while_away(None, async || self.read(client).await).await?,
+            };
             if !is_table {
                 return VIEW.list(&body, format);
             }

@@ -19,7 +19,7 @@ use rondel_core::Timestamp;
 use rondel_core::words::counted;
 use serde_json::Value;
 
-use crate::bulk::{Bulk, BulkArgs};
+use crate::bulk::{self, Bulk, BulkArgs};
 use crate::client::{Body, Client, ClientArgs, text_of, time_of};
 use crate::delete::delete;
 use crate::exit::{Exit, Failure};
@@ -96,7 +96,8 @@ struct NameArgs {
 struct OneOrManyArgs {
     /// The job's name
     #[arg(
-        value_name = "JOB", required_unless_present = "filter", conflicts_with = "filter", add = crate::complete::jobs()
+        value_name = "JOB", required_unless_present = "filter", conflicts_with_all = bulk::FLAGS_FOR_MANY,
+        add = crate::complete::jobs()
     )]
     name: Option<String>,
     #[command(flatten)]

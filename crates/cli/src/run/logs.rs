@@ -1,19 +1,24 @@
 //! The logs of runs: page by page, or followed line by line.
 
+use std::time::Duration;
+
 use clap::Args;
 use serde::Deserialize;
 
 use serde_json::value::RawValue;
 
-use crate::client::{Body, Client, text_of};
+use crate::client::{Body, Client, Lines, text_of};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::list::PAGE_LEN_MAX;
 use crate::output;
+use crate::retry::while_away;
 use crate::terminal::harmless;
 
 /// The most lines that the server returns at once.
 const PAGE_LEN: &str = "5000";
+/// The pause before a stream that the server ended too early is opened again.
+const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
 pub(super) struct LogsArgs {
@@ -177,12 +182,8 @@ impl Log<'_> {
 
     /// Prints the lines written so far and all further ones, until the run has ended.
     async fn follow(&self) -> Result<(), Failure> {
-        let mut cursor: Option<String> = None;
+        let mut lines = self.open(None).await?;
         loop {
-            let mut query = self.query.clone();
-            query.push(("follow", "true"));
-            query.extend(self.start_param(cursor.as_deref()));
-            let mut lines = self.client.follow(&self.path, &query).await?;
             let end = loop {
                 let Some(line) = lines.next().await? else {
                     return Err(Failure::new(Exit::Unreachable, "the server ended the log before its end"));
@@ -193,10 +194,22 @@ impl Log<'_> {
                 }
             };
             match end {
-                End { complete: false, next_cursor: Some(next) } => cursor = Some(next),
+                // The server stops, or the stream has reached its maximum duration.
+                End { complete: false, next_cursor: Some(next) } => {
+                    tokio::time::sleep(PAUSE).await;
+                    lines = while_away(None, async || self.open(Some(&next)).await).await?;
+                }
                 End { .. } => return Ok(()),
             }
         }
+    }
+
+    /// Opens the stream, after this cursor.
+    async fn open(&self, after: Option<&str>) -> Result<Lines, Failure> {
+        let mut query = self.query.clone();
+        query.push(("follow", "true"));
+        query.extend(self.start_param(after));
+        self.client.follow(&self.path, &query).await
     }
 
     async fn page(&self, after: Option<&str>) -> Result<Body, Failure> {

@@ -13,7 +13,7 @@ use rondel_core::route::trace::Trace;
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use crate::bulk::{Bulk, BulkArgs};
+use crate::bulk::{self, Bulk, BulkArgs};
 use crate::client::{Body, ClientArgs, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -60,7 +60,7 @@ enum RunCommand {
 )]
 struct AckArgs {
     /// The run's id
-    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with = "filter")]
+    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with_all = bulk::FLAGS_FOR_MANY)]
     id: Option<String>,
     #[command(flatten)]
     bulk: BulkArgs,
@@ -96,7 +96,7 @@ struct IdArgs {
 #[derive(Debug, Args)]
 struct CancelArgs {
     /// The run's id
-    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with = "filter")]
+    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with_all = bulk::FLAGS_FOR_MANY)]
     id: Option<String>,
     #[command(flatten)]
     bulk: BulkArgs,
@@ -111,7 +111,7 @@ struct CancelArgs {
 )]
 struct RetryArgs {
     /// The run's id
-    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with = "filter")]
+    #[arg(value_name = "RUN", required_unless_present = "filter", conflicts_with_all = bulk::FLAGS_FOR_MANY)]
     id: Option<String>,
     #[command(flatten)]
     bulk: BulkArgs,

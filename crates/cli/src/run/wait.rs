@@ -11,14 +11,17 @@ use super::VIEW;
 use super::cells::MESSAGE_LEN_MAX;
 use crate::client::{Body, Client, text_of};
 use crate::config::Length;
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, after_output};
 use crate::format::{Format, FormatArgs};
 use crate::output;
+use crate::retry::while_away;
 use crate::terminal::harmless;
 
 /// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
+/// How long after the end of a wait its last look may take.
+const LAST_LOOK: Duration = Duration::from_secs(3);
 /// If the run has not begun after this long, a missing executor is reported.
 const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
 
@@ -94,11 +97,12 @@ pub(crate) async fn print_or_wait(
             period = POLL_MIN;
         }
         if status.is_terminal() {
-            VIEW.line(&body, format)?;
+            let written = VIEW.line(&body, format);
             if let Some(message) = whole_message(&body.value()?, format.format) {
                 output::talk(&message);
             }
-            return if status == RunStatus::Succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) };
+            let succeeded = status == RunStatus::Succeeded;
+            return after_output(written, if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) });
         }
         if status == RunStatus::Running {
             not_running_since = None;
@@ -111,7 +115,22 @@ pub(crate) async fn print_or_wait(
         }
         tokio::time::sleep(deadline.map_or(period, |end| period.min(end - Instant::now()))).await;
         period = (period * 2).min(POLL_MAX);
-        body = client.get(&["runs", &id], &[]).await?;
+        let look = while_away(deadline, async || client.get(&["runs", &id], &[]).await);
+        let looked = match deadline.and_then(|deadline| deadline.checked_add(LAST_LOOK)) {
+            Some(end) => tokio::time::timeout_at(end, look).await.unwrap_or_else(|_| {
+                let sentence = format!("run {id} was still {status}, and the server does not answer");
+                Err(Failure::new(Exit::TimedOut, sentence))
+            }),
+            None => look.await,
+        };
+        body = looked.map_err(|failure| {
+            let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let failure = match failure.is_passing() && is_over {
+                true => Failure::new(Exit::TimedOut, format!("run {id} was still {status}: {}", failure.message())),
+                false => failure,
+            };
+            failure.with_hint(&format!("; its verdict is shown by: rondel run wait {id}"))
+        })?;
     }
 }
 

@@ -72,6 +72,10 @@ fn a_thousand_jobs_are_applied_once() {
         (again.code, again.stdout.as_str(), again.stderr.as_str()),
         (Some(0), "", "nothing changed: 1000 unchanged\n")
     );
+    let listed = stage.run(&["job", "list", "-o", "name"]);
+    assert_eq!((listed.stdout.lines().count(), listed.stderr.contains("--all")), (50, true), "{}", listed.stderr);
+    let listed = stage.run(&["job", "list", "-o", "name", "--all"]);
+    assert_eq!((listed.stdout.lines().count(), listed.stderr.as_str()), (1_000, ""));
     let same = stage.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
     assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{}", same.stderr);
 
@@ -127,7 +131,11 @@ fn a_definition_is_edited() {
         assert_eq!((versions.code, versions.stdout.lines().count()), (Some(0), 2), "{}", versions.stderr);
     }
     // The second time the file is left as it was.
-    edit("sed -i 's/handler: .*/handler: \"\"/'").refused(2, &["nothing was saved", "/handler"]);
+    let left = edit("sed -i 's/handler: .*/handler: \"\"/'");
+    left.refused(2, &["nothing was saved", "/handler", "what was edited is in "]);
+    let kept = Path::new(left.stderr.trim_end().rsplit(' ').next().unwrap());
+    assert!(std::fs::read_to_string(kept).unwrap().contains("handler: \"\""));
+    std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
     edit("false").refused(1, &["the editor \"false\" ended"]);
     // Another caller saves the job while the editor is open.
     let other = format!("{} job apply -f jobs.yaml >/dev/null 2>&1", env!("CARGO_BIN_EXE_rondel"));
@@ -137,6 +145,13 @@ fn a_definition_is_edited() {
     let kept = Path::new(conflict.stderr.trim_end().rsplit(' ').next().unwrap());
     assert!(std::fs::read_to_string(kept).unwrap().contains("handler: third"));
     std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
+    // An interrupt means something else to an editor: the command waits for its end.
+    let command = "p=$PPID; while [ \"$(cat /proc/$p/comm)\" != rondel ]; do p=$(cut -d' ' -f4 /proc/$p/stat); done";
+    let change = "sed -i 's/handler: .*/handler: fourth/' \"$1\"";
+    stage.write("interrupt.sh", &format!("{command}\nkill -INT $p\nsleep 1\n{change}\n"));
+    let interrupted = edit("sh interrupt.sh");
+    assert_eq!(interrupted.code, Some(0), "{}", interrupted.stderr);
+    assert!(stage.run(&["job", "get", "job-0000", "-o", "json"]).stdout.contains("\"handler\":\"fourth\""));
     stage.stop();
 }
 
@@ -195,11 +210,37 @@ fn a_context_brings_its_server_and_token() {
     let signed_in = plain(&["login"], &token);
     assert_eq!(signed_in.code, Some(0), "{}", signed_in.stderr);
     assert_eq!(plain(&["job", "list", "-o", "json"], "").code, Some(0));
+    // A context that is named comes before variables, which may be those of another server.
+    let variables = [("RONDEL_SERVER", "http://127.0.0.1:1"), ("RONDEL_TOKEN", "a-token-of-another-server")];
+    let with_variables = |args: &[&str]| {
+        let mut command = rondel();
+        command.args(args).current_dir("/").env("XDG_CONFIG_HOME", stage.folder.path().join("config"));
+        end(command.envs(variables))
+    };
+    let named = with_variables(&["job", "list", "-o", "json", "--context", "here"]);
+    assert_eq!(named.code, Some(0), "{}", named.stderr);
+    with_variables(&["job", "list"]).refused(8, &["cannot reach the server http://127.0.0.1:1"]);
+    let chosen = with_variables(&["context", "use", "here"]);
+    assert!(chosen.stderr.contains("the variable RONDEL_SERVER decides here"), "{}", chosen.stderr);
     // The token is for the context's server alone.
     let elsewhere = plain(&["job", "list", "--server", &stage.url.replace("127.0.0.1", "localhost")], "");
     assert_eq!(elsewhere.code, Some(4), "{}", elsewhere.stderr);
     assert_eq!(plain(&["logout"], "").code, Some(0));
     assert_eq!(plain(&["job", "list"], "").code, Some(4));
+    stage.stop();
+}
+
+#[test]
+fn a_closed_pipe_hides_no_changes() {
+    let stage = Stage::start();
+    stage.write("jobs.yaml", &many(1, "0 30 2 * * ?"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut plan = rondel();
+    plan.args(["job", "plan", "-f", "jobs.yaml", "--exit-code"]).current_dir(stage.folder.path()).stdout(writer);
+    plan.env("RONDEL_SERVER", &stage.url).env("RONDEL_TOKEN_FILE", stage.folder.path().join("data/admin.token"));
+    let planned = end(&mut plan);
+    assert_eq!(planned.code, Some(10), "{}", planned.stderr);
     stage.stop();
 }
 
@@ -217,6 +258,11 @@ fn a_shell_completes_names_of_jobs() {
     let found =
         stage.run_with(&["--", "rondel", "job", "app"], &[("_CLAP_COMPLETE_INDEX", "2"), variables[0], variables[2]]);
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), ["apply"], "{}", found.stderr);
+    assert_eq!(stage.run(&["context", "add", "here", "--url", &stage.url]).code, Some(0));
+    for (name, args) in [("here", ["context", "use", "h"]), ("billing", ["app", "drain", "b"])] {
+        let found = stage.run_with(&[&["--", "rondel"][..], &args].concat(), &variables);
+        assert_eq!(found.stdout.lines().collect::<Vec<_>>(), [name], "{}", found.stderr);
+    }
     stage.stop();
 }
 

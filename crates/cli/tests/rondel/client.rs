@@ -2,7 +2,9 @@
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 
-use crate::process::{end, rondel, run, run_with_input};
+use rustix::process::Signal;
+
+use crate::process::{Program, end, rondel, run, run_with_input};
 
 #[test]
 fn a_server_that_is_not_there() {
@@ -76,6 +78,139 @@ fn headers_of_the_caller_take_the_place_of_the_own_ones() {
     let of = |name: &str| head.lines().filter_map(|line| line.strip_prefix(name)).collect::<Vec<_>>();
     assert_eq!(of("accept: "), ["text/plain"], "{head}");
     assert_eq!(of("content-type: "), ["text/csv"], "{head}");
+}
+
+#[test]
+fn what_answers_in_front_of_the_server_is_no_success() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\ncontent-length: 7\r\n\r\nsign in";
+    let redirect =
+        "HTTP/1.1 302 Found\r\nlocation: /login?state=secret\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+    let answers = std::thread::spawn(move || {
+        for answer in [redirect, redirect, page] {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+            }
+            assert!(!head.contains("/login"), "{head}");
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+            stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let server = ["--server", &url];
+    let redirected = [format!("redirects to {url}/login;"), "--server".to_owned()];
+    let redirected = redirected.each_ref().map(String::as_str);
+    run_with_input(&[&["user", "password", "ann"][..], &server].concat(), "a long password\n").refused(8, &redirected);
+    run(&[&["run", "logs", "1", "-f"][..], &server].concat()).refused(8, &redirected);
+    run(&[&["user", "delete", "ann"][..], &server].concat()).refused(8, &["a web page", &url]);
+    answers.join().unwrap();
+}
+
+/// A server that gives these answers, one for each connection, and checks that the requests have these parts.
+fn answering(answers: &'static [(&'static str, &'static str)]) -> (String, std::thread::JoinHandle<()>) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let answering = std::thread::spawn(move || {
+        for (request, answer) in answers {
+            let mut stream = BufReader::new(listener.accept().unwrap().0);
+            let mut head = String::new();
+            while !head.ends_with("\r\n\r\n") {
+                assert_ne!(stream.read_line(&mut head).unwrap(), 0, "{head}");
+            }
+            assert!(head.contains(request), "{head}");
+            let length = head.split("content-length: ").nth(1).and_then(|rest| rest.lines().next()?.parse().ok());
+            stream.read_exact(&mut vec![0; length.unwrap_or(0)]).unwrap();
+            let (status, body) = answer.split_once('\n').unwrap();
+            let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\n\r\n{body}");
+            stream.get_mut().write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    (url, answering)
+}
+
+#[test]
+fn a_server_that_restarts_ends_no_waiting() {
+    let (url, answers) = answering(&[
+        ("GET /api/v1/runs/7 ", "200 OK\n{\"id\":\"7\",\"job\":\"a\",\"status\":\"running\"}"),
+        ("GET /api/v1/runs/7 ", "503 Service Unavailable\n"),
+        ("GET /api/v1/runs/7 ", "200 OK\n{\"id\":\"7\",\"job\":\"a\",\"status\":\"failed\"}"),
+    ]);
+    let waited = run(&["run", "wait", "7", "-o", "name", "--server", &url]);
+    assert_eq!((waited.code, waited.stdout.as_str()), (Some(3), "7\n"), "{}", waited.stderr);
+    answers.join().unwrap();
+    // The server does not come back.
+    let (url, answers) =
+        answering(&[("GET /api/v1/runs/7 ", "200 OK\n{\"id\":\"7\",\"job\":\"a\",\"status\":\"running\"}")]);
+    let waited = run(&["run", "wait", "7", "--timeout", "1s", "--server", &url]);
+    assert_eq!(waited.code, Some(7), "{}", waited.stderr);
+    assert!(waited.stderr.contains("was still running") && waited.stderr.contains("rondel run wait 7"));
+    answers.join().unwrap();
+    let (url, answers) = answering(&[
+        ("GET /api/v1/events ", "200 OK\n{\"id\":\"c1\",\"event\":\"end\",\"data\":{\"reason\":\"stopping\"}}\n"),
+        ("GET /api/v1/events?after=c1 ", "503 Service Unavailable\n"),
+        ("GET /api/v1/events?after=c1 ", "200 OK\n{\"id\":\"c2\",\"event\":\"job\",\"data\":{\"name\":\"a\"}}\n"),
+    ]);
+    let events = run(&["events", "--count", "1", "-o", "jsonl", "--server", &url]);
+    assert_eq!((events.code, events.stdout.lines().count()), (Some(0), 1), "{}", events.stderr);
+    answers.join().unwrap();
+    let (url, answers) = answering(&[
+        (
+            "GET /api/v1/runs/7/logs?follow=true ",
+            "200 OK\n{\"complete\":false,\"status\":\"running\",\"next_cursor\":\"c1\"}\n",
+        ),
+        ("GET /api/v1/runs/7/logs?follow=true&after=c1 ", "503 Service Unavailable\n"),
+        (
+            "GET /api/v1/runs/7/logs?follow=true&after=c1 ",
+            "200 OK\n{\"line\":\"x\"}\n{\"complete\":true,\"status\":\"failed\",\"next_cursor\":null}\n",
+        ),
+    ]);
+    let log = run(&["run", "logs", "7", "-f", "-o", "jsonl", "--server", &url]);
+    assert_eq!((log.code, log.stdout.as_str()), (Some(0), "{\"line\":\"x\"}\n"), "{}", log.stderr);
+    answers.join().unwrap();
+}
+
+#[test]
+fn an_interrupt_ends_a_command_that_waits_for_its_input() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("jobs.yaml");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    // Opening it waits for a writer, which never comes.
+    let file = pipe.to_str().unwrap();
+    let mut apply = Program::start(&["job", "apply", "-f", file, "--server", "http://127.0.0.1:1"]);
+    apply.wait_until_interrupts_are_caught();
+    apply.signal(Signal::INT);
+    assert_eq!(apply.end().code(), Some(130));
+}
+
+#[test]
+fn a_dry_run_of_one_is_refused() {
+    for command in [
+        &["job", "pause", "a"][..],
+        &["job", "resume", "a"],
+        &["job", "delete", "a"],
+        &["run", "cancel", "7"],
+        &["run", "ack", "7"],
+        &["run", "retry", "7"],
+    ] {
+        for flags in [&["--dry-run"][..], &["--after", "x"]] {
+            let ended = run(&[command, flags, &["--yes", "--server", "http://127.0.0.1:1"]].concat());
+            assert_eq!(ended.code, Some(2), "{command:?} {flags:?}: {}", ended.stderr);
+            assert!(ended.stderr.contains(flags[0]), "{}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_filter_of_an_unset_variable_is_not_for_all() {
+    for filter in ["", " ", "\"\"", " '' "] {
+        let many = ["job", "delete", "--filter", filter, "--yes", "--server", "http://127.0.0.1:1"];
+        let is_text = filter.contains('\'');
+        let (code, words) = if is_text { (8, "cannot reach") } else { (2, "--filter is empty") };
+        run(&many).refused(code, &[words]);
+    }
 }
 
 #[test]

@@ -122,6 +122,18 @@ impl Program {
         }
     }
 
+    /// Waits until it does not end by an interrupt at once, but looks at it first.
+    #[track_caller]
+    pub(crate) fn wait_until_interrupts_are_caught(&mut self) {
+        let status = format!("/proc/{}/status", self.child.id());
+        self.wait_for("it catches interrupts", |_| {
+            let status = std::fs::read_to_string(&status).ok()?;
+            let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"))?;
+            let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
+            (caught & (1 << (Signal::INT.as_raw() - 1)) != 0).then_some(())
+        });
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("send a signal");
     }

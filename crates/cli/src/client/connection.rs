@@ -1,0 +1,70 @@
+//! Failures of the connection to a server, and answers that come from something in front of it.
+
+use reqwest::Response;
+use reqwest::header::{CONTENT_TYPE, LOCATION};
+use rondel_core::error_chain::chain_in_one_line;
+
+use crate::exit::{Exit, Failure};
+
+/// The failure of a call that the server at `place` did not answer.
+pub(super) fn unreachable(place: &str, error: reqwest::Error) -> Failure {
+    let (is_timeout, is_connect) = (error.is_timeout(), error.is_connect());
+    let error = error.without_url();
+    let cause = if is_connect { last_cause(&error) } else { chain_in_one_line(&error) };
+    if cause.contains("InvalidContentType") {
+        let sentence = format!("the server {place} does not speak TLS there; use http:// in the place of https://");
+        return Failure::new(Exit::Unreachable, sentence);
+    }
+    if cause.contains("UnknownIssuer") {
+        let hint = "--ca-file or RONDEL_CA_FILE names a file with the certificate of the authority that it is from";
+        return Failure::new(Exit::Unreachable, format!("cannot trust the server {place}: {cause}; {hint}"));
+    }
+    let sentence = match (is_timeout, is_connect) {
+        (_, true) => format!(
+            "cannot reach the server {place}: {cause}; does it run? another one is named by --server, RONDEL_SERVER or \
+             rondel context use"
+        ),
+        (true, false) => format!("the server {place} does not answer: {cause}"),
+        (false, false) => format!("the connection to the server {place} broke: {cause}"),
+    };
+    Failure::new(Exit::Unreachable, sentence).passing()
+}
+
+/// The innermost cause of a failed connection: the layers above only report the failure.
+fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(cause) = last.source() {
+        last = cause;
+    }
+    chain_in_one_line(last)
+}
+
+/// Refuses a redirect, and a web page in the place of an answer: both come from a proxy in front of the server, such as
+/// one that wants users to sign in, and the call has not reached the server.
+pub(super) fn check_origin(place: &str, response: &Response) -> Result<(), Failure> {
+    let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+    let (status, kind) = (response.status(), header(CONTENT_TYPE).unwrap_or_default());
+    if let Some(location) = header(LOCATION).filter(|_| status.is_redirection()) {
+        let sentence = format!("the server {place} redirects to {}", target(response, location));
+        let hint = "redirects are not followed: name the URL of the server itself by --server, RONDEL_SERVER or \
+                    rondel context add";
+        return Err(Failure::new(Exit::Unreachable, format!("{sentence}; {hint}")));
+    }
+    if status.is_success() && kind.starts_with("text/html") {
+        let sentence = format!("a web page was answered at {place}; is that the URL of a server of Rondel?");
+        return Err(Failure::new(Exit::Unreachable, sentence));
+    }
+    Ok(())
+}
+
+/// Where a redirect leads to, without its query, which may hold what is secret.
+fn target(response: &Response, location: &str) -> String {
+    match response.url().join(location) {
+        Ok(mut url) => {
+            url.set_query(None);
+            url.set_fragment(None);
+            url.to_string()
+        }
+        Err(_) => "another place".to_owned(),
+    }
+}

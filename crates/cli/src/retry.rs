@@ -1,0 +1,63 @@
+//! Calls that outlast a server that is away for a while, such as one that restarts.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::exit::Failure;
+use crate::output;
+
+/// How long the server may be away.
+const AWAY_MAX: Duration = Duration::from_secs(60);
+/// The pause before the next try at first; it doubles up to [`PAUSE_MAX`].
+const PAUSE_MIN: Duration = Duration::from_millis(250);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// Repeats a call that changes nothing while the server is away, for at most a minute, and at most until the deadline.
+pub(crate) async fn while_away<T>(
+    deadline: Option<Instant>,
+    mut call: impl AsyncFnMut() -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let end = Instant::now() + AWAY_MAX;
+    let end = deadline.map_or(end, |deadline| deadline.min(end));
+    let (mut pause, mut is_reported) = (PAUSE_MIN, false);
+    loop {
+        let failure = match call().await {
+            Err(failure) if failure.is_passing() && Instant::now() < end => failure,
+            ended => return ended,
+        };
+        if !is_reported {
+            output::talk(&format!("{}; trying again", failure.message()));
+            is_reported = true;
+        }
+        tokio::time::sleep_until(end.min(Instant::now() + pause)).await;
+        pause = (pause * 2).min(PAUSE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[tokio::test]
+    async fn a_server_that_comes_back_is_outlasted() {
+        let away = || Failure::new(Exit::Unreachable, "cannot reach the server").passing();
+        let mut tries = 0;
+        let found = while_away(None, async || {
+            tries += 1;
+            if tries < 3 { Err(away()) } else { Ok(tries) }
+        });
+        assert_eq!(found.await.unwrap(), 3);
+        let deadline = Instant::now() + Duration::from_millis(300);
+        let failure = while_away(Some(deadline), async || Err::<(), _>(away())).await.unwrap_err();
+        assert!(failure.exit() == Exit::Unreachable && Instant::now() >= deadline);
+        let mut tries = 0;
+        let refused = while_away(None, async || {
+            tries += 1;
+            Err::<(), _>(Failure::refused("no"))
+        });
+        assert_eq!(refused.await.unwrap_err().exit(), Exit::Refused);
+        assert_eq!(tries, 1);
+    }
+}
