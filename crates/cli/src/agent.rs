@@ -11,7 +11,7 @@ use crate::exit::{Exit, Failure};
 use crate::failpoints::Failpoints;
 use crate::handover::{self, Handover};
 use crate::run_as::{self, ExecAs, ProbeAs};
-use crate::{runtime, telemetry, token_file};
+use crate::{open_files, runtime, telemetry, token_file};
 
 /// Settings are read from flags, then the environment, then the config file.
 #[derive(Debug, Args)]
@@ -48,6 +48,11 @@ const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, th
     the token itself, the variable RONDEL_TOKEN; rondel token create NAME --kind executor --role executor:NAMESPACE/APP \
     makes one";
 
+/// Files that one run may have open in the agent: its pipes, its process, the texts that are written for it.
+const FILES_PER_RUN: usize = 6;
+/// Files that the agent has open beside those of its runs, the output of processes in the background included.
+const FILES_BESIDE: usize = 768;
+
 /// The arguments that start this program as the watcher, which cleans up after the agent.
 const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
 
@@ -80,7 +85,22 @@ impl AgentArgs {
     }
 }
 
+/// Raises the limit of open files as far as the runs need it, and warns if that is not possible.
+fn make_room_for_files(slots: u32) {
+    let wanted =
+        usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(FILES_PER_RUN).saturating_add(FILES_BESIDE);
+    let open_files_max = open_files::raise_to(wanted);
+    if open_files_max < wanted {
+        tracing::warn!(
+            open_files_max,
+            wanted,
+            "the limit of open files is too low for {slots} runs at the same time; raise it (LimitNOFILE, ulimit -n)"
+        );
+    }
+}
+
 async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken) -> Result<(), Failure> {
+    make_room_for_files(config.settings.slots);
     let mut builder = Executor::builder(&config.app)
         .namespace(&config.settings.namespace)
         .slots(config.settings.slots)
@@ -115,6 +135,12 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     let executor = agent::add_handlers(builder, &handlers)?.build()?;
     let offered = agent::handlers(&handlers).join(", ");
     tracing::info!(app = config.app, name = executor.name(), servers = ?config.servers, handlers = offered, "agent starts");
+    if std::process::id() == 1 {
+        tracing::warn!(
+            "this agent is process 1 of its container and does not reap the processes that its runs leave behind: start the \
+             container with an init (docker run --init; shareProcessNamespace: true in Kubernetes)"
+        );
+    }
     executor.run_until(stop.cancelled_owned()).await?;
     tracing::info!("agent stopped");
     Ok(())

@@ -11,12 +11,34 @@ const RESERVE: usize = 128;
 pub(crate) fn raise() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-            Ok(()) => tracing::debug!(?current, ?maximum, "raised the limit of open files"),
-            Err(error) => tracing::warn!(%error, ?current, ?maximum, "cannot raise the limit of open files"),
-        }
+        set(Rlimit { current: maximum, maximum });
     }
     open_max()
+}
+
+/// Raises the soft limit to this many files if it is lower, as far as the hard limit allows. Programs that this process
+/// starts inherit the limit, so it is raised no further than needed. Returns how many files may be open now.
+pub(crate) fn raise_to(wanted: usize) -> usize {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+    if let Some(raised) = raised((current, maximum), wanted) {
+        set(Rlimit { current: Some(raised), maximum });
+    }
+    open_max()
+}
+
+/// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
+fn raised((current, maximum): (Option<u64>, Option<u64>), wanted: u64) -> Option<u64> {
+    let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
+    current.filter(|current| *current < raised).map(|_| raised)
+}
+
+fn set(limit: Rlimit) {
+    let Rlimit { current, maximum } = limit;
+    match setrlimit(Resource::Nofile, limit) {
+        Ok(()) => tracing::debug!(?current, ?maximum, "raised the limit of open files"),
+        Err(error) => tracing::warn!(%error, ?current, ?maximum, "cannot raise the limit of open files"),
+    }
 }
 
 /// How many files may be open.
@@ -60,6 +82,15 @@ mod tests {
         assert_eq!(fit(1_024), (896, 224, 128));
         assert_eq!(fit(256), (128, 32, 32));
         assert_eq!(fit(64), (32, 8, 8));
+    }
+
+    #[test]
+    fn the_limit_is_raised_no_further_than_needed() {
+        let raised = |current, maximum| raised((current, maximum), 3_000);
+        assert_eq!(raised(Some(1_024), Some(4_096)), Some(3_000));
+        assert_eq!(raised(Some(1_024), Some(2_048)), Some(2_048));
+        assert_eq!(raised(Some(1_024), None), Some(3_000));
+        assert_eq!([raised(Some(4_096), None), raised(Some(2_048), Some(2_048)), raised(None, None)], [None; 3]);
     }
 
     #[test]

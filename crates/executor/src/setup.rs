@@ -28,9 +28,12 @@ use crate::table::RunKey;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a run may take to stop before it is dropped.
+    /// How long a run may take to stop before it is dropped; at most 10 s if it stops because no server answers, since
+    /// another executor may get it then. A server gives a run up 60 s after its timeout: a run with a longer grace may
+    /// overlap with its successor.
     pub cancel_grace: Duration,
     /// How long no server may answer before serial and at-most-once runs are stopped; `None` for the server's setting.
+    /// Longer than that, they may overlap with their successors, unless the servers' `lost_after` is longer, too.
     pub silence: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again.
     pub resend_after: Duration,

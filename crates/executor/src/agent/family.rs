@@ -75,11 +75,12 @@ impl Family {
     fn signal(&self, signal: Signal, passes: usize) {
         let Some(leader) = self.leader else { return };
         let mut signalled = BTreeSet::new();
-        for _ in 0..passes {
+        for pass in 0..passes {
             let living = living();
             let found = self.members(leader, &living);
             let new: Vec<Identity> = found.difference(&signalled).copied().collect();
-            if new.is_empty() && !signalled.is_empty() {
+            // Without `/proc` none is found, and the group gets the signal all the same.
+            if new.is_empty() && pass > 0 {
                 break;
             }
             match kill_process_group(leader, signal) {

@@ -33,7 +33,10 @@ const SECRET_FILE: u32 = 0o600;
 #[derive(Debug)]
 pub(super) struct Folders {
     path: PathBuf,
-    _lock: File,
+    is_shared: bool,
+    mode: u32,
+    /// The lock file of the folder, which is locked.
+    lock: Mutex<File>,
     watcher: Mutex<Option<Child>>,
 }
 
@@ -57,22 +60,9 @@ impl Folders {
         run_as: Option<&RunAs>,
     ) -> io::Result<Self> {
         let mode = if run_as.is_some() { PASSAGE } else { OWNER_ONLY };
-        std::fs::DirBuilder::new().recursive(true).mode(mode).create(base)?;
-        let meta = base.symlink_metadata()?;
-        if shared && (meta.uid() != own_uid() || !meta.is_dir()) {
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
-        }
-        let base = base.canonicalize()?;
-        if shared && run_as.is_some() {
-            // Another agent of this user may have made the base with access for itself alone.
-            std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
-        }
+        let base = open_base(base, shared, mode)?;
         remove_dead(&base);
-        let new = builder(NEW_PREFIX).tempdir_in(&base)?;
-        std::fs::set_permissions(new.path(), Permissions::from_mode(mode))?;
-        // A run that can open the lock file could hold the lock, and so keep the next agent from cleaning up.
-        let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
-        lock.lock()?;
+        let (new, lock) = new_folder(&base, mode)?;
         // The folder becomes visible to other agents only now, when its lock is held.
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
         let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
@@ -80,7 +70,7 @@ impl Folders {
         // The old path is gone: there is nothing to remove.
         drop(new.keep());
         let watcher = watcher.and_then(|command| start_watcher(command, &path));
-        let folders = Self { path, _lock: lock, watcher: Mutex::new(watcher) };
+        let folders = Self { path, is_shared: shared, mode, lock: Mutex::new(lock), watcher: Mutex::new(watcher) };
         if let Some(user) = run_as {
             let tried = builder("probe-").tempdir_in(&folders.path)?;
             std::os::unix::fs::lchown(tried.path(), Some(user.uid), Some(user.gid))?;
@@ -91,7 +81,31 @@ impl Folders {
 
     /// Makes a working directory for one attempt, for this user only.
     pub(super) fn make(&self, run: &RunContext) -> io::Result<TempDir> {
-        builder(&format!("run-{}-{}-", run.run_id(), run.attempt())).tempdir_in(&self.path)
+        let prefix = format!("run-{}-{}-", run.run_id(), run.attempt());
+        match builder(&prefix).tempdir_in(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.make_again()?;
+                builder(&prefix).tempdir_in(&self.path)
+            }
+            made => made,
+        }
+    }
+
+    /// Makes the agent's folder again if it is gone: hosts clear their temporary directories of what has not been used for
+    /// days.
+    fn make_again(&self) -> io::Result<()> {
+        let mut held = lock(&self.lock);
+        if self.path.exists() {
+            return Ok(());
+        }
+        let base = open_base(self.path.parent().unwrap_or(&self.path), self.is_shared, self.mode)?;
+        let (new, fresh) = new_folder(&base, self.mode)?;
+        std::fs::rename(new.path(), &self.path)?;
+        drop(new.keep());
+        *held = fresh;
+        let folder = self.path.display();
+        tracing::warn!(%folder, "the folder of the working directories was removed; it is made again");
+        Ok(())
     }
 }
 
@@ -107,6 +121,32 @@ impl Drop for Folders {
             }
         }
     }
+}
+
+/// Makes the folder that contains those of all agents, and returns its real path. In a `shared` place it must belong to
+/// this user.
+fn open_base(base: &Path, shared: bool, mode: u32) -> io::Result<PathBuf> {
+    std::fs::DirBuilder::new().recursive(true).mode(mode).create(base)?;
+    let meta = base.symlink_metadata()?;
+    if shared && (meta.uid() != own_uid() || !meta.is_dir()) {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
+    }
+    let base = base.canonicalize()?;
+    if shared && mode == PASSAGE {
+        // Another agent of this user may have made the base with access for itself alone.
+        std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
+    }
+    Ok(base)
+}
+
+/// Makes an agent's folder under a name that other agents ignore, and locks it.
+fn new_folder(base: &Path, mode: u32) -> io::Result<(TempDir, File)> {
+    let new = builder(NEW_PREFIX).tempdir_in(base)?;
+    std::fs::set_permissions(new.path(), Permissions::from_mode(mode))?;
+    // A run that can open the lock file could hold the lock, and so keep the next agent from cleaning up.
+    let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
+    lock.lock()?;
+    Ok((new, lock))
 }
 
 fn builder(prefix: &str) -> tempfile::Builder<'_, 'static> {
@@ -226,6 +266,23 @@ mod tests {
         assert!(!path.exists() && folders.path.exists());
         drop(folders);
         assert_eq!(std::fs::read_dir(base.path()).unwrap().count(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_folder_that_the_host_has_removed_is_made_again() {
+        let place = tempfile::tempdir().unwrap();
+        let base = place.path().join("agents");
+        let folders = Folders::open(&base, true, None, None).unwrap();
+        let setup = Arc::new(Setup::new(States::default(), Timing::default()));
+        for gone in [&folders.path, &base] {
+            std::fs::remove_dir_all(gone).unwrap();
+            let run = folders.make(&RunContext::new(&setup, Trigger::default(), 0)).unwrap();
+            let mode = |folder: &Path| folder.metadata().unwrap().mode() & 0o777;
+            assert_eq!((mode(run.path()), mode(&folders.path)), (OWNER_ONLY, OWNER_ONLY));
+            assert!(File::open(folders.path.join(LOCK)).unwrap().try_lock().is_err(), "it is locked again");
+            let next = Folders::open(&base, true, None, None).unwrap();
+            assert!(run.path().exists() && next.path.exists(), "it is not taken for that of a dead agent");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The handler `http`: one request, with limits on the response.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -27,6 +28,9 @@ const TRACE_HEADER: &str = "traceparent";
 
 /// Limit on how much of a body the log shows.
 const LOGGED_BYTES: usize = 2 * 1024;
+
+/// The longest secret.
+const SECRET_BYTES_MAX: usize = 64 * 1024;
 
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(deny_unknown_fields)]
@@ -78,6 +82,8 @@ pub(super) async fn run(
     log: Log,
 ) -> Result<HttpResult, JobError> {
     tokio::select! {
+        // A request that has been answered is not stopped any more.
+        biased;
         done = request(&client, &params, &log) => done,
         () = cancel.cancelled() => Err(JobError::failed("stopped")),
     }
@@ -193,13 +199,26 @@ async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyE
     Ok(body)
 }
 
+/// Logs the beginning of a body. Secrets are hidden before it is cut: of one at the cut the first part would be shown.
 fn show(body: &[u8], log: &Log) {
-    let shown = &body[..body.len().min(LOGGED_BYTES)];
+    let beginning = |len: usize| &body[..body.len().min(len)];
+    let searched = beginning(LOGGED_BYTES + SECRET_BYTES_MAX);
+    let (shown, more) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched)) {
+        Cow::Borrowed(_) => {
+            let shown = beginning(LOGGED_BYTES);
+            (String::from_utf8_lossy(shown).into_owned(), body.len() - shown.len())
+        }
+        Cow::Owned(mut masked) => {
+            let more = masked.len().saturating_sub(LOGGED_BYTES) + body.len() - searched.len();
+            masked.truncate(masked.floor_char_boundary(LOGGED_BYTES));
+            (masked, more)
+        }
+    };
     if !shown.is_empty() {
-        log.info(String::from_utf8_lossy(shown));
+        log.info(shown);
     }
-    if shown.len() < body.len() {
-        log.info(format!("… {} more bytes", body.len() - shown.len()));
+    if more > 0 {
+        log.info(format!("… {more} more bytes"));
     }
 }
 

@@ -9,8 +9,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use tempfile::TempDir;
-use tokio::io::AsyncWriteExt;
-use tokio::process::{Child, ChildStdin};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
 
 use super::confine::Confinement;
 use super::family::{Family, WORK_DIR};
@@ -27,6 +30,16 @@ const TRACE_PARENT: &str = "TRACEPARENT";
 /// How long output is still read after a program has ended, because its background processes may hold the pipe open.
 /// Also how long these may take to end if the run was stopped.
 const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
+
+/// How long a run waits for the removal of its working directory.
+const REMOVAL_WAIT: Duration = Duration::from_secs(1);
+
+/// Of how many programs at the same time the output of background processes is read and dropped.
+const DISCARDED_MAX: usize = 256;
+static DISCARDED: Semaphore = Semaphore::const_new(DISCARDED_MAX);
+/// How much of it is read at a time, and the pause after that: a process that prints without end is slowed down.
+const DISCARDED_BYTES: usize = 16 * 1024;
+const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// Exit code by which the program skips the run; automake and meson use the same one in tests.
 const SKIP_CODE: i32 = 77;
@@ -69,12 +82,15 @@ impl Program {
         log: Log,
     ) -> Result<ProgramResult, JobError> {
         let mut child = self.spawn(confinement, &run)?;
-        let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
+        let folder = RunFolder(Some(self.folder));
+        let family = Family::led_by(&child, WORK_DIR, &folder.mark());
         let last_error = Mutex::new(String::new());
         let ended = {
-            let work = run_child(&mut child, self.stdin, &log, &last_error);
+            let work = run_child(&mut child, self.stdin, (&log, &last_error), &run);
             tokio::pin!(work);
             tokio::select! {
+                // A program that has ended by itself is not stopped any more.
+                biased;
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {
                     family.terminate();
@@ -96,7 +112,7 @@ impl Program {
                 Err(JobError::failed("stopped"))
             }
         };
-        remove(self.folder).await;
+        folder.remove(wait_end(REMOVAL_WAIT, &run)).await;
         verdict
     }
 
@@ -110,15 +126,16 @@ impl Program {
         limit: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
         let mut child = self.spawn(confinement, run)?;
-        let family = Family::led_by(&child, WORK_DIR, &self.folder.path().display().to_string());
+        let folder = RunFolder(Some(self.folder));
+        let family = Family::led_by(&child, WORK_DIR, &folder.mark());
         let last_error = Mutex::new(String::new());
         let (status, printed) = match limit {
-            None => (run_child(&mut child, self.stdin, log, &last_error).await?, Vec::new()),
+            None => (run_child(&mut child, self.stdin, (log, &last_error), run).await?, Vec::new()),
             Some(limit) => run_child_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
         };
         family.disarm();
         let verdict = verdict(status, &lock(&last_error));
-        remove(self.folder).await;
+        folder.remove(wait_end(REMOVAL_WAIT, run)).await;
         verdict.map(|_| printed)
     }
 
@@ -169,16 +186,24 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
     Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
+/// The end of a wait of this length. A program that has ended by itself does not miss its deadline by what follows.
+fn wait_end(length: Duration, run: &RunContext) -> Instant {
+    let end = Instant::now() + length;
+    let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
+    deadline.map_or(end, |deadline| end.min(deadline))
+}
+
 /// Feeds the program, reads its output, and waits for its end.
 async fn run_child(
     child: &mut Child,
     stdin: Option<String>,
-    log: &Log,
-    last_error: &Mutex<String>,
+    (log, last_error): (&Log, &Mutex<String>),
+    run: &RunContext,
 ) -> Result<ExitStatus, JobError> {
+    let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
     let feed = feed(child.stdin.take(), stdin);
-    let out = copy_to_log(child.stdout.take(), "stdout", log, |_| {});
-    let err = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
+    let out = copy_to_log(stdout.as_mut(), "stdout", log, |_| {});
+    let err = copy_to_log(stderr.as_mut(), "stderr", log, |line| note_error(line, last_error));
     let pipes = futures_util::future::join3(feed, out, err);
     // The pipes are dropped before the warning, because their last lines are logged then.
     let (status, is_read) = {
@@ -187,11 +212,12 @@ async fn run_child(
             _ = &mut pipes => return Ok(child.wait().await?),
             status = child.wait() => status?,
         };
-        let is_read = tokio::time::timeout(LEFTOVER_GRACE, pipes).await.is_ok();
+        let is_read = tokio::time::timeout_at(wait_end(LEFTOVER_GRACE, run), pipes).await.is_ok();
         (status, is_read)
     };
     if !is_read {
         log.warn("processes in the background hold the output open; it is not read any further");
+        discard(run, stdout, stderr);
     }
     Ok(status)
 }
@@ -213,7 +239,11 @@ async fn run_child_captured(
     let pipes = futures_util::future::try_join(out, others);
     tokio::pin!(pipes);
     let status = tokio::select! {
-        printed = &mut pipes => return Ok((child.wait().await?, printed?.0)),
+        printed = &mut pipes => {
+            // A program that printed too much is killed, and its end is not waited for.
+            let (captured, ()) = printed?;
+            return Ok((child.wait().await?, captured));
+        }
         status = child.wait() => status?,
     };
     match tokio::time::timeout(LEFTOVER_GRACE, pipes).await {
@@ -238,11 +268,56 @@ async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
     }
 }
 
-/// A run may leave many files, so they are removed on a blocking thread.
-async fn remove(folder: TempDir) {
-    let path = folder.path().to_owned();
-    let removed = tokio::task::spawn_blocking(move || remove_all(&folder.keep())).await;
-    if let Ok(Err(error)) = removed {
+/// Goes on reading what processes in the background print, and drops it: a process that writes to a pipe without a
+/// reader gets SIGPIPE, which ends most programs.
+fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
+    let Ok(permit) = DISCARDED.try_acquire() else { return };
+    let hard = run.setup().lifecycle.hard.clone();
+    run.tracker().spawn(async move {
+        let _permit = permit;
+        hard.run_until_cancelled(futures_util::future::join(read_to_end(stdout), read_to_end(stderr))).await;
+    });
+}
+
+async fn read_to_end(pipe: Option<impl AsyncRead + Unpin>) {
+    let Some(mut pipe) = pipe else { return };
+    let mut buffer = vec![0; DISCARDED_BYTES];
+    while pipe.read(&mut buffer).await.is_ok_and(|length| length > 0) {
+        tokio::time::sleep(DISCARD_PAUSE).await;
+    }
+}
+
+/// A run's working directory. It is removed in any case: of a run that is aborted, this is only dropped. A run may leave
+/// many files, so they are removed on a blocking thread.
+struct RunFolder(Option<TempDir>);
+
+impl RunFolder {
+    /// The value of [`WORK_DIR`].
+    fn mark(&self) -> String {
+        self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
+    }
+
+    /// Removes it, and waits for that until this instant.
+    async fn remove(mut self, until: Instant) {
+        let Some(folder) = self.0.take() else { return };
+        let removal = tokio::task::spawn_blocking(move || remove(folder));
+        tokio::time::timeout_at(until, removal).await.ok();
+    }
+}
+
+impl Drop for RunFolder {
+    fn drop(&mut self) {
+        let Some(folder) = self.0.take() else { return };
+        match Handle::try_current() {
+            Ok(runtime) => drop(runtime.spawn_blocking(move || remove(folder))),
+            Err(_) => remove(folder),
+        }
+    }
+}
+
+fn remove(folder: TempDir) {
+    let path = folder.keep();
+    if let Err(error) = remove_all(&path) {
         let folder = path.display();
         tracing::warn!(%error, %folder, "cannot remove a run's working directory; it goes with the agent");
     }
@@ -262,4 +337,42 @@ fn verdict(status: ExitStatus, last_error: &str) -> Result<ProgramResult, JobErr
         Some(TERMINAL_CODE) => JobError::terminal(message),
         _ => JobError::failed(message),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rondel_proto::v1::Trigger;
+
+    use super::*;
+    use crate::run::StopCause;
+    use crate::setup::{Setup, States, Timing};
+
+    #[test]
+    fn what_follows_the_end_of_a_program_makes_no_run_miss_its_deadline() {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().to_owned();
+        runtime.block_on(async {
+            let busy = tokio::task::spawn_blocking(move || released.recv().is_ok());
+            RunFolder(Some(folder)).remove(Instant::now()).await;
+            assert!(path.exists(), "no thread was free to remove it");
+            drop(release);
+            assert!(!busy.await.unwrap());
+        });
+        drop(runtime);
+        assert!(!path.exists());
+
+        let setup = Arc::new(Setup::new(States::default(), Timing::default()));
+        let trigger = Trigger { timeout_ms: 60_000, ..Trigger::default() };
+        let run = RunContext::new(&setup, trigger, 0);
+        let (hour, deadline) = (Duration::from_secs(3_600), run.deadline().unwrap());
+        assert_eq!(wait_end(hour, &run), deadline);
+        assert!(wait_end(Duration::from_secs(1), &run) < deadline);
+        run.stop(StopCause::Drained);
+        assert!(wait_end(hour, &run) > deadline);
+    }
 }

@@ -11,6 +11,7 @@ use serde_json::value::RawValue;
 use super::confine::Confinement;
 use super::folder::Folders;
 use super::program::{CaptureLimit, Program};
+use crate::extract::{FromRun as _, RawParams};
 use crate::job_error::JobError;
 use crate::pump::{CHECKPOINT_BYTES_MAX, CheckpointError, Item, Pump, PumpContext};
 
@@ -68,8 +69,8 @@ impl ProgramPump {
         (stdin, own_env): (String, Vec<(&'static str, String)>),
         capture: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
-        let wrong = |error| JobError::terminal(format_args!("params: {error}"));
-        let mut params: PumpParams = serde_json::from_str(cx.run().params()).map_err(wrong)?;
+        // The parameters of a pump that follows other jobs also have their runs.
+        let RawParams(mut params) = RawParams::<PumpParams>::from_run(cx.run())?;
         self.confinement.check_program()?;
         let argv = choose(&mut params);
         let PumpParams { env, cwd, .. } = params;

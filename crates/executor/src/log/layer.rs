@@ -64,7 +64,7 @@ impl Text {
         let written = match field.name() {
             "message" => self.message.write_fmt(value),
             // A record of the `log` crate carries its target and its place in the code as fields.
-            name if name.starts_with("log.") => Ok(()),
+            "log.target" | "log.module_path" | "log.file" | "log.line" => Ok(()),
             name => write!(self.fields, " {name}={value}"),
         };
         // Only a value's own Debug can fail; the text then ends there.
@@ -99,5 +99,11 @@ mod tests {
     async fn the_place_of_a_record_of_the_log_crate_is_left_out() {
         let handler = || async { tracing::info!(log.target = "sqlx", log.line = 7, rows = 3, "done") };
         assert_eq!(crate::TestRun::of(handler).run().await.log(), "info done rows=3\n");
+    }
+
+    #[tokio::test]
+    async fn a_field_of_the_handlers_own_whose_name_begins_with_log_stays() {
+        let handler = || async { tracing::info!(log.bytes = 7, "rotated") };
+        assert_eq!(crate::TestRun::of(handler).run().await.log(), "info rotated log.bytes=7\n");
     }
 }

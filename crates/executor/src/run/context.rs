@@ -23,6 +23,10 @@ use crate::setup::Setup;
 use crate::shard::Shard;
 use crate::table::RunKey;
 
+/// The longest grace of a run that is stopped because no server answers. Servers wait for at least as long after the
+/// silence until they give the run up, and its successor begins.
+const SILENCE_GRACE_MAX: Duration = Duration::from_secs(10);
+
 /// Rises with each start of the job's runs, across servers and executors. Pass it to your own store, and let the store
 /// refuse a token lower than one it has seen: that protects against a run that was given up as lost but is still
 /// running.
@@ -300,8 +304,12 @@ impl RunContext {
     /// How long the run may take to end once it must stop. A cancelled group of a pump job may take as long as the
     /// hand-over of its items.
     pub(crate) fn stop_grace(&self) -> Duration {
-        let limits = self.pump_limits().filter(|_| matches!(self.stop_cause(), Some(StopCause::Cancelled { .. })));
-        limits.map_or(self.inner.setup.timing.cancel_grace, |limits| limits.hand_over)
+        let grace = self.inner.setup.timing.cancel_grace;
+        match (self.stop_cause(), self.pump_limits()) {
+            (Some(StopCause::Cancelled { .. }), Some(limits)) => limits.hand_over,
+            (Some(StopCause::Silence { .. }), _) => grace.min(SILENCE_GRACE_MAX),
+            _ => grace,
+        }
     }
 
     /// Whether the run should have ended: its timeout has passed, or it must stop. For a cancelled
@@ -417,5 +425,27 @@ impl fmt::Debug for RunContext {
             .field("job", &self.job())
             .field("handler", &self.handler())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::setup::{States, Timing};
+
+    #[test]
+    fn a_run_that_hears_no_server_ends_before_its_successor_begins() {
+        let setup = |seconds| {
+            let timing = Timing { cancel_grace: Duration::from_secs(seconds), ..Timing::default() };
+            Arc::new(Setup::new(States::default(), timing))
+        };
+        let grace = |seconds, cause| {
+            let run = RunContext::new(&setup(seconds), Trigger::default(), 0);
+            run.stop(cause);
+            run.stop_grace().as_secs()
+        };
+        let silence = || StopCause::Silence { length: Duration::from_secs(15) };
+        assert_eq!((grace(60, silence()), grace(3, silence())), (SILENCE_GRACE_MAX.as_secs(), 3));
+        assert_eq!((grace(60, StopCause::Drained), grace(3, StopCause::Drained)), (60, 3));
     }
 }

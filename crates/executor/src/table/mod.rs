@@ -40,6 +40,8 @@ pub struct RunTable<R: TableRun, L> {
     pub outbox: Outbox<R::Log, L>,
     /// The highest fenced epoch of each node.
     fences: BTreeMap<i64, i64>,
+    /// The nodes of the streams that have ended while runs that came by them are here.
+    lost_links: BTreeMap<u64, i64>,
     draining: bool,
     /// Results to be written to the journal before they are sent; `None` without a journal.
     to_journal: Option<Vec<v1::Result>>,
@@ -65,6 +67,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             runs: Runs::new(slots),
             outbox: Outbox::new(resend_after),
             fences: BTreeMap::new(),
+            lost_links: BTreeMap::new(),
             draining: false,
             to_journal: journal.then(Vec::new),
         }
@@ -147,13 +150,20 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 
     /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run can send it
-    /// elsewhere, so a run stays in the table while its stream is gone.
+    /// elsewhere, so a run stays in the table while that server has no stream, neither the run's own nor a later one.
     pub fn refuse_expired(&mut self, now: Instant) {
-        let links: Vec<u64> = self.outbox.links().map(|link| link.id()).collect();
-        for run in self.runs.take_expired(now, |run| links.contains(&run.link())) {
+        let senders = self.senders();
+        for run in self.runs.take_expired(now, |run| senders.contains_key(&run.link())) {
             let refusal = Reply { fence_n: run.fence_n(), ..refusal(run.key(), RefusedWhy::Full) };
-            self.outbox.reply(run.link(), refusal);
+            self.outbox.reply(senders.get(&run.link()).copied().unwrap_or_default(), refusal);
         }
+    }
+
+    /// By the stream that runs came by, the open stream to the same server: that one, or a later one.
+    fn senders(&self) -> BTreeMap<u64, u64> {
+        let open = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
+        let later = self.lost_links.iter().filter_map(|(lost, node)| Some((*lost, open(*node)?)));
+        later.chain(self.outbox.links().map(|link| (link.id(), link.id()))).collect()
     }
 
     /// Sends the result of a run whose handler has returned, and frees its slot. Returns the runs to start.
@@ -226,8 +236,10 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Accepts no more runs, and refuses the queued ones.
     pub fn drain(&mut self) {
         self.draining = true;
+        let senders = self.senders();
         for run in self.runs.remove_queued(|_| true) {
-            self.outbox.reply(run.link(), refusal(run.key(), RefusedWhy::Draining));
+            let link = senders.get(&run.link()).copied().unwrap_or_default();
+            self.outbox.reply(link, refusal(run.key(), RefusedWhy::Draining));
         }
         for link in self.outbox.links() {
             link.push(Item::Draining);
@@ -351,6 +363,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
     /// Removes a stream that has ended. Returns the logs to be sent by another one.
     pub fn link_lost(&mut self, link: u64, now: Instant) -> Vec<Arc<R::Log>> {
+        let node = self.outbox.links().find(|open| open.id() == link).map(|open| open.node_id());
+        self.lost_links.extend(node.map(|node| (link, node)));
+        self.lost_links.retain(|lost, _| self.runs.iter().any(|run| run.link() == *lost));
         let lingering = self.outbox.link_lost(link, now);
         let logs = self.runs.iter().map(R::log).filter(|log| log.link() == link && log.has_chunks());
         logs.cloned().chain(lingering).collect()

@@ -1,6 +1,6 @@
 //! Accepted runs that have not ended: the running ones, those whose instant is still ahead, and the few that wait for a slot.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use rondel_core::JobId;
@@ -43,8 +43,8 @@ pub(super) struct Runs<R> {
     held_count_by_job: BTreeMap<JobId, u32>,
     /// Runs whose start was not reported, the earliest first.
     unannounced: VecDeque<(Instant, RunKey)>,
-    /// Runs that have a verdict although their handlers have not returned: each still takes a slot.
-    stuck: BTreeSet<RunKey>,
+    /// Runs that have a verdict although their handlers have not returned, with their jobs: each still takes a slot.
+    stuck: BTreeMap<RunKey, JobId>,
 }
 
 impl<R: TableRun> Runs<R> {
@@ -57,7 +57,7 @@ impl<R: TableRun> Runs<R> {
             arrivals: 0,
             held_count_by_job: BTreeMap::new(),
             unannounced: VecDeque::new(),
-            stuck: BTreeSet::new(),
+            stuck: BTreeMap::new(),
         }
     }
 
@@ -88,9 +88,9 @@ impl<R: TableRun> Runs<R> {
         self.held.values().map(|held| &held.run)
     }
 
-    /// Whether a run of the job is here.
+    /// Whether a run of the job is here, or its handler is still at work.
     pub(super) fn has_job(&self, job_id: JobId) -> bool {
-        self.held_count_by_job.contains_key(&job_id)
+        self.held_count_by_job.contains_key(&job_id) || self.stuck.values().any(|job| *job == job_id)
     }
 
     /// Whether another run could start at once. Runs whose instant is still ahead take no slot until then.
@@ -176,8 +176,9 @@ impl<R: TableRun> Runs<R> {
                 stuck.push(*key);
             }
         }
-        self.stuck.extend(&stuck);
-        stuck.into_iter().filter_map(|key| self.remove(key)).collect()
+        let stuck: Vec<R> = stuck.into_iter().filter_map(|key| self.remove(key)).collect();
+        self.stuck.extend(stuck.iter().map(|run| (run.key(), run.job_id())));
+        stuck
     }
 
     /// Frees the slot of a stuck run whose handler has returned.

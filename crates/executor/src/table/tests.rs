@@ -272,6 +272,21 @@ fn what_waited_for_too_long_is_handed_back_unless_its_server_was_fenced() {
 }
 
 #[test]
+fn what_waited_for_too_long_is_handed_back_on_the_next_stream_of_its_server() {
+    let (mut table, first) = table(false);
+    table.offer(&first, triggers(3, &[1, 2]), &TestIntake, start());
+    table.link_lost(1, start());
+    table.refuse_expired(later(2_000));
+    assert_eq!(table.load(), (1, 1), "its server does not hear it now");
+    let second = TestLink::open(&mut table, 2);
+    assert!(second.take().is_empty());
+    table.refuse_expired(later(999));
+    assert!(second.take().is_empty());
+    table.refuse_expired(later(1_000));
+    assert_eq!((second.take(), table.load()), (vec!["Full 2".to_owned()], (1, 0)));
+}
+
+#[test]
 fn a_result_goes_by_another_stream_until_it_is_acknowledged() {
     let (mut table, first) = table(false);
     table.offer(&first, triggers(3, &[1]), &TestIntake, start());
@@ -336,6 +351,20 @@ fn a_run_that_need_not_end_any_more_has_its_whole_grace_again() {
     assert!(stuck_after(true, 1).is_empty(), "its handler has begun");
     assert!(stuck_after(false, 2).is_empty());
     assert_eq!(stuck_after(false, 3), [1]);
+}
+
+#[test]
+fn an_executor_is_not_free_for_a_job_whose_handler_does_not_return() {
+    let mut runs = Runs::new(2);
+    runs.accept(run(1), None, None);
+    runs.take_startable(start());
+    let grace = Duration::from_secs(1);
+    assert!(runs.take_stuck(start(), grace).is_empty());
+    assert_eq!(ids(&runs.take_stuck(start() + grace, grace)), [1]);
+    let has = |runs: &Runs<TestRun>| [1, 0].map(|job| runs.has_job(JobId::new(job)));
+    assert_eq!((has(&runs), runs.has_free_slot()), ([true, false], true));
+    runs.unstick(RunKey::new(1, 1));
+    assert_eq!(has(&runs), [false, false]);
 }
 
 /// Marks the handlers of these runs as begun.

@@ -6,6 +6,7 @@ use tokio::net::TcpListener;
 use super::*;
 use crate::extract::Params;
 use crate::lifecycle::spawn_outside;
+use crate::secrets::Secrets;
 use crate::test_run::{TestOutcome, TestRun};
 
 /// A server that answers every request with this, and shows the request in the body where it holds `{request}`. It
@@ -45,6 +46,22 @@ async fn a_good_status_is_a_success_and_the_body_is_in_the_log() {
     let outcome = http(json!({"url": url})).await;
     assert_eq!(outcome.result(), Some(&json!({"status": 200, "body_bytes": 5})), "{outcome:?}");
     assert!(outcome.log().contains("200 OK, 5 bytes") && outcome.log().contains("info hello"), "{}", outcome.log());
+}
+
+#[tokio::test]
+async fn a_secret_at_the_end_of_what_is_logged_is_hidden_whole() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("key"), "opensesame").unwrap();
+    let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{request}").await;
+    let client = client(AllowedAddresses::loopback()).unwrap();
+    let handler =
+        move |Params(params): Params<HttpParams>, cancel: Cancel, log: Log| run(client.clone(), params, cancel, log);
+    for before in (LOGGED_BYTES - 200..LOGGED_BYTES).step_by(5) {
+        let params = json!({"url": url, "body": format!("{}{{{{secret.key}}}}", "x".repeat(before))});
+        let secrets = Secrets::from_env().dir(folder.path());
+        let outcome = TestRun::of(handler.clone()).params(params).secrets(secrets).run().await;
+        assert!(outcome.is_succeeded() && !outcome.log().contains("open"), "{before}: {}", outcome.log());
+    }
 }
 
 #[tokio::test]

@@ -102,6 +102,29 @@ async fn a_select_that_prints_too_much_is_killed() {
 }
 
 #[tokio::test]
+async fn a_select_that_prints_too_much_and_does_not_end_is_killed() {
+    let dir = tempfile::tempdir().unwrap();
+    let outcome = run(dir.path(), &format!("echo $$ > {}/pid; seq 1000; sleep 60", dir.path().display()), "true").await;
+    assert!(outcome.is_complete(), "{outcome:?}");
+    assert!(outcome.log().contains("it printed more than the 500 lines asked for, and was killed"), "{outcome:?}");
+    let stat = read(format!("/proc/{}/stat", read(dir.path().join("pid")).trim()));
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+}
+
+#[tokio::test]
+async fn a_pump_that_follows_a_job_gets_that_jobs_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let parents = json!({"load": {"run_id": "7", "status": "succeeded", "params": null, "result": 3}});
+    let given = dir.path().join("given");
+    let select =
+        format!("printf '%s' \"$RONDEL_PARENTS\" > {}; echo '{{\"item\": \"eu\", \"key\": \"1\"}}'", given.display());
+    let params = json!({"select": once(dir.path(), &select), "execute": sh("true"), "parents": parents});
+    let outcome = pump(&in_dir(&dir.path().join("work")), &params).item("eu", 7).run().await;
+    assert_eq!((outcome.is_complete(), outcome.done()), (true, 1), "{outcome:?}");
+    assert_eq!(serde_json::from_str::<Value>(&read(&given)).ok(), Some(parents));
+}
+
+#[tokio::test]
 async fn an_execution_that_is_aborted_leaves_no_process() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use rondel_core::RunStatus;
 use rondel_proto::v1::Trigger;
 use serde_json::{Value, json};
@@ -217,6 +218,21 @@ async fn each_run_has_a_directory_that_goes_with_it() {
 }
 
 #[tokio::test]
+async fn the_directory_of_a_run_that_was_killed_goes_with_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("place");
+    let text = format!(
+        "trap '' TERM; mkdir mod; touch mod/file; chmod 555 mod; pwd > {0}.new; mv {0}.new {0}; sleep 60; sleep 60",
+        place.display()
+    );
+    let run = shell(json!({"script": text})).timeout(Duration::from_secs(4));
+    let outcome = run.cancel_grace(Duration::from_millis(300)).run().await;
+    assert!(outcome.message().contains("aborted"), "{outcome:?}");
+    let folder = std::fs::read_to_string(&place).unwrap();
+    wait_until(|| !std::path::Path::new(folder.trim()).exists()).await;
+}
+
+#[tokio::test]
 async fn a_script_gets_arguments_as_xxl_job_passes_them() {
     let params = json!({"script": "echo \"$#:$1:$2:$3\"", "args": "from params"});
     let outcome = shell(params).shard(1, 3).run().await;
@@ -257,6 +273,45 @@ async fn background_processes_do_not_hold_a_run_that_is_over() {
     let outcome = tokio::time::timeout(Duration::from_secs(10), run).await.unwrap();
     assert!(outcome.is_succeeded());
     assert!(outcome.log().contains("in the background"), "{}", outcome.log());
+}
+
+#[tokio::test]
+async fn what_processes_in_the_background_print_does_not_end_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let done = dir.path().join("done");
+    let outcome = script(&format!("(sleep 4; echo late; touch {}) & echo started", done.display())).await;
+    assert!(outcome.is_succeeded() && !outcome.log().contains("late"), "{}", outcome.log());
+    wait_until(|| done.exists()).await;
+}
+
+#[tokio::test]
+async fn a_program_that_has_ended_is_not_stopped_any_more() {
+    // Which of the two is noticed first was a matter of chance.
+    for _ in 0..10 {
+        let dir = tempfile::tempdir().unwrap();
+        let pid = dir.path().join("pid");
+        let params = json!({"script": format!("echo $$ > {0}.new; mv {0}.new {0}", pid.display())});
+        let setup = Arc::new(Setup::new(States::default(), Timing::default()));
+        let context = RunContext::new(&setup, Trigger::default(), 0);
+        let (cancel, log) = (Cancel::from_run(&context).unwrap(), Log::of(&context));
+        let running = run(serde_json::from_value(params).unwrap(), true, context.clone(), cancel, log);
+        let mut running = Box::pin(running);
+        assert!(running.as_mut().now_or_never().is_none());
+        wait_until(|| std::fs::read_to_string(&pid).is_ok_and(|pid| !is_alive(pid.trim()))).await;
+        // The runtime learns of the end of the process and of its pipes.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        context.stop(StopCause::Drained);
+        assert!(running.await.is_ok());
+    }
+}
+
+async fn wait_until(holds: impl Fn() -> bool) {
+    let waiting = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap();
 }
 
 #[tokio::test]
