@@ -1,4 +1,4 @@
-//! The part of a fire's work that a run does, for code far from the handler.
+//! The shard of the current run, also for code that does not get it as an argument.
 
 use rondel_core::shape::read_with_place;
 use rondel_core::spec::with_params_of_shard;
@@ -96,8 +96,8 @@ pub fn name() -> Option<String> {
     run::with_current(|run| run.shard_name().map(str::to_owned)).flatten()
 }
 
-/// The own parameters of the shard that this code runs in, which are also part of the run's parameters. Null if the
-/// shard has none, and outside a run.
+/// The parameters that belong only to the shard that this code runs in; the run's parameters contain them too. Null if
+/// the shard has none, and outside a run.
 ///
 /// # Errors
 /// The parameters do not fit `T`.
@@ -106,25 +106,25 @@ pub fn params<T: DeserializeOwned>() -> Result<T, JobError> {
     read_with_place(own).map_err(|error| JobError::terminal(format_args!("the shard's params: {error}")))
 }
 
-/// The shard's own parameters, each with its value from the run's parameters, where secrets are already filled in.
-fn own_params(of_shard: &str, of_run: &str) -> Value {
-    let of_run = serde_json::from_str(of_run).unwrap_or_default();
-    match (serde_json::from_str(of_shard).unwrap_or_default(), of_run) {
+/// The shard's own parameters. Their values are taken from the run's parameters, in which secrets are already resolved.
+fn own_params(shard_params: &str, run_params: &str) -> Value {
+    let run_params = serde_json::from_str(run_params).unwrap_or_default();
+    match (serde_json::from_str(shard_params).unwrap_or_default(), run_params) {
         (Value::Null, _) => Value::Null,
-        (Value::Object(own), Value::Object(mut fields)) => {
+        (Value::Object(own), Value::Object(mut run_fields)) => {
             let field = |(key, value): (String, Value)| {
-                let put_in = fields.remove(&key);
-                (key, put_in.unwrap_or(value))
+                let resolved = run_fields.remove(&key);
+                (key, resolved.unwrap_or(value))
             };
             Value::Object(own.into_iter().map(field).collect::<Map<_, _>>())
         }
-        (_, of_run) => of_run,
+        (_, run_params) => run_params,
     }
 }
 
 /// The parameters of a run, overridden by those of its shard.
-pub(crate) fn merge_params(of_fire: &str, of_shard: &Value) -> String {
-    with_params_of_shard(serde_json::from_str(of_fire).unwrap_or_default(), of_shard).to_string()
+pub(crate) fn merge_params(fire_params: &str, shard_params: &Value) -> String {
+    with_params_of_shard(serde_json::from_str(fire_params).unwrap_or_default(), shard_params).to_string()
 }
 
 fn current() -> Shard {

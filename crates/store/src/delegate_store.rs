@@ -213,7 +213,7 @@ macro_rules! delegate_store {
                 fn unsent_of(token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Vec<Run>;
                 fn request_run(token: LeaseToken, run: Run) -> Run;
                 fn request_keyed_run(token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp) -> KeyedRun;
-                fn request_shards(token: LeaseToken, whole: Run, shards: Vec<Run>) -> Vec<Run>;
+                fn request_shards(token: LeaseToken, root: Run, shards: Vec<Run>) -> Vec<Run>;
             } also { $($own_claim)* });
             $crate::delegate_store!(@$wrapper, Dispatch {
                 fn take_waiting(token: LeaseToken, until: Timestamp, limit: u32) -> Vec<Run>;

@@ -33,30 +33,32 @@ impl Rest {
     pub(crate) fn of(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
         let rest = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
-        let waits = request.headers().contains_key(EXPECT);
-        (request.map(|body| DrainableBody { body: Some(body), rest: rest.clone() }), rest, waits)
+        let waits_for_continue = request.headers().contains_key(EXPECT);
+        (request.map(|body| DrainableBody { body: Some(body), rest: rest.clone() }), rest, waits_for_continue)
     }
 
-    /// Reads and drops the rest, or announces in the answer that the connection ends.
-    pub(crate) async fn settle<B>(self, waits: bool, response: &mut Response<B>) {
+    /// Reads and drops the rest. If the rest is too long, or the client never sends it because it waits for `100 Continue`, the response
+    /// announces the end of the connection instead.
+    pub(crate) async fn settle<B>(self, waits_for_continue: bool, response: &mut Response<B>) {
         let Some(body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
-        if waits || !is_drained(body).await {
+        if waits_for_continue || !is_drained(body).await {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
     }
 }
 
+/// Reads the rest; returns whether it ended in time and was short enough.
 async fn is_drained(mut body: Incoming) -> bool {
     let drain = async {
-        let mut left = REST_LEN_MAX;
-        while body.size_hint().lower() <= left {
+        let mut budget = REST_LEN_MAX;
+        while body.size_hint().lower() <= budget {
             match poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
                 None => return true,
                 Some(Err(_)) => return false,
                 Some(Ok(frame)) => {
                     let len = frame.data_ref().map_or(0, |data| u64::try_from(data.len()).unwrap_or(u64::MAX));
-                    let Some(rest) = left.checked_sub(len) else { return false };
-                    left = rest;
+                    let Some(remaining) = budget.checked_sub(len) else { return false };
+                    budget = remaining;
                 }
             }
         }

@@ -24,7 +24,7 @@ use crate::job_states;
 const BOARD_COUNT_MAX: usize = 16;
 /// How many jobs a board holds at most: those whose names come first.
 const JOB_COUNT_MAX: usize = 50_000;
-/// A board that does not hold all jobs is read again once it has room for so many.
+/// A board that does not hold all jobs is read again once it has room for this many more.
 const REFILL_COUNT: usize = 500;
 /// How many jobs are read at once.
 const READ_COUNT: u32 = 500;
@@ -32,7 +32,7 @@ const READ_COUNT: u32 = 500;
 const SAVED_COUNT_MAX: u32 = 500;
 /// Jobs saved this long before the last update are read again: their transaction may have become visible later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
-/// How long the facts about runs are valid.
+/// How long a board keeps facts about runs before it reads them again.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
 /// How many failing jobs and late runs are read, and how far back late runs are searched for.
 const WATCHED_RUN_COUNT: u32 = 1000;
@@ -85,7 +85,7 @@ struct JobHealth {
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     entries: Arc<BTreeMap<String, Arc<BoardEntry>>>,
-    /// Whether these are all jobs of the namespace. Their number is no sign of it: jobs may have been deleted since they were read.
+    /// Whether these are all jobs of the namespace. Their number does not show this, because jobs may have been deleted since they were read.
     is_whole: bool,
     /// The instant up to which saved jobs were read.
     saved_to: Timestamp,
@@ -184,7 +184,7 @@ async fn update_board(
     mut board: Arc<Board>,
     now: Timestamp,
 ) -> Result<Arc<Board>, StoreError> {
-    // Where many of the jobs that it holds were deleted, the board has room for others.
+    // If many of its jobs were deleted, a board that does not hold all jobs has room for others.
     if !board.is_whole && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
         return read(engine, namespace, now).await;
     }
@@ -240,22 +240,22 @@ pub(crate) enum JobOrder {
     Longest,
 }
 
-/// Which handlers have an executor, looked up once for each.
+/// Whether an executor offers a handler; looked up once for each handler.
 pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,
-    known: HashMap<(String, String), bool>,
+    by_handler: HashMap<(String, String), bool>,
 }
 
 impl<'e> OfferedHandlers<'e> {
     pub(crate) fn new(engine: &'e Engine, namespace: NamespaceId) -> Self {
-        Self { engine, namespace, known: HashMap::new() }
+        Self { engine, namespace, by_handler: HashMap::new() }
     }
 
     fn has(&mut self, entry: &BoardEntry) -> bool {
         let key = (entry.app_name.clone(), entry.handler.clone());
         let is_offered = || jobs::is_offered(self.engine, self.namespace, &entry.app_name, &entry.handler);
-        *self.known.entry(key).or_insert_with(is_offered)
+        *self.by_handler.entry(key).or_insert_with(is_offered)
     }
 }
 
@@ -280,13 +280,13 @@ impl Board {
     pub(crate) fn matching(
         &self,
         filter: &Filter,
-        seen: Option<&[AppId]>,
+        visible: Option<&[AppId]>,
         order: JobOrder,
         offers: &mut OfferedHandlers<'_>,
     ) -> Vec<Arc<BoardEntry>> {
         let mut found = Vec::new();
         for entry in self.entries.values() {
-            if seen.is_none_or(|seen| seen.contains(&entry.app)) && self.admits(filter, entry, offers) {
+            if visible.is_none_or(|visible| visible.contains(&entry.app)) && self.admits(filter, entry, offers) {
                 found.push(Arc::clone(entry));
             }
         }
@@ -308,14 +308,14 @@ impl Board {
     }
 
     /// The names of the jobs that a report about shadow mode can contain, in order; `None` if the board does not hold all jobs.
-    pub(crate) fn shadow_names(&self, seen: Option<&[AppId]>) -> Option<Vec<String>> {
+    pub(crate) fn shadow_names(&self, visible: Option<&[AppId]>) -> Option<Vec<String>> {
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
-        let seen = shadows.filter(|entry| seen.is_none_or(|seen| seen.contains(&entry.app)));
-        self.is_whole().then(|| seen.map(|entry| entry.name.clone()).collect())
+        let shadows = shadows.filter(|entry| visible.is_none_or(|visible| visible.contains(&entry.app)));
+        self.is_whole().then(|| shadows.map(|entry| entry.name.clone()).collect())
     }
 
     fn admits(&self, filter: &Filter, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
-        let text = |text: &str| {
+        let has_text = |text: &str| {
             let text = text.to_lowercase();
             entry.name.contains(&text) || entry.handler.to_lowercase().contains(&text)
         };
@@ -330,13 +330,13 @@ impl Board {
             && filter.apps.admits(|wanted| wanted.matches(&entry.app_name))
             && filter.jobs.admits(is_job)
             && labels_match(filter, &entry.labels)
-            && filter.texts.iter().all(|one| text(&one.text) != one.is_not)
+            && filter.texts.iter().all(|wanted| has_text(&wanted.text) != wanted.is_not)
     }
 
     /// How many of these jobs are in each state of [`JobState::MARKS`].
-    pub(crate) fn count(&self, of: &[Arc<BoardEntry>], offers: &mut OfferedHandlers<'_>) -> Vec<(JobState, usize)> {
+    pub(crate) fn count(&self, jobs: &[Arc<BoardEntry>], offers: &mut OfferedHandlers<'_>) -> Vec<(JobState, usize)> {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
-        for entry in of {
+        for entry in jobs {
             for (state, count) in &mut counts {
                 *count += usize::from(self.is(*state, entry, offers));
             }
@@ -350,25 +350,25 @@ impl Board {
     }
 
     /// The ids of the jobs whose labels match the filter.
-    pub(crate) fn labelled(&self, filter: &Filter, seen: Option<&[AppId]>) -> Vec<JobId> {
-        let is_seen = |entry: &&Arc<BoardEntry>| seen.is_none_or(|seen| seen.contains(&entry.app));
-        let found = self.entries.values().filter(is_seen).filter(|entry| labels_match(filter, &entry.labels));
+    pub(crate) fn labelled(&self, filter: &Filter, visible: Option<&[AppId]>) -> Vec<JobId> {
+        let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
+        let found = self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
         found.map(|entry| entry.id).collect()
     }
 
     /// The names of the jobs, by whether they are of the apps that may be seen.
-    pub(crate) fn sight(&self, seen: &[AppId]) -> JobSight {
+    pub(crate) fn sight(&self, visible: &[AppId]) -> JobSight {
         let mut sight = JobSight::default();
         for entry in self.entries.values() {
-            let names = if seen.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            let names = if visible.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
             names.insert(entry.name.clone());
         }
         sight
     }
 
     /// The jobs whose names `passes` accepts, among those of the apps that may be seen.
-    pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, seen: Option<&[AppId]>) -> Vec<Arc<BoardEntry>> {
-        let is_seen = |entry: &&Arc<BoardEntry>| seen.is_none_or(|seen| seen.contains(&entry.app));
-        self.entries.values().filter(is_seen).filter(|entry| passes(&entry.name)).cloned().collect()
+    pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, visible: Option<&[AppId]>) -> Vec<Arc<BoardEntry>> {
+        let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
+        self.entries.values().filter(is_visible).filter(|entry| passes(&entry.name)).cloned().collect()
     }
 }

@@ -26,14 +26,14 @@ use crate::state::Web;
 
 /// Maximum length of the body of a request without authentication, in bytes: the forms for signing in and for preferences.
 const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
-/// How long a body without a caller may take before it counts towards `bodies_per_address`.
+/// How long the body of an unauthenticated request may take before it counts towards `bodies_per_address`.
 const BODY_GRACE: Duration = Duration::from_millis(500);
 
 /// Extension of a long-lived response, such as a stream: its request no longer holds a share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongLived;
 
-/// The permits of a request that is worked on.
+/// The permits of a request that is worked on: one for any request, and a second one if it has no caller.
 pub(crate) type Work = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// What a request holds until its answer has ended: a share of its address, then one of its caller.
@@ -87,8 +87,8 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
             .into_response()
     });
     if response.extensions().get::<LongLived>().is_none() {
-        let before = response.extensions_mut().remove::<Held>();
-        response.extensions_mut().insert(Held::new((slot, before)));
+        let already_held = response.extensions_mut().remove::<Held>();
+        response.extensions_mut().insert(Held::new((slot, already_held)));
     }
     response
 }
@@ -128,12 +128,12 @@ pub(crate) async fn with_body_and_permits(
         web.engine.limit_reached(Limit::Requests, &client(&request));
         Problem::overloaded("too many requests at the same time; try again", 1)
     };
-    let stranger = match caller {
+    let unauthenticated = match caller {
         Some(_) => None,
         None => Some(Arc::clone(&web.load.unauthenticated).try_acquire_owned().map_err(|_| busy())?),
     };
     let permit = Arc::clone(&web.load.requests).try_acquire_owned().map_err(|_| busy())?;
-    Ok((request, (permit, stranger)))
+    Ok((request, (permit, unauthenticated)))
 }
 
 async fn with_body(
@@ -145,8 +145,8 @@ async fn with_body(
     let connection = request.extensions().get::<Connection>().cloned();
     let _waiting = Waiting::new(connection.as_ref());
     let (parts, body) = request.into_parts();
-    let head = Request::from_parts(parts.clone(), body);
-    let mut collecting = std::pin::pin!(collect_up_to(head, web, BodyBound { len_max, caller, address }));
+    let request = Request::from_parts(parts.clone(), body);
+    let mut collecting = std::pin::pin!(collect_up_to(request, web, BodyBound { len_max, caller, address }));
     let body = match tokio::time::timeout(BODY_GRACE, collecting.as_mut()).await {
         Ok(body) => body?,
         Err(_) if caller.is_some() => collecting.await?,
@@ -228,22 +228,22 @@ fn grpc_unavailable() -> Response {
     (headers, Body::empty()).into_response()
 }
 
-/// Takes a place for a stream.
-pub(crate) fn live(web: &Web, what: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
+/// Counts a new stream for its caller and for the server, until the returned share is dropped.
+pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
-    let (tally, words) = (&web.load.live, if what == StreamKind::Events { "event streams" } else { "followed logs" });
+    let (tally, noun) = (&web.load.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
     let max = limits.live_streams_per_caller;
-    let own = tally.take((what, Some(caller)), 1, max).ok_or_else(|| {
+    let own = tally.take((kind, Some(caller)), 1, max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);
         Problem::overloaded(
-            &format!("a caller may have {max} {words} on one server at the same time; end another one"),
+            &format!("a caller may have {max} {noun} on one server at the same time; end another one"),
             10,
         )
     })?;
-    let all = tally.take((what, None), 1, limits.live_streams).ok_or_else(|| {
+    let all = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreams, &caller);
         Problem::overloaded(
-            &format!("this server has {} {words}, and no more; try another server, or later", limits.live_streams),
+            &format!("this server has {} {noun}, and no more; try another server, or later", limits.live_streams),
             10,
         )
     })?;

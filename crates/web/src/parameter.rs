@@ -12,7 +12,7 @@ enum Kind {
     Pattern(&'static str),
     Instant,
     Flag,
-    Number { from: u32, to: u32, or: Option<u32> },
+    Number { from: u32, to: u32, default: Option<u32> },
     Word(&'static [&'static str]),
     Words(&'static [&'static str]),
     Cursor,
@@ -71,7 +71,7 @@ impl Parameter {
 
     /// A whole number.
     pub(crate) const fn number(name: &'static str, range: RangeInclusive<u32>) -> Self {
-        Self::new(name, Kind::Number { from: *range.start(), to: *range.end(), or: None })
+        Self::new(name, Kind::Number { from: *range.start(), to: *range.end(), default: None })
     }
 
     /// One of these words.
@@ -103,9 +103,9 @@ impl Parameter {
     }
 
     /// Sets the default of a number.
-    pub(crate) const fn or(self, default: u32) -> Self {
+    pub(crate) const fn with_default(self, default: u32) -> Self {
         match self.kind {
-            Kind::Number { from, to, .. } => Self { kind: Kind::Number { from, to, or: Some(default) }, ..self },
+            Kind::Number { from, to, .. } => Self { kind: Kind::Number { from, to, default: Some(default) }, ..self },
             _ => self,
         }
     }
@@ -121,8 +121,8 @@ impl Parameter {
             Kind::Pattern(pattern) => json!({"type": "string", "pattern": pattern}),
             Kind::Instant => json!({"type": "string", "format": "date-time"}),
             Kind::Flag => json!({"type": "boolean", "default": false}),
-            Kind::Number { from, to, or: None } => json!({"type": "integer", "minimum": from, "maximum": to}),
-            Kind::Number { from, to, or: Some(default) } => {
+            Kind::Number { from, to, default: None } => json!({"type": "integer", "minimum": from, "maximum": to}),
+            Kind::Number { from, to, default: Some(default) } => {
                 json!({"type": "integer", "minimum": from, "maximum": to, "default": default})
             }
             Kind::Word(words) => json!({"type": "string", "enum": words}),

@@ -97,7 +97,7 @@ impl Reader {
             _ => Err(format!("{text:?} is not a number from 1 to {max}")),
         };
         self.parsed(
-            Parameter::number("limit", 1..=max).or(default).about("How many items the answer has at most."),
+            Parameter::number("limit", 1..=max).with_default(default).about("How many items the answer has at most."),
             parse,
         )
         .unwrap_or(default)

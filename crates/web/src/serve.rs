@@ -178,7 +178,7 @@ impl Client {
 
     async fn answer(self, app: Router, request: Request<Incoming>) -> Response<Guarded> {
         let open = OpenRequest::new(self.connection.clone());
-        let (request, rest, waits) = Rest::of(request);
+        let (request, rest, waits_for_continue) = Rest::of(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
         let is_session = request.uri().path() == SESSION_PATH;
@@ -197,7 +197,7 @@ impl Client {
             Err(never) => match never {},
         };
         if is_http1 {
-            rest.settle(waits, &mut response).await;
+            rest.settle(waits_for_continue, &mut response).await;
         }
         guard(response, open, is_session)
     }

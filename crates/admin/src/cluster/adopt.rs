@@ -135,8 +135,8 @@ impl AdoptLoop {
     /// have stepped ahead: the open runs are then unknown, and the next round tries again.
     async fn adopt(&mut self, held: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
-        let over = self.shared.membership.adoptable(now, self.shared.config.lease);
-        let dead: Vec<NodeId> = over.iter().map(|(node, _)| *node).collect();
+        let ended = self.shared.membership.adoptable(now, self.shared.config.lease);
+        let dead: Vec<NodeId> = ended.iter().map(|(node, _)| *node).collect();
         let limit = self.shared.config.adopt_jobs_max.max(1);
         let (mut is_first, mut taken_over) = (true, 0);
         loop {
@@ -153,8 +153,8 @@ impl AdoptLoop {
             }
             if std::mem::take(&mut is_first) {
                 // A node that still lives by the database's clock was not fenced, so it does not count as adopted.
-                let over: Vec<EndedLease> = over.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
-                self.shared.membership.note_adopted(&over);
+                let fenced: Vec<EndedLease> = ended.iter().filter(|(node, _)| fenced.contains(node)).copied().collect();
+                self.shared.membership.note_adopted(&fenced);
                 self.let_runs_start(held).await;
             }
             let mut count = 0;
@@ -198,7 +198,8 @@ impl AdoptLoop {
         }
         let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
-        // This node may have handed these runs over to the dead one. Runs that have been in its memory since then must not start.
+        // This node may have handed these runs over to the dead node. They may start here again, except those that are still in its memory
+        // from before the handover.
         let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
         shared.departing.came_back(back, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
@@ -267,7 +268,7 @@ impl AdoptLoop {
         called
     }
 
-    /// Gives runs that await their children a place at the gate of their job; they need nothing else.
+    /// Gives runs that await their children a place at the gate of their job; nothing else has to be restored for them.
     async fn hold_places(&self, runs: Vec<Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         if runs.is_empty() {
@@ -286,20 +287,20 @@ impl AdoptLoop {
     /// Has the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
     /// have ended on another node.
     async fn free_ended_awaiting(&self, held: &HeldLease) -> Result<(), StoreError> {
-        let known = self.shared.awaiting.all();
-        if known.is_empty() {
+        let awaiting = self.shared.awaiting.all();
+        if awaiting.is_empty() {
             return Ok(());
         }
-        let ids: Vec<RunId> = known.iter().map(|(_, run)| *run).collect();
+        let ids: Vec<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
         let checks = self.shared.store.check_runs(&ids).await?;
         let open: HashSet<RunId> = checks
             .iter()
             .filter(|check| check.status == RunStatus::Running && check.owner == held.token)
             .map(|check| check.id)
             .collect();
-        let over: Vec<_> = known.into_iter().filter(|(_, run)| !open.contains(run)).collect();
-        if !over.is_empty() {
-            drop(self.shared.events.send(Event::AwaitingEnded(over)).await);
+        let ended: Vec<_> = awaiting.into_iter().filter(|(_, run)| !open.contains(run)).collect();
+        if !ended.is_empty() {
+            drop(self.shared.events.send(Event::AwaitingEnded(ended)).await);
         }
         Ok(())
     }
@@ -313,7 +314,7 @@ impl AdoptLoop {
         if called.is_err() {
             // A result may have arrived meanwhile, and the run's next attempt may be in memory by now: that attempt stays.
             for (run, attempt) in attempts {
-                self.shared.in_memory.forget_through(run, attempt);
+                self.shared.in_memory.forget_up_to(run, attempt);
             }
         }
         if let Some(event) = called? {
@@ -331,12 +332,12 @@ impl AdoptLoop {
         let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { return Ok(None) };
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-        // Executors that may have been sent something since the oldest of these runs was due.
+        // Executors to which something may have been sent since the oldest of these runs was due.
         let now = shared.clock.now();
         let mut witnesses =
             shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
-            // The store returns an open session as heard until its lease ends, which may be ahead: it was not heard later than now.
+            // For an open session the store returns the end of its lease, which may be in the future; no executor was heard later than now.
             session.last_seen_at = session.last_seen_at.min(now);
             // An executor that died on this host while no node saw it has no runs, like one that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
@@ -347,8 +348,8 @@ impl AdoptLoop {
             Some(CalledRun { ready: Ready::new(run, definition), from })
         });
         // The nodes are read after the adoption, which raised the epochs of the dead ones: their earlier epochs are fenced.
-        let over = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
-        Ok(Some(Event::RollCall(called.collect(), witnesses, over)))
+        let ended = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
+        Ok(Some(Event::RollCall(called.collect(), witnesses, ended)))
     }
 
     /// Takes up own runs that are overdue and not in memory: the answer to their claim was lost, or they were dropped with a lease.

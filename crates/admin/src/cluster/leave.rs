@@ -38,7 +38,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     }
     lifecycle.soft.cancel();
     let (done, drained) = oneshot::channel();
-    // The receiver is gone once the grace has ended.
+    // Sending fails if the grace has ended before: the receiver is dropped then.
     let done = Responder::new(|()| {
         done.send(()).ok();
     });
@@ -54,7 +54,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.hard.cancel();
 }
 
-/// Stores for the next lease that the unsent runs were never sent, so that it needs no roll call for them and counts no lost attempt.
+/// Records in the store that the unsent runs were never sent, so that their next owner calls no roll for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
     let Some(in_hand) = in_hand(shared).await else { return };
@@ -95,7 +95,7 @@ async fn hand_over_while_working(shared: &Arc<Shared>) {
 /// runs ended in time.
 async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>, grace: Duration) -> bool {
     let end = Instant::now() + grace;
-    let mut complained = false;
+    let mut has_warned = false;
     let mut requests_at = Instant::now();
     loop {
         if Instant::now() >= requests_at {
@@ -105,14 +105,14 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
             }
         }
         if let Err(error) = hand_over_rest(shared).await
-            && !std::mem::replace(&mut complained, true)
+            && !std::mem::replace(&mut has_warned, true)
         {
             tracing::warn!(error = %chain(&error), "cannot give jobs to other nodes; they are taken over later");
         }
         let wake = (Instant::now() + LAST_PAUSE).min(end);
         match tokio::time::timeout_at(wake, &mut drained).await {
             Ok(_) => {
-                // Jobs that had to stay until the last run ended go too.
+                // Jobs that could not be handed over before the last run ended.
                 hand_over_rest(shared).await.ok();
                 return true;
             }

@@ -80,7 +80,7 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
         d.forget_of([(ready.run.id, ready.token())]);
         return;
     }
-    if d.state.gates.is_elsewhere(&ready) {
+    if d.state.gates.is_at_other_gate(&ready) {
         turns::leave_gate(d, ready.run.id);
         work_off(d);
     }

@@ -18,7 +18,7 @@ use crate::scheduler::shares::{Owner, Shares, is_shard};
 /// attempts of its job, until there is room ([`take_up`](Self::take_up)).
 #[derive(Debug)]
 pub(crate) struct InMemory {
-    known: Mutex<Contents>,
+    contents: Mutex<Contents>,
     /// The approximate maximum number of runs.
     max: usize,
 }
@@ -28,18 +28,18 @@ struct Contents {
     runs: HashMap<RunId, OpenRun>,
     shares: Shares,
     /// Jobs of which first attempts are left in the store.
-    left: BTreeMap<JobId, LeftRuns>,
+    left_in_store: BTreeMap<JobId, LeftInStore>,
 }
 
 /// The runs of a job that are left in the store.
 #[derive(Clone, Copy, Debug)]
-struct LeftRuns {
+struct LeftInStore {
     /// The place just before the first of them in their order.
     place: UnsentPlace,
     /// Since when there are such runs.
     since: Timestamp,
     owner: Owner,
-    /// When the first of their queue timeouts passes, as far as that is known.
+    /// When the first of their queue timeouts passes; the epoch while this is not known, so that they are looked at soon.
     ends_at: Timestamp,
 }
 
@@ -70,8 +70,8 @@ impl Contents {
         let owner = Owner::of(run);
         let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
         let open = OpenRun { attempt, epoch, judged_as_of, queued_from, owner, is_in_hand };
-        if let Some(before) = self.runs.insert(run.id, open) {
-            self.shares.remove(before.owner, before.is_in_hand);
+        if let Some(replaced) = self.runs.insert(run.id, open) {
+            self.shares.remove(replaced.owner, replaced.is_in_hand);
         }
         self.shares.add(owner);
     }
@@ -83,7 +83,7 @@ impl Contents {
     }
 
     fn is_new(&self, run: &Run) -> bool {
-        self.runs.get(&run.id).is_none_or(|known| known.epoch < run.node_epoch)
+        self.runs.get(&run.id).is_none_or(|open| open.epoch < run.node_epoch)
     }
 }
 
@@ -98,33 +98,33 @@ pub(crate) struct AwaitingRuns(Mutex<BTreeMap<RunId, JobId>>);
 
 impl AwaitingRuns {
     pub(crate) fn admit(&self, runs: impl IntoIterator<Item = (JobId, RunId)>) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.extend(runs.into_iter().map(|(job, run)| (run, job)));
+        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaiting.extend(runs.into_iter().map(|(job, run)| (run, job)));
     }
 
-    /// Adds these runs, and returns those that were not known before.
+    /// Adds these runs, and returns those that were not among them before.
     pub(crate) fn admit_new(&self, runs: Vec<Run>) -> Vec<Run> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|run| known.insert(run.id, run.job).is_none()).collect()
+        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|run| awaiting.insert(run.id, run.job).is_none()).collect()
     }
 
-    /// The runs among `runs` that are not known to await their children.
+    /// The runs among these that are not known to await their children.
     pub(crate) fn missing(&self, mut runs: Vec<RunId>) -> Vec<RunId> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.retain(|run| !known.contains_key(run));
+        let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.retain(|run| !awaiting.contains_key(run));
         runs
     }
 
     /// All runs that await their children.
     pub(crate) fn all(&self) -> Vec<(JobId, RunId)> {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.iter().map(|(run, job)| (*job, *run)).collect()
+        let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        awaiting.iter().map(|(run, job)| (*job, *run)).collect()
     }
 
-    /// Removes runs that have ended, and returns those that were known.
+    /// Removes runs that have ended, and returns those that were here.
     pub(crate) fn forget(&self, runs: Vec<(JobId, RunId)>) -> Vec<(JobId, RunId)> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        runs.into_iter().filter(|(_, run)| known.remove(run).is_some()).collect()
+        let mut awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        runs.into_iter().filter(|(_, run)| awaiting.remove(run).is_some()).collect()
     }
 }
 
@@ -137,20 +137,20 @@ impl Default for InMemory {
 impl InMemory {
     /// With room for about `max` runs.
     pub(crate) fn new(max: usize) -> Self {
-        Self { known: Mutex::default(), max }
+        Self { contents: Mutex::default(), max }
     }
 
     fn lock(&self) -> MutexGuard<'_, Contents> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        self.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds these runs, whether or not there is room. Returns those that were not in memory under their lease before.
     pub(crate) fn admit(&self, runs: Vec<Run>) -> Vec<Run> {
-        let mut known = self.lock();
+        let mut contents = self.lock();
         let mut is_new = |run: &Run| {
-            let is_new = known.is_new(run);
+            let is_new = contents.is_new(run);
             if is_new {
-                known.insert(run, 0, None);
+                contents.insert(run, 0, None);
             }
             is_new
         };
@@ -160,22 +160,23 @@ impl InMemory {
     /// Adds the runs that are new, as far as there is room, and returns those that it added; the misfire policy judges them as of this
     /// instant of the boot-time clock. New runs without room are left in the store from now on.
     pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64, now: Timestamp) -> Vec<Run> {
-        let mut known = self.lock();
+        let mut contents = self.lock();
         let mut is_admitted = |run: &Run| {
-            if !known.is_new(run) {
+            if !contents.is_new(run) {
                 return false;
             }
-            let is_behind = known.left.contains_key(&run.job);
-            if may_be_left(run) && (is_behind || !known.shares.has_room(Owner::of(run), self.max)) {
+            let is_behind = contents.left_in_store.contains_key(&run.job);
+            if may_be_left(run) && (is_behind || !contents.shares.has_room(Owner::of(run), self.max)) {
                 let place = UnsentPlace::before(run);
                 let (owner, ends_at) = (Owner::of(run), Timestamp::EPOCH);
-                let left = known.left.entry(run.job).or_insert(LeftRuns { place, since: now, owner, ends_at });
+                let left =
+                    contents.left_in_store.entry(run.job).or_insert(LeftInStore { place, since: now, owner, ends_at });
                 if place < left.place {
                     (left.place, left.ends_at) = (place, ends_at);
                 }
                 return false;
             }
-            known.insert(run, judged_as_of, None);
+            contents.insert(run, judged_as_of, None);
             true
         };
         runs.into_iter().filter(|run| is_admitted(run)).collect()
@@ -186,8 +187,8 @@ impl InMemory {
         if moved.is_empty() {
             return;
         }
-        let mut known = self.lock();
-        let Contents { runs, shares, .. } = &mut *known;
+        let mut contents = self.lock();
+        let Contents { runs, shares, .. } = &mut *contents;
         for (run, is_in_hand) in moved {
             if let Some(open) = runs.get_mut(&run).filter(|open| open.is_in_hand != is_in_hand) {
                 open.is_in_hand = is_in_hand;
@@ -204,13 +205,13 @@ impl InMemory {
         bounds: LookBounds,
         now: Timestamp,
     ) -> (Vec<JobId>, Option<JobId>) {
-        let known = self.lock();
-        let rest = known.left.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
-        let before = after.map(|after| known.left.range(..=after)).into_iter().flatten();
+        let contents = self.lock();
+        let rest = contents.left_in_store.range((after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded));
+        let before = after.map(|after| contents.left_in_store.range(..=after)).into_iter().flatten();
         let (mut jobs, mut last) = (Vec::new(), after);
         for (job, left) in rest.chain(before).take(bounds.examined_max.max(1)) {
             last = Some(*job);
-            if left.ends_at <= now || known.shares.has_room(left.owner, self.max) {
+            if left.ends_at <= now || contents.shares.has_room(left.owner, self.max) {
                 jobs.push(*job);
                 if jobs.len() >= bounds.returned_max {
                     break;
@@ -222,12 +223,12 @@ impl InMemory {
 
     /// The place before the first run of a job that is left in the store.
     pub(crate) fn unsent_place_of(&self, job: JobId) -> Option<UnsentPlace> {
-        self.lock().left.get(&job).map(|left| left.place)
+        self.lock().left_in_store.get(&job).map(|left| left.place)
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
-    /// has passed, so that they end (`ends_at` computes the end of a queue timeout from the start of the wait). Returns the runs, and
-    /// whether the whole page is in memory. `is_last` states that no page follows.
+    /// has passed, which are taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
+    /// states that no page follows. Returns the runs, and whether the whole page is in memory.
     pub(crate) fn take_up(
         &self,
         job: JobId,
@@ -235,47 +236,52 @@ impl InMemory {
         (now, ends_at): (Timestamp, impl Fn(&Run, Timestamp) -> Timestamp),
         is_last: bool,
     ) -> (Vec<Run>, bool) {
-        let mut known = self.lock();
-        let Some(left) = known.left.get(&job).copied() else { return (Vec::new(), true) };
+        let mut contents = self.lock();
+        let Some(left) = contents.left_in_store.get(&job).copied() else { return (Vec::new(), true) };
         let last = page.last().map(UnsentPlace::of);
-        let (mut taken, mut blocked, mut first_end) = (Vec::new(), None, Timestamp::MAX);
+        let (mut taken, mut first_blocked, mut first_end) = (Vec::new(), None, Timestamp::MAX);
         for run in page {
-            if !known.is_new(&run) || !may_be_left(&run) {
+            if !contents.is_new(&run) || !may_be_left(&run) {
                 continue;
             }
-            let has_room = blocked.is_none() && known.shares.has_room(Owner::of(&run), self.max);
+            let has_room = first_blocked.is_none() && contents.shares.has_room(Owner::of(&run), self.max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
             // A run that the misfire policy catches up on waits without a limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));
-            let is_over = run_ends_at <= now && known.shares.may_end_one(self.max);
-            let is_over = is_over && !mutant::on(Mutant::LeftForEver);
-            if has_room || is_over {
-                known.insert(&run, 0, queued_from);
+            let has_timed_out = run_ends_at <= now && contents.shares.may_end_one(self.max);
+            let has_timed_out = has_timed_out && !mutant::on(Mutant::LeftForEver);
+            if has_room || has_timed_out {
+                contents.insert(&run, 0, queued_from);
                 taken.push(run);
             } else {
                 first_end = first_end.min(run_ends_at);
-                blocked.get_or_insert(UnsentPlace::before(&run));
+                first_blocked.get_or_insert(UnsentPlace::before(&run));
             }
         }
-        match (blocked, last.filter(|_| !is_last)) {
-            (Some(place), _) => drop(known.left.insert(job, LeftRuns { place, ends_at: first_end, ..left })),
-            (None, Some(place)) => drop(known.left.insert(job, LeftRuns { place, ends_at: Timestamp::EPOCH, ..left })),
-            (None, None) => drop(known.left.remove(&job)),
+        let next = match (first_blocked, last.filter(|_| !is_last)) {
+            (Some(place), _) => Some(LeftInStore { place, ends_at: first_end, ..left }),
+            (None, Some(place)) => Some(LeftInStore { place, ends_at: Timestamp::EPOCH, ..left }),
+            (None, None) => None,
+        };
+        match next {
+            Some(left) => drop(contents.left_in_store.insert(job, left)),
+            None => drop(contents.left_in_store.remove(&job)),
         }
-        (taken, blocked.is_none())
+        (taken, first_blocked.is_none())
     }
 
     /// Adds the runs that only the store has (waiting, or left there), so that they can end, up to the limit for such runs. Returns those
     /// that it added; from now on, no scan takes them up.
     pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
-        let mut known = self.lock();
+        let mut contents = self.lock();
         let mut is_admitted = |run: &Run| {
-            let is_left = run.status == RunStatus::Waiting || known.left.contains_key(&run.job) && may_be_left(run);
-            let is_admitted = is_left && known.is_new(run) && known.shares.may_end_one(self.max);
+            let is_left =
+                run.status == RunStatus::Waiting || contents.left_in_store.contains_key(&run.job) && may_be_left(run);
+            let is_admitted = is_left && contents.is_new(run) && contents.shares.may_end_one(self.max);
             if is_admitted {
-                known.insert(run, 0, None);
+                contents.insert(run, 0, None);
             }
             is_admitted
         };
@@ -289,7 +295,7 @@ impl InMemory {
 
     /// How many jobs have runs that are left in the store for lack of room.
     pub(crate) fn left_count(&self) -> usize {
-        self.lock().left.len()
+        self.lock().left_in_store.len()
     }
 
     /// Whether there is room for the shards of a fire.
@@ -299,74 +305,74 @@ impl InMemory {
 
     /// The instant as of which the misfire policy judges the run.
     pub(crate) fn judged_as_of(&self, run: RunId) -> Option<i64> {
-        let known = self.lock();
-        known.runs.get(&run).map(|known| known.judged_as_of)
+        let contents = self.lock();
+        contents.runs.get(&run).map(|open| open.judged_as_of)
     }
 
     /// Whether this attempt of the run is here.
     pub(crate) fn has(&self, run: &Run) -> bool {
-        let known = self.lock();
-        known.runs.get(&run.id).is_some_and(|known| known.attempt == run.attempt)
+        let contents = self.lock();
+        contents.runs.get(&run.id).is_some_and(|open| open.attempt == run.attempt)
     }
 
     /// The runs among these that are not in memory.
     pub(crate) fn missing(&self, runs: impl IntoIterator<Item = RunId>) -> Vec<RunId> {
-        let known = self.lock();
-        runs.into_iter().filter(|run| !known.runs.contains_key(run)).collect()
+        let contents = self.lock();
+        runs.into_iter().filter(|run| !contents.runs.contains_key(run)).collect()
     }
 
     /// Forgets runs that have ended, belong to another node, or wait in the store.
     pub(crate) fn forget(&self, runs: impl IntoIterator<Item = RunId>) {
-        let mut known = self.lock();
+        let mut contents = self.lock();
         for run in runs {
-            known.remove(run);
+            contents.remove(run);
         }
     }
 
     /// Forgets runs under these leases; a run that was taken over since stays.
     pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
-        let mut known = self.lock();
+        let mut contents = self.lock();
         for (run, lease) in runs {
-            if known.runs.get(&run).is_some_and(|known| known.epoch <= lease.epoch) {
-                known.remove(run);
+            if contents.runs.get(&run).is_some_and(|open| open.epoch <= lease.epoch) {
+                contents.remove(run);
             }
         }
     }
 
     /// Whether the run is here, under a later lease than this one.
     pub(crate) fn is_newer(&self, run: RunId, lease: LeaseToken) -> bool {
-        let known = self.lock();
-        known.runs.get(&run).is_some_and(|known| known.epoch > lease.epoch)
+        let contents = self.lock();
+        contents.runs.get(&run).is_some_and(|open| open.epoch > lease.epoch)
     }
 
     /// Whether a later attempt of the run than this one is here.
     pub(crate) fn has_later(&self, run: RunId, attempt: i32) -> bool {
-        let known = self.lock();
-        known.runs.get(&run).is_some_and(|known| known.attempt > attempt)
+        let contents = self.lock();
+        contents.runs.get(&run).is_some_and(|open| open.attempt > attempt)
     }
 
     /// Updates the attempts of runs in memory, because these rows show a later attempt.
     pub(crate) fn update_attempts<'a>(&self, runs: impl IntoIterator<Item = &'a Run>) {
-        let mut known = self.lock();
+        let mut contents = self.lock();
         for run in runs {
-            known.runs.entry(run.id).and_modify(|known| known.attempt = run.attempt);
+            contents.runs.entry(run.id).and_modify(|open| open.attempt = run.attempt);
         }
     }
 
     /// Whether this attempt of the run, or an earlier one, is here.
-    pub(crate) fn has_through(&self, run: RunId, attempt: i32) -> bool {
-        let known = self.lock();
-        known.runs.get(&run).is_some_and(|known| known.attempt <= attempt)
+    pub(crate) fn has_up_to(&self, run: RunId, attempt: i32) -> bool {
+        let contents = self.lock();
+        contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt)
     }
 
     /// Forgets this attempt, which has ended, or an earlier one; a later one stays. Returns whether it was here.
-    pub(crate) fn forget_through(&self, run: RunId, attempt: i32) -> bool {
-        let mut known = self.lock();
-        let is_over = known.runs.get(&run).is_some_and(|known| known.attempt <= attempt);
-        if is_over {
-            known.remove(run);
+    pub(crate) fn forget_up_to(&self, run: RunId, attempt: i32) -> bool {
+        let mut contents = self.lock();
+        let is_here = contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt);
+        if is_here {
+            contents.remove(run);
         }
-        is_over
+        is_here
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -391,18 +397,18 @@ mod tests {
             0,
             "it is here until its first attempt is known to be over"
         );
-        assert!(known.has_through(first.id, 1) && !known.has_through(first.id, 0));
-        assert!(known.forget_through(first.id, 1), "the store has a second");
-        assert!(!known.forget_through(first.id, 1), "nothing is here any more");
+        assert!(known.has_up_to(first.id, 1) && !known.has_up_to(first.id, 0));
+        assert!(known.forget_up_to(first.id, 1), "the store has a second");
+        assert!(!known.forget_up_to(first.id, 1), "nothing is here any more");
         assert!(!known.has_later(first.id, 1), "nor a later one");
         assert_eq!(known.admit(vec![second.clone()]).len(), 1);
-        assert!(!known.forget_through(first.id, 1) && known.missing([first.id]).is_empty());
+        assert!(!known.forget_up_to(first.id, 1) && known.missing([first.id]).is_empty());
         assert!(known.has_later(first.id, 1) && !known.has_later(first.id, 2));
 
         known.forget([first.id]);
         assert_eq!(known.admit(vec![first.clone()]).len(), 1);
         known.update_attempts([&second]);
-        assert!(!known.forget_through(first.id, 1));
+        assert!(!known.forget_up_to(first.id, 1));
         known.update_attempts([&run_due_at(Timestamp::from_secs(2))]);
         assert_eq!(known.len(), 1);
     }

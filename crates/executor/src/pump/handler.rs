@@ -65,11 +65,11 @@ use crate::run::RunContext;
 pub trait Pump: Send + Sync + 'static {
     /// A row. It is cloned for each try.
     type Row: Send + Clone + 'static;
-    /// The error of both functions, as of a handler.
+    /// The error that [`select`](Self::select) and [`execute`](Self::execute) return, as handlers do.
     type Error: Into<JobError>;
 
-    /// Returns rows of these items to be executed, at most `limit`. Further rows, and rows of other items, are dropped;
-    /// rows already in work are recognised by their [`key`](Self::key) and left out.
+    /// Returns at most `limit` rows of these items, to be executed. Further rows and rows of other items are dropped, and
+    /// so are rows that are already in work, which are recognised by their [`key`](Self::key).
     fn select(
         &self,
         cx: &PumpContext,
@@ -88,7 +88,7 @@ pub trait Pump: Send + Sync + 'static {
     fn key(row: &Self::Row) -> String;
 }
 
-/// A pump with a name, as `#[rondel::pump("…")]` makes it of an `impl Pump`.
+/// A pump with a name: `#[rondel::pump("…")]` on an `impl Pump` implements it.
 pub trait NamedPump: Pump + Default {
     /// The handler's name.
     const NAME: &'static str;

@@ -150,7 +150,7 @@ pub trait Claim {
     async fn request_keyed_run(&self, token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp)
     -> Result<KeyedRun>;
 
-    /// Inserts a fire that is already split: the row of the whole, with its count of shards, and the shards, all or none. Their owner is as
-    /// for [`request_run`](Self::request_run). Returns the rows as they are stored, the whole first.
-    async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
+    /// Inserts a fire that is already split, all rows or none: the root run, with its count of shards, and the shards. They get the same
+    /// owner as in [`request_run`](Self::request_run). Returns the rows as they are stored, the root run first.
+    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
 }

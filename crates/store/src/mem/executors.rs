@@ -40,9 +40,9 @@ impl Executors for MemStore {
             process,
         };
         state.sessions.insert((token.node, executor.id), session);
-        // No two streams of an executor to one node have the same instant.
-        let before = state.opened_at.get(&(token.node, executor.id)).copied().unwrap_or(Timestamp::EPOCH);
-        let opened_at = now.max(before + Duration::from_millis(1));
+        // Each stream of an executor to a node gets a later instant than the one before.
+        let last_opened_at = state.opened_at.get(&(token.node, executor.id)).copied().unwrap_or(Timestamp::EPOCH);
+        let opened_at = now.max(last_opened_at + Duration::from_millis(1));
         state.opened_at.insert((token.node, executor.id), opened_at);
         Ok(Some(opened_at))
     }
@@ -76,8 +76,8 @@ impl Executors for MemStore {
 
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()> {
         let mut state = self.state();
-        let of_it = state.sessions.values_mut().filter(|session| session.executor == executor);
-        of_it.for_each(|session| session.has_left = true);
+        let its_sessions = state.sessions.values_mut().filter(|session| session.executor == executor);
+        its_sessions.for_each(|session| session.has_left = true);
         Ok(())
     }
 
@@ -133,7 +133,7 @@ impl Executors for MemStore {
     async fn forget_executors(&self, seen_before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let State { sessions, executors, .. } = &mut *state;
-        let before = sessions.len() + executors.len();
+        let count_before = sessions.len() + executors.len();
         let old: Vec<_> = sessions.iter().filter(|(_, session)| session.last_seen_at < seen_before).collect();
         let old: Vec<_> = old.into_iter().map(|(key, _)| *key).take(size(limit)).collect();
         for key in old {
@@ -142,7 +142,7 @@ impl Executors for MemStore {
         let is_old =
             |id, first_seen_at| first_seen_at < seen_before && sessions.keys().all(|(_, executor)| *executor != id);
         executors.retain(|id, executor| !is_old(*id, executor.first_seen_at));
-        Ok(u64::try_from(before - sessions.len() - executors.len()).unwrap_or(u64::MAX))
+        Ok(u64::try_from(count_before - sessions.len() - executors.len()).unwrap_or(u64::MAX))
     }
 }
 

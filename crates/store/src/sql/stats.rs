@@ -17,7 +17,7 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
 use crate::{Result, Stats};
 
-/// How many runs that were open are looked at per transaction. There may be millions, so that all of them would take too long for one.
+/// How many entries of runs that were open one transaction looks at. There may be millions, too many for one transaction.
 const ENTRY_COUNT: usize = 4 * CHUNK_MAX;
 
 const INSERT_CURSOR: Statement = Statement {
@@ -43,7 +43,7 @@ const READ_COUNTED: Statement = Statement {
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
            namespace_id, app_id, cause, attempt, parent_id FROM run WHERE id {in_list}",
 };
-const READ_WHOLES: Statement = Statement {
+const READ_ROOTS: Statement = Statement {
     name: "read_wholes_to_count",
     text: "SELECT id, job_id, fire_at_ms, cause FROM run WHERE id {in_list} AND shard_index = -1",
 };
@@ -77,7 +77,7 @@ impl Stats for SqlStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
         let after = self.counted_to.load(Ordering::Relaxed);
-        let (count, next_entry, succeeded) = transact!(self, "roll_up", |tx| {
+        let (count, next_entry, newly_succeeded) = transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
             let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
                 Some(row) => Reader::new(&row, "run_stat_cursor").int("run_id")?,
@@ -90,15 +90,15 @@ impl Stats for SqlStore {
             let runs = tx.counted_runs(next).await?;
             tx.count_next(&mut tally, &runs).await?;
             tx.add_stats(&tally).await?;
-            let succeeded = tx.add_gains(&tally.gains).await?;
+            let newly_succeeded = tx.add_gains(&tally.gains).await?;
             tx.add_failures(&tally.failed).await?;
             if let Some(last) = runs.last() {
                 tx.execute_all(Query::new(&MOVE_CURSOR).int(last.id.get()), 1).await?;
             }
-            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry, succeeded))
+            Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry, newly_succeeded))
         })?;
         self.counted_to.store(next_entry.unwrap_or(0), Ordering::Relaxed);
-        self.remove_overtaken(&succeeded).await?;
+        self.remove_overtaken(&newly_succeeded).await?;
         Ok(count + u64::from(next_entry.is_some()))
     }
 
@@ -153,8 +153,9 @@ impl Tally {
 impl Tx<'_> {
     /// Counts runs that were open when the cursor passed them, or whose verdict has changed since, and deletes the entries of runs that do not
     /// change any more or were removed. A run that is counted by a provisional verdict keeps an entry. Takes one page of the entries after
-    /// `after`. Returns how many runs were counted, and the last entry unless it was the last page.
-    async fn count_ended(&mut self, tally: &mut Tally, after: i64, old: i64) -> Result<(usize, Option<i64>)> {
+    /// `after`; verdicts of runs with ids below `recount_from` do not change any more. Returns how many runs were counted, and the last entry
+    /// unless it was the last page.
+    async fn count_ended(&mut self, tally: &mut Tally, after: i64, recount_from: i64) -> Result<(usize, Option<i64>)> {
         let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
         let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
         for row in self.rows(Query::new(&READ_OPEN_ENTRIES).int(after).int(limit)).await? {
@@ -176,7 +177,7 @@ impl Tx<'_> {
                         done.push(*id);
                         provisional.extend(is_provisional(run.status, run.reason).then_some((*id, Some(run.status))));
                     }
-                    None if run.is_none() || counted_as.is_some() && *id < old => done.push(*id),
+                    None if run.is_none() || counted_as.is_some() && *id < recount_from => done.push(*id),
                     None => {}
                 }
             }
@@ -188,7 +189,7 @@ impl Tx<'_> {
         Ok((count, next))
     }
 
-    /// Adds entries of runs with the verdicts by which they are counted, if they are.
+    /// Adds an entry for each of these runs, with the verdict by which the run is counted, or none while it is not counted.
     async fn insert_open(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
         for chunk in entries.chunks(CHUNK_MAX) {
             let insert = Query::new(&INSERT_OPEN)
@@ -198,23 +199,23 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The runs of rows of [`READ_NEXT`] or [`READ_COUNTED`], in their order. The only shard of a fire looks like a whole fire, except that
-    /// its parent is the row of that fire.
+    /// The runs of rows of [`READ_NEXT`] or [`READ_COUNTED`], in their order. The only shard of a broadcast looks like a run without shards,
+    /// except that its parent is the broadcast's row.
     async fn counted_runs(&mut self, rows: Vec<AnyRow>) -> Result<Vec<CountedRun>> {
         let runs = rows.into_iter().map(|row| counted_run(&row)).collect::<Result<Vec<_>>>()?;
         let parents: BTreeSet<i64> = runs.iter().filter_map(|(_, parent)| *parent).collect();
         let parents: Vec<i64> = parents.into_iter().collect();
-        let mut wholes = BTreeSet::new();
+        let mut roots = BTreeSet::new();
         for chunk in parents.chunks(CHUNK_MAX) {
-            for row in self.rows(Query::new(&READ_WHOLES).list(chunk.iter().copied())).await? {
+            for row in self.rows(Query::new(&READ_ROOTS).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run");
                 let (id, job) = (columns.int("id")?, JobId::new(columns.int("job_id")?));
-                wholes.insert((id, job, columns.at("fire_at_ms")?, columns.int("cause")?));
+                roots.insert((id, job, columns.at("fire_at_ms")?, columns.int("cause")?));
             }
         }
         let counted = |(run, parent): (CountedRun, Option<i64>)| {
-            let whole = parent.map(|parent| (parent, run.job, run.fire_at, run.cause));
-            CountedRun { is_shard: run.is_shard || whole.is_some_and(|whole| wholes.contains(&whole)), ..run }
+            let root = parent.map(|parent| (parent, run.job, run.fire_at, run.cause));
+            CountedRun { is_shard: run.is_shard || root.is_some_and(|root| roots.contains(&root)), ..run }
         };
         Ok(runs.into_iter().map(counted).collect())
     }

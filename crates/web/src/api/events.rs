@@ -39,7 +39,7 @@ const UNBUFFERED: (HeaderName, HeaderValue) =
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header `Last-Event-ID`, as the OpenAPI document describes it.
 pub(super) const LAST_EVENT: Parameter =
-    Parameter::cursor_in("Last-Event-ID").about("The event that was seen last: the stream goes on behind it.");
+    Parameter::cursor_in("Last-Event-ID").about("The last event that was received; the stream continues after it.");
 const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
 
 /// The events that a listener wants.
@@ -74,7 +74,7 @@ impl FromQuery for EventFilter {
             kinds: reader.words(Parameter::words("kind", &KINDS).about("Only of these kinds.")),
             after: reader.parsed(
                 Parameter::cursor_in("after")
-                    .about("The `id` of the event to go on behind; as good as `Last-Event-ID`."),
+                    .about("The `id` of the event after which the stream continues, like `Last-Event-ID`."),
                 str::parse,
             ),
         }
@@ -144,7 +144,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
     })?;
     let cursor = last.or(call.query.after);
     let form = form(headers);
-    let share = load::live(&call.web, StreamKind::Events, call.caller.key())?;
+    let share = load::take_live_share(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
     let stream = Stream {
         listener: call.web.events.listen(cursor),
@@ -155,7 +155,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         wanted: call.query,
         form,
         cursor,
-        spoke_at: now,
+        last_sent_at: now,
         is_over: false,
         _share: share,
     };
@@ -219,7 +219,7 @@ struct Stream {
     /// The position up to which every event was sent, or left out because it is not for this listener.
     cursor: Option<Cursor>,
     ends_at: Instant,
-    spoke_at: Instant,
+    last_sent_at: Instant,
     is_over: bool,
     _share: LiveShare,
 }
@@ -274,11 +274,11 @@ impl Stream {
                 Next::TooSlow => return Some(self.end(End::TooSlow)),
             };
             if !text.is_empty() {
-                self.spoke_at = Instant::now();
+                self.last_sent_at = Instant::now();
                 return Some(Bytes::from(text));
             }
-            if self.spoke_at.elapsed() >= QUIET_MAX {
-                self.spoke_at = Instant::now();
+            if self.last_sent_at.elapsed() >= QUIET_MAX {
+                self.last_sent_at = Instant::now();
                 return Some(Bytes::from(self.form.quiet(self.cursor)));
             }
         }

@@ -2,7 +2,7 @@
 //! console polls the fragment in `pages/run_log.rs` for new lines, and uses the stream only to download a whole log.
 //!
 //! The store is polled, and the only state of a reader is its position. A stream that ends before the log is complete reports it, with the
-//! cursor to continue from; plain text has no room for that.
+//! cursor to continue from; a stream of plain text cannot report this.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -71,13 +71,13 @@ struct LogStream {
     caller: Recheck,
     follow: FollowRequest,
     ends_at: Instant,
-    spoke_at: Instant,
+    last_sent_at: Instant,
     is_over: bool,
-    stored: LogReader,
+    log_reader: LogReader,
     _share: LiveShare,
 }
 
-/// The last thing in a stream.
+/// The last item of a stream.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "LogEnd")]
 struct End {
@@ -87,7 +87,7 @@ struct End {
 }
 
 pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result<Response, Problem> {
-    let share = load::live(web, StreamKind::Log, caller.key())?;
+    let share = load::take_live_share(web, StreamKind::Log, caller.key())?;
     let content_type = match follow.form {
         Form::Lines => "application/x-ndjson",
         Form::Events => "text/event-stream",
@@ -96,9 +96,10 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result
     let now = Instant::now();
     let ends_at = now + web.config.follow_timeout;
     // Subscribes before the first read, so that every line stored after it is noticed.
-    let stored = web.engine.follow_log(follow.run.id);
+    let log_reader = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), Recheck::new(caller));
-    let reader = LogStream { web, caller, follow, ends_at, spoke_at: now, is_over: false, stored, _share: share };
+    let reader =
+        LogStream { web, caller, follow, ends_at, last_sent_at: now, is_over: false, log_reader, _share: share };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.extensions_mut().insert(LongLived);
@@ -123,9 +124,9 @@ impl LogStream {
             if self.caller.lapse(&self.web, namespace, Some(app)).await.is_some() {
                 return self.end(false);
             }
-            // Like a request: a reader may go through whole logs for lines that they do not have, in many streams at once.
+            // Each read takes its turn like a request, because a caller may search whole logs in many streams without finding a line.
             let Ok(turn) = shares::turn(&self.web, self.caller.caller().key()).await else {
-                self.spoke_at = Instant::now();
+                self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             };
             let read = self.read().await;
@@ -139,7 +140,7 @@ impl LogStream {
             };
             self.follow.position = found.position;
             if !found.lines.is_empty() {
-                self.spoke_at = Instant::now();
+                self.last_sent_at = Instant::now();
                 return Some(self.write(&found.lines));
             }
             if !found.is_drained {
@@ -152,8 +153,8 @@ impl LogStream {
                 self.follow.position = Position::start(self.follow.position.attempt + 1);
             } else if !self.follow.waits_for_lines {
                 return self.end(false);
-            } else if self.spoke_at.elapsed() >= QUIET_MAX {
-                self.spoke_at = Instant::now();
+            } else if self.last_sent_at.elapsed() >= QUIET_MAX {
+                self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
             } else {
                 self.wait().await;
@@ -179,7 +180,7 @@ impl LogStream {
         let period = if self.follow.run.status.is_terminal() { SETTLE_PERIOD } else { POLL_PERIOD };
         tokio::select! {
             () = tokio::time::sleep(period) => {}
-            () = self.stored.stored() => {}
+            () = self.log_reader.stored() => {}
             () = self.web.config.shutdown.cancelled() => {}
         }
     }

@@ -51,9 +51,9 @@ pub(crate) struct UserJson {
     pub(crate) name: String,
     pub(crate) display_name: String,
     pub(crate) disabled: bool,
-    /// Whether it can sign in by a password.
+    /// Whether the user can sign in by a password.
     pub(crate) has_password: bool,
-    /// Whether the provider of sign-ins can sign it in: one with a password only after an administrator has allowed it.
+    /// Whether the user can sign in through the provider of sign-ins; with a password, only after an administrator has allowed it.
     provider_sign_in: bool,
     pub(crate) grants: Vec<GrantJson>,
     created_at: Timestamp,
@@ -87,7 +87,7 @@ pub(crate) struct NewUser {
     #[serde(default)]
     #[schemars(length(max = 100))]
     pub(crate) display_name: Option<String>,
-    /// Without one, the user comes in by a link and sets it.
+    /// If left out, the user signs in by a one-time link and sets a password.
     #[serde(default)]
     pub(crate) password: Option<String>,
     #[serde(default)]
@@ -105,7 +105,7 @@ pub(crate) struct ChangeUser {
     pub(crate) disabled: Option<bool>,
     #[serde(default)]
     pub(crate) grants: Option<Vec<GrantJson>>,
-    /// Whether the provider of sign-ins signs it in although it has a password.
+    /// Whether the user can sign in through the provider of sign-ins despite having a password.
     #[serde(default)]
     pub(crate) provider_sign_in: Option<bool>,
 }
@@ -132,7 +132,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/users",
             Cluster,
             create,
-            Doc::new("Create a user", "Without a password, the user comes in by a link and sets it.")
+            Doc::new("Create a user", "Without a password, the user signs in by a one-time link and sets one.")
                 .json::<UserJson>(201, "The user.")
                 .refuses(&[Code::UserExists])
                 .example(json!({"name": "ann@example.com", "grants": [{"role": "operator", "namespace": "default"}]})),
@@ -149,7 +149,7 @@ pub(super) fn routes() -> Routes {
             change,
             Doc::new(
                 "Change a user",
-                "What is left out stays. New roles, and locking out, end the user's sign-ins at once.",
+                "Fields that are left out stay as they are. Changing the roles or locking the user out ends the user's sign-ins at once.",
             )
             .json::<UserJson>(200, "The user.")
             .refuses(&[Code::LastAdmin])
@@ -169,7 +169,7 @@ pub(super) fn routes() -> Routes {
             set_password,
             Doc::new(
                 "Set a user's password",
-                "The user's sign-ins end, and the tokens with all that they made, unless `keep_tokens` is true. Not of oneself.",
+                "The user's sign-ins end, and the tokens with all that they made, unless `keep_tokens` is true. Callers cannot set their own password here.",
             )
                 .empty("It is set.")
                 .example(json!({"password": "correct horse battery"})),
@@ -328,7 +328,7 @@ pub(crate) fn note_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, ke
     call.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
 
-/// Makes a link that signs a user in once, for a first or a forgotten password.
+/// Makes a link that signs a user in once: the first time, or after the password was forgotten.
 async fn link(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let (path, expires_at) = new_link(&call, &name).await?;
     json(StatusCode::CREATED, &LinkJson { path, expires_at })
@@ -343,11 +343,11 @@ pub(crate) async fn new_link<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(Str
     }
     let now = call.engine().now();
     call.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));
-    let whose = match call.caller.minting_token() {
+    let owner = match call.caller.minting_token() {
         Some(token) => SignInOwner::AccountBy(account.id, token),
         None => SignInOwner::Account(account.id),
     };
-    let secret = sign_in::link(call.engine().store(), whose, now).await?;
+    let secret = sign_in::link(call.engine().store(), owner, now).await?;
     Ok((format!("/sign-in?token={}", secret.reveal()), now + LINK_LIFETIME))
 }
 

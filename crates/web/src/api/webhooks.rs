@@ -41,16 +41,16 @@ pub(super) struct NewWebhook {
     url: String,
 }
 
-/// What came of a test message.
+/// The result of a test message.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "WebhookTest")]
 pub(super) struct TestJson {
-    /// Whether the receiver took it: only an answer of 2xx counts.
+    /// Whether the receiver accepted it: only a response with a status of 2xx counts.
     is_delivered: bool,
-    /// The status of its answer; null where there was none.
+    /// The status of its response; null if there was none.
     status: Option<u16>,
     latency_ms: u64,
-    /// Why it counts as not taken; null where it was taken.
+    /// Why it does not count as delivered; null if it was delivered.
     error: Option<String>,
 }
 
@@ -62,9 +62,9 @@ pub(super) fn routes() -> Routes {
             test,
             Doc::new(
                 "Send a test message to a failure webhook",
-                "Once, now, signed as any other message, with the type `webhook.test`.",
+                "Sends one message at once, signed like any other, with the type `webhook.test`.",
             )
-            .json::<TestJson>(200, "What came of it.")
+            .json::<TestJson>(200, "The result of the test.")
             .refuses(&[Code::WebhookNotFound]),
         )
         .get(
@@ -79,9 +79,9 @@ pub(super) fn routes() -> Routes {
             "/api/v1/namespaces/{name}/failure-webhook",
             Admin,
             put,
-            Doc::new("Set a failure webhook", "One that is there gets the new URL and keeps its secret.")
+            Doc::new("Set a failure webhook", "An existing webhook gets the new URL and keeps its secret.")
                 .json::<WebhookJson>(200, "The webhook, changed.")
-                .json::<WebhookJson>(201, "The webhook, new, with `secret`, which is shown this once.")
+                .json::<WebhookJson>(201, "The new webhook, with `secret`, which is shown only this once.")
                 .refuses(&[Code::WebhookNotFound])
                 .example(json!({"url": "https://example.com/rondel"})),
         )
@@ -89,14 +89,14 @@ pub(super) fn routes() -> Routes {
             "/api/v1/namespaces/{name}/failure-webhook",
             Admin,
             delete,
-            Doc::new("Delete a failure webhook", "Nothing more is sent. Set again, it has a new secret.")
+            Doc::new("Delete a failure webhook", "Nothing more is sent. If it is set again, it gets a new secret.")
                 .empty("It is deleted.")
                 .refuses(&[Code::WebhookNotFound]),
         )
 }
 
 async fn get(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
-    let namespace = guarded(&call, &name).await?;
+    let namespace = administered_namespace(&call, &name).await?;
     let webhook = call.engine().store().failure_webhook(namespace.id).await?.ok_or_else(|| missing(&name))?;
     json(StatusCode::OK, &show(namespace.name, webhook, None))
 }
@@ -107,7 +107,7 @@ async fn put(
     Named(name, ..): Named<path::Namespace>,
     body: JsonBody<NewWebhook>,
 ) -> Result<Response, Problem> {
-    let namespace = guarded(&call, &name).await?;
+    let namespace = administered_namespace(&call, &name).await?;
     let new = body.read()?;
     note_before(&call, namespace.id, &name).await?;
     call.note.changed_to(&serde_json::json!({"url": new.url}));
@@ -126,7 +126,7 @@ async fn put(
 }
 
 async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
-    let namespace = guarded(&call, &name).await?;
+    let namespace = administered_namespace(&call, &name).await?;
     note_before(&call, namespace.id, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
@@ -135,7 +135,7 @@ async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<R
 }
 
 async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
-    let namespace = guarded(&call, &name).await?;
+    let namespace = administered_namespace(&call, &name).await?;
     call.note.namespace(&name);
     let sent = call.engine().test_failure_webhook((namespace.id, &name)).await?.ok_or_else(|| missing(&name))?;
     call.note.changed_to(&json!({"status": sent.status}));
@@ -153,8 +153,8 @@ async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<
     Ok(())
 }
 
-/// The namespace in the path, which need not be that of the query: the caller needs the permission there.
-async fn guarded(call: &Call, name: &str) -> Result<Namespace, Problem> {
+/// The namespace named in the path. The caller needs the permission in this one, even if the query names another.
+async fn administered_namespace(call: &Call, name: &str) -> Result<Namespace, Problem> {
     let namespace = visible_namespace(call.engine(), &call.caller, name).await?;
     if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }
 }

@@ -73,12 +73,12 @@ struct RunPage {
     incident: Option<IncidentRef>,
     steps: Vec<Step>,
     attempts: Vec<AttemptRow>,
-    way: RunTimeline,
-    beside: Neighbours,
+    timeline: RunTimeline,
+    neighbours: Neighbours,
     tree: Option<RunTree>,
     is_broadcast: bool,
     /// The run that a retry repeats: for a shard, its broadcast.
-    again: String,
+    retried_run: String,
     /// How many shards did not succeed.
     failed_shards: usize,
     parent: Option<String>,
@@ -114,12 +114,16 @@ struct Step {
 /// How a run was routed to its executor.
 struct RouteFacts {
     route: &'static str,
-    of: Option<String>,
+    /// The executors that were eligible for the run.
+    eligible: Option<String>,
+    /// The executors that were not eligible, each with the reason.
     refused: Option<String>,
-    overload: Option<String>,
-    outage: Option<String>,
-    turn: Option<String>,
-    executor: Option<String>,
+    /// How long the run was held up by an overload of the servers, and by an outage.
+    overload_delay: Option<String>,
+    outage_delay: Option<String>,
+    /// How long the run waited for its turn, and for an executor.
+    turn_wait: Option<String>,
+    executor_wait: Option<String>,
 }
 
 impl RouteFacts {
@@ -132,18 +136,18 @@ impl RouteFacts {
             (!names.is_empty()).then(|| names.join(", "))
         };
         let waits = trace.waits();
-        let behind = |because| waits.server.filter(|late| late.because == because).and_then(|late| waited(late.by));
+        let delay = |because| waits.server.filter(|late| late.because == because).and_then(|late| waited(late.by));
         Some(Self {
             route: match trace.route.as_str() {
                 CHOSEN => t.route_chosen,
                 route => t.route(route.parse().ok()?),
             },
-            of: list(trace.of, trace.of_more),
+            eligible: list(trace.of, trace.of_more),
             refused: list(refused, trace.refused_more),
-            overload: behind(LateBecause::Overload),
-            outage: behind(LateBecause::Outage),
-            turn: waited(waits.turn),
-            executor: waited(waits.executor),
+            overload_delay: delay(LateBecause::Overload),
+            outage_delay: delay(LateBecause::Outage),
+            turn_wait: waited(waits.turn),
+            executor_wait: waited(waits.executor),
         })
     }
 }
@@ -170,7 +174,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
     let tried = attempts(&page.call, &run).await?;
     let params = params(&page.call, &run).await?.filter(|params| params != "null");
-    let whole = broadcast_of_shard(&page.call, &run).await?;
+    let broadcast = broadcast_of_shard(&page.call, &run).await?;
     let is_part = page.query().is_part;
     let log = if is_broadcast || is_part { None } else { Some(card(&page, &run, shown_attempt).await?) };
     let rows = if run.status.is_terminal() { rows_of_groups(&page.call, &shards).await? } else { None };
@@ -181,12 +185,12 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         missing: page.missing(Some(run.app)),
         incident: part_of::of_run(&page.call, &run).await?,
         steps: steps(&run, now, t),
-        way: RunTimeline::new(&run, &tried, &shards, now, t),
-        beside: Neighbours::read(&page, &run).await?,
+        timeline: RunTimeline::new(&run, &tried, &shards, now, t),
+        neighbours: Neighbours::read(&page, &run).await?,
         failed_shards: shards.iter().filter(|shard| jobs::is_unsuccessful(shard)).count(),
         attempts: attempt_rows(tried, &run, now, t),
-        again: whole.unwrap_or(run.id).to_string(),
-        commands: commands(&page, &run, whole),
+        retried_run: broadcast.unwrap_or(run.id).to_string(),
+        commands: commands(&page, &run, broadcast),
         tree: RunTree::read(&page, &run).await?,
         is_broadcast,
         parent: run.parent.map(|parent| parent.to_string()),
@@ -209,10 +213,10 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
 }
 
 /// The data and the actions of the page as commands for a shell.
-fn commands<Q>(page: &Page<Q>, run: &Run, whole: Option<RunId>) -> Vec<String> {
+fn commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<String> {
     let namespace = &page.call.namespace.name;
     let command = |verb: &str, id: RunId| format!("rondel run {verb} {id} --namespace {namespace}");
-    let (verb, id) = if run.status.is_terminal() { ("retry", whole.unwrap_or(run.id)) } else { ("cancel", run.id) };
+    let (verb, id) = if run.status.is_terminal() { ("retry", broadcast.unwrap_or(run.id)) } else { ("cancel", run.id) };
     let curl = format!(
         "curl -X POST -H \"Authorization: Bearer $RONDEL_TOKEN\" \"$RONDEL_SERVER/api/v1/runs/{id}/{verb}?namespace={namespace}\""
     );
@@ -224,7 +228,7 @@ fn readable(text: String) -> String {
     serde_json::from_str::<Value>(&text).map_or(text, |value| pretty(&value))
 }
 
-/// Planned, due, started, finished: as far as the run has come.
+/// The steps of a run: planned, due, started, finished. Those still to come have no instant.
 fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
@@ -239,7 +243,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let mut before = None::<Timestamp>;
     let mut steps = Vec::new();
     for (place, (name, at, class)) in points.into_iter().enumerate() {
-        // A due instant that is the planned one gets no step, and neither does the start of a run that never began.
+        // There is no step for a due instant equal to the planned one, nor for the start of a run that ended without one.
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
@@ -287,8 +291,8 @@ pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -
 
 pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let (record, again) = retry_request(&page.call, &run, Trigger::Manual).await?;
-    let run = jobs::request_run(page.engine(), &record, again).await?;
+    let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
+    let run = jobs::request_run(page.engine(), &record, request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }
@@ -296,8 +300,8 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
 /// Repeats the shards that did not succeed.
 pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
-    let (record, again) = retry_request(&page.call, &run, Trigger::Manual).await?;
-    let run = failed_shards(&page.call, (&record, &run), again).await?;
+    let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;
+    let run = failed_shards(&page.call, (&record, &run), request).await?;
     page.call.note.changed_to(&serde_json::json!({"run": run.id}));
     Ok(to(&format!("/runs/{}", run.id)))
 }

@@ -72,7 +72,7 @@ pub(crate) enum GateDecision {
     Passed(Ready),
     /// It waits for its turn.
     Queued,
-    /// The overlap policy skips it: `ahead` keeps it from passing, and this many runs wait there.
+    /// The overlap policy skips it: the run `ahead` keeps it from passing, and `queued_count` runs wait at the gate.
     Discarded { ready: Ready, ahead: Option<RunId>, queued_count: usize },
     /// A later run has taken its place.
     Covered(Ready),
@@ -204,7 +204,7 @@ impl Gates {
     }
 
     /// Whether the run's place is at a gate other than the one that it must pass now, because its job was edited meanwhile.
-    pub(crate) fn is_elsewhere(&self, ready: &Ready) -> bool {
+    pub(crate) fn is_at_other_gate(&self, ready: &Ready) -> bool {
         self.entries.get(&ready.run.id).is_some_and(|entry| Some(entry.key) != job_gate(ready))
     }
 
@@ -240,8 +240,8 @@ impl Gates {
         }
     }
 
-    /// The latest run takes the place of all the others. A run that comes again (a restart gave it another attempt) is covered itself if a
-    /// later run is here; it keeps its place until its verdict is stored.
+    /// The latest run replaces all the others. A run that had begun before (a restart gave it another attempt) is itself replaced if the
+    /// gate has a later run; it keeps its place until its verdict is stored.
     fn cover(&mut self, key: GateKey, ready: Ready, has_begun: bool, runs: &mut OpenRuns) -> GateDecision {
         let Some(gate) = self.gates.get_mut(&key) else { return GateDecision::Passed(ready) };
         let place = place_at(key, &ready);
@@ -290,9 +290,9 @@ impl Gates {
         self.entries.insert(run, entry);
     }
 
-    /// Restores the place of an open run that did not pass here: it was adopted, or was open when the server started. A run that an
-    /// executor has, or may have, is open; one that waits for another attempt is reserved, and so is a shard that waits; a run that was
-    /// never sent has no place.
+    /// Restores the place of an open run that another server, or this one before its restart, let through the gate. If an executor has the
+    /// run, or may have it, its place is open. If it waits for another attempt, or is a shard that waits, its place is reserved. A run that
+    /// was never sent has no place.
     pub(crate) fn restore(&mut self, ready: &Ready) {
         let run = &ready.run;
         if run.is_root() || mutant::on(Mutant::NoGatesAfterAdoption) {
@@ -309,30 +309,30 @@ impl Gates {
         }
     }
 
-    /// Reserves the place of a run that did not pass here and that no executor has.
+    /// Reserves a place for a run that no executor has and that this process did not let through the gate.
     pub(crate) fn reserve(&mut self, ready: &Ready) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.set_entry(ready.run.id, GateEntry { key, place: place_at(key, ready), state: PlaceState::Reserved });
         }
     }
 
-    /// Opens the place of an adopted run at the gate of the executor that has it.
+    /// Gives an adopted run an open place at the gate of the executor that has it.
     pub(crate) fn open_place_at(&mut self, ready: &Ready, executor: ExecutorId) {
         if let Some(key) = executor_gate(ready, executor).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.open(key, ready);
         }
     }
 
-    /// Opens the place of a run that did not pass here: an executor may have it, it awaits its children, or it is a shard of a broadcast
-    /// that passed.
+    /// Gives a run an open place at its job's gate, though it did not go through [`enter`](Self::enter) in this process: an executor may have
+    /// it, it awaits its children, or it is a shard whose broadcast has passed the gate.
     pub(crate) fn open_place(&mut self, ready: &Ready) {
         if let Some(key) = job_gate(ready).filter(|_| !self.entries.contains_key(&ready.run.id)) {
             self.open(key, ready);
         }
     }
 
-    /// Keeps the place of a run that passed and has succeeded until its children have ended too: the next [`leave`](Self::leave) does not
-    /// free it. False if the run has no place here.
+    /// Keeps the place of a succeeded run until its children have ended too: the next [`leave`](Self::leave) does not free it. Returns false
+    /// if the run has no place.
     pub(crate) fn keep(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
         if self.entries.get(&run).is_some_and(|entry| entry.state == PlaceState::Open) {
             return self.kept.insert(run);
@@ -350,7 +350,7 @@ impl Gates {
     pub(crate) fn make_reserved(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
         let Some(entry) = self.entries.get(&run).copied() else { return Vec::new() };
         match entry.key {
-            // It is routed again, perhaps to another executor.
+            // The run is routed again, perhaps to another executor.
             GateKey::Executor(..) => self.leave(run, runs),
             GateKey::Job(_) if entry.state == PlaceState::Queued => self.leave(run, runs),
             GateKey::Job(_) => {

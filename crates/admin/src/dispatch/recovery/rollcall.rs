@@ -23,8 +23,8 @@ use crate::dispatch::runs::OpenRuns;
 struct Called {
     app: AppId,
     attempt: i32,
-    /// Whether an executor may continue it while no server answers.
-    holds: bool,
+    /// Whether an executor may continue the run in silence, while no server answers.
+    holds_in_silence: bool,
     /// The executors that may have it, in order: many runs share one list.
     witnesses: Arc<[ExecutorId]>,
 }
@@ -34,7 +34,7 @@ pub(crate) struct RollCall {
     runs: BTreeMap<RunId, Called>,
     /// All ended leases, as the newest epoch of each node. A run may have been sent under any of them: nodes that adopted it may have died
     /// before they found out which executor had it.
-    over: BTreeMap<NodeId, i64>,
+    ended_leases: BTreeMap<NodeId, i64>,
     /// The questions through other servers to executors that are not connected here.
     elsewhere: RelayedQuestions,
 }
@@ -51,7 +51,7 @@ struct Group<'r> {
 
 impl Called {
     fn group(&self) -> GroupKey {
-        (self.witnesses.as_ptr(), self.holds)
+        (self.witnesses.as_ptr(), self.holds_in_silence)
     }
 }
 
@@ -73,17 +73,17 @@ impl RollCall {
         self.runs.len()
     }
 
-    /// Begins to call for these runs. `over` are all ended leases.
+    /// Begins the roll call for these runs, and for all ended leases.
     pub(crate) fn call(
         &mut self,
         runs: &[CalledRun],
         sessions: &[Session],
-        over: &[LeaseToken],
+        ended_leases: &[LeaseToken],
         executors: &mut Executors,
         now: Timestamp,
     ) {
-        for lease in over {
-            let epoch = self.over.entry(lease.node).or_insert(lease.epoch);
+        for lease in ended_leases {
+            let epoch = self.ended_leases.entry(lease.node).or_insert(lease.epoch);
             *epoch = lease.epoch.max(*epoch);
         }
         // An answer about a lease does not count if it came before the lease was known to have ended.
@@ -91,7 +91,7 @@ impl RollCall {
         if !runs.is_empty() {
             self.elsewhere.call(now);
         }
-        executors.discard_fence_answers(&self.over.keys().filter(fenced_now).copied().collect());
+        executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
         let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
         for CalledRun { ready, .. } in runs {
             let run = &ready.run;
@@ -109,8 +109,8 @@ impl RollCall {
                     of_app.of(run.due_at, executors, now)
                 }
             };
-            let holds = ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence);
-            self.runs.insert(run.id, Called { app: run.app, attempt: run.attempt, holds, witnesses });
+            let holds_in_silence = ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence);
+            self.runs.insert(run.id, Called { app: run.app, attempt: run.attempt, holds_in_silence, witnesses });
         }
     }
 
@@ -141,7 +141,7 @@ impl RollCall {
 
     /// The questions through other servers, and the leases that they are about.
     pub(crate) fn elsewhere(&mut self) -> (&mut RelayedQuestions, &BTreeMap<NodeId, i64>) {
-        (&mut self.elsewhere, &self.over)
+        (&mut self.elsewhere, &self.ended_leases)
     }
 
     /// The name of an executor whose answer another server relayed.
@@ -171,7 +171,7 @@ impl RollCall {
 
     /// Whether executors are asked about this lease.
     pub(crate) fn asks_about(&self, lease: LeaseToken) -> bool {
-        self.over.get(&lease.node).is_some_and(|epoch| lease.epoch <= *epoch)
+        self.ended_leases.get(&lease.node).is_some_and(|epoch| lease.epoch <= *epoch)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -194,11 +194,11 @@ impl RollCall {
         for online in executors.all() {
             let id = online.session.executor;
             let held = online.held().filter(|_| self.has_answered(online));
-            // Its predecessor is dead: only the journal is left of it.
+            // Of its dead predecessor only the results in the journal are left.
             let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
-            let mut its: Vec<_> = held.chain(journaled).copied().collect();
-            its.sort_unstable();
-            for (run, attempt) in its {
+            let mut attempts: Vec<_> = held.chain(journaled).copied().collect();
+            attempts.sort_unstable();
+            for (run, attempt) in attempts {
                 let is_this = |called: &Called| called.attempt == attempt;
                 let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
                 if self.runs.get(&run).is_some_and(is_this) && may_be() {
@@ -220,10 +220,10 @@ impl RollCall {
         found
     }
 
-    /// Takes out the runs that executors have by the answers that other servers relayed.
+    /// Takes out the runs that executors have according to the answers that other servers relayed.
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut found = Vec::new();
-        for (id, held) in self.elsewhere.held(&self.over, executors) {
+        for (id, held) in self.elsewhere.held(&self.ended_leases, executors) {
             let is_its = |run: &RunId, called: &mut Called| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
@@ -233,14 +233,14 @@ impl RollCall {
     }
 
     fn leases(&self) -> impl Iterator<Item = LeaseToken> {
-        self.over.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch })
+        self.ended_leases.iter().map(|(node, epoch)| LeaseToken { node: *node, epoch: *epoch })
     }
 
     fn has_answered(&self, online: &Online) -> bool {
         self.leases().all(|lease| online.has_fenced(lease))
     }
 
-    /// Each list of witnesses once, separately for runs that continue in silence and for others.
+    /// Each list of witnesses once, but twice if some of its runs may continue in silence and others may not.
     fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let mut seen = BTreeSet::new();
         let first = self.runs.values().filter(move |called| seen.insert(called.group()));
@@ -249,14 +249,14 @@ impl RollCall {
 
     /// The witnesses of runs that may continue in silence.
     pub(crate) fn silent_run_witnesses(&self) -> BTreeSet<ExecutorId> {
-        let groups = self.groups().filter(|group| group.key.1);
-        groups.flat_map(|group| group.witnesses.iter().copied()).collect()
+        let holds_in_silence = |group: &Group<'_>| group.key.1;
+        self.groups().filter(holds_in_silence).flat_map(|group| group.witnesses.iter().copied()).collect()
     }
 
     /// Why no executor of the group has its runs; `None` while one has not answered.
     fn no_executor_has(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
-        let Group { app, witnesses, key: (_, holds) } = *group;
-        let is_lost = |id| if holds { executors.is_over(id) } else { executors.is_lost(id) };
+        let Group { app, witnesses, key: (_, holds_in_silence) } = *group;
+        let is_lost = |id| if holds_in_silence { executors.is_over(id) } else { executors.is_lost(id) };
         let mut reason = Reason::NotReceived;
         for id in witnesses {
             match executors.get(*id) {
@@ -266,7 +266,7 @@ impl RollCall {
                 None if executors.successor(app, *id).is_some() || is_lost(*id) => {
                     reason = Reason::ExecutorLost;
                 }
-                None if self.elsewhere.has_answered(*id, &self.over) => {}
+                None if self.elsewhere.has_answered(*id, &self.ended_leases) => {}
                 None => return None,
             }
         }
@@ -290,7 +290,7 @@ impl<'a> Witnesses<'a> {
         Self { sessions, lists: BTreeMap::new() }
     }
 
-    /// The executors that may have received a run that was due then.
+    /// The executors that may have received a run that was due at this instant.
     fn of(&mut self, due_at: Timestamp, executors: &mut Executors, now: Timestamp) -> Arc<[ExecutorId]> {
         let count = self.sessions.partition_point(|session| session.may_have_carried(due_at));
         let sessions = self.sessions.iter().take(count);

@@ -2,7 +2,7 @@
 //!
 //! - `pending_sign_in` is a sign-in in progress, stored only in the browser; `http` is the bounded client; `exchanges` limits its use per address;
 //!   `provider` sends the requests to the provider and checks its token;
-//! - [`Identity`] is the user as the provider's token describes them, `account` their account here; `roles` maps their groups to roles.
+//! - [`Identity`] is the user as the provider's token describes them, `account` finds or creates their account; `roles` maps groups to roles.
 //!
 //! The provider is called at a sign-in, never at the start: if it is down, the server and sign-ins by password still work.
 
@@ -53,17 +53,17 @@ pub struct OidcConfig {
     pub scopes: Vec<String>,
     /// The claim of the token with the groups.
     pub groups_claim: String,
-    /// The roles that groups give; if empty, roles are assigned here.
+    /// The roles that each group of the provider gives; if empty, administrators of Rondel assign roles to accounts.
     pub group_roles: Vec<GroupRole>,
     /// Whether an unknown user gets an account.
     pub create_accounts: bool,
 }
 
 impl OidcConfig {
-    /// Checks the configuration; `Err` has the name of the wrong field, and a sentence.
+    /// Checks the configuration.
     ///
     /// # Errors
-    /// The name of the field that is wrong, and a sentence.
+    /// The name of the field that is wrong, and a sentence about it.
     pub fn check(&self) -> Result<(), (&'static str, String)> {
         check_url(&self.issuer).map_err(|sentence| ("issuer", sentence))?;
         let redirect = check_url(&self.redirect_url).map_err(|sentence| ("redirect_url", sentence))?;
@@ -79,14 +79,14 @@ impl OidcConfig {
         Ok(())
     }
 
-    /// Whether browsers reach this server over TLS: its own, or that of a proxy.
+    /// Whether browsers reach this server, or the proxy before it, over TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         self.redirect_url.starts_with("https://")
     }
 }
 
-/// Checks a URL over which codes and tokens are sent: plain HTTP is allowed for this machine only.
+/// Checks a URL to which codes and tokens are sent: plain HTTP is allowed only if it is this machine.
 fn check_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
     let is_local = url.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]"));
@@ -132,7 +132,7 @@ pub struct ProviderRedirect {
 /// The query with which a browser returns from the provider.
 #[derive(Clone, Debug, Default)]
 pub struct Callback {
-    /// The state that the browser left with.
+    /// The state that was sent to the provider with the browser.
     pub state: Option<String>,
     /// The provider's code.
     pub code: Option<String>,

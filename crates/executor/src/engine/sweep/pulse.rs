@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Default)]
 pub(super) struct Pulse {
     sent: Option<(Instant, Arc<AtomicBool>)>,
-    complained: bool,
+    has_warned: bool,
 }
 
 impl Pulse {
@@ -25,14 +25,14 @@ impl Pulse {
         if let Some((sent_at, answered)) = &self.sent {
             let since = now.duration_since(*sent_at);
             if !answered.load(Ordering::Relaxed) {
-                if since >= PATIENCE && !std::mem::replace(&mut self.complained, true) {
+                if since >= PATIENCE && !std::mem::replace(&mut self.has_warned, true) {
                     tracing::error!(
                         "handlers hold every thread of the runtime: no other handler can go on until one awaits"
                     );
                 }
                 return;
             }
-            self.complained = false;
+            self.has_warned = false;
             if since < PERIOD {
                 return;
             }

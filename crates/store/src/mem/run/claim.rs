@@ -132,10 +132,10 @@ impl Claim for MemStore {
         })
     }
 
-    async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
+    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         let mut state = self.state();
-        let owner = state.home_of(token, &whole);
-        let rows = std::iter::once(whole).chain(shards);
+        let owner = state.home_of(token, &root);
+        let rows = std::iter::once(root).chain(shards);
         let rows: Vec<Run> = rows.map(|run| Run { node: owner.node, node_epoch: owner.epoch, ..run }).collect();
         for row in &rows {
             state.insert(row.clone());

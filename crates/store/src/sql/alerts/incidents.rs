@@ -26,7 +26,7 @@ pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open_incidents",
     text: select_incident!("WHERE rule_id = ? AND subject_kind = ? AND subject_id {in_list} AND is_open = 1"),
 };
-const LIST_OPEN_OF: Statement = Statement {
+const LIST_OPEN_OF_RULE: Statement = Statement {
     name: "list_open_incidents_of",
     text: select_incident!("WHERE rule_id = ? AND is_open = 1 AND subject_kind <> 'group' ORDER BY id LIMIT ?"),
 };
@@ -94,7 +94,7 @@ const FIND_OLD_SILENCES: Statement = Statement {
 const DELETE_SILENCES: Statement =
     Statement { name: "delete_silences", text: "DELETE FROM silence WHERE id {in_list}" };
 
-/// Number of rows that are read for each row of a filtered page, so that the page is filled although rows that do not match lie between.
+/// Number of rows that are read for each row of a filtered page, so that one statement mostly fills the page although some rows do not match.
 const WITHIN_FACTOR: i64 = 10;
 
 impl SqlStore {
@@ -126,8 +126,8 @@ impl SqlStore {
         Ok(open)
     }
 
-    pub(super) async fn read_open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
-        let rows = self.rows(Query::new(&LIST_OPEN_OF).int(rule.get()).int(limit.into())).await?;
+    pub(super) async fn read_open_incidents_of_rule(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
+        let rows = self.rows(Query::new(&LIST_OPEN_OF_RULE).int(rule.get()).int(limit.into())).await?;
         rows.iter().map(|row| incident(row).map(|record| record.incident)).collect()
     }
 
@@ -201,7 +201,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// The caller has raised the version of the namespace: no other transaction changes its incidents meanwhile.
+    /// Inserts or updates incidents. The caller has raised the version of the namespace, so no other transaction changes them meanwhile.
     pub(super) async fn write_incidents(&mut self, namespace: NamespaceId, records: &[IncidentRecord]) -> Result<()> {
         for chunk in chunks(records) {
             let find = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));
@@ -210,7 +210,7 @@ impl Tx<'_> {
                 let is_known = known.contains(&record.incident.id.get());
                 let statement = if is_known { &UPDATE_INCIDENT } else { &INSERT_INCIDENT };
                 self.execute(
-                    columns(Query::new(statement), record)?.int(record.incident.id.get()).int(namespace.get()),
+                    with_values(Query::new(statement), record)?.int(record.incident.id.get()).int(namespace.get()),
                 )
                 .await?;
             }
@@ -230,32 +230,33 @@ impl Tx<'_> {
     }
 }
 
-fn columns(query: Query, record: &IncidentRecord) -> Result<Query> {
-    let one = &record.incident;
+/// Adds the values that [`INSERT_INCIDENT`] and [`UPDATE_INCIDENT`] have in common.
+fn with_values(query: Query, record: &IncidentRecord) -> Result<Query> {
+    let incident = &record.incident;
     let query = query
         .int(record.rule.get())
         .text(&record.spec.name)
         .text(&json("write_alerts", &record.spec)?)
-        .text(one.subject.kind.as_str())
-        .int(one.subject.id)
-        .text(&clean_name(&one.subject.name))
-        .opt_text(one.subject.app.as_deref())
-        .opt_int((one.standing == Standing::Firing).then_some(1))
-        .opt_int(one.group.map(IncidentId::get));
+        .text(incident.subject.kind.as_str())
+        .int(incident.subject.id)
+        .text(&clean_name(&incident.subject.name))
+        .opt_text(incident.subject.app.as_deref())
+        .opt_int((incident.standing == Standing::Firing).then_some(1))
+        .opt_int(incident.group.map(IncidentId::get));
     Ok(query
-        .at(one.started_at)
-        .at(one.seen_at)
-        .opt_at(one.resolved_at)
-        .int(i64::try_from(one.count).unwrap_or(i64::MAX))
-        .int(i64::try_from(one.reported_count).unwrap_or(i64::MAX))
-        .opt_at(one.fired_at)
-        .opt_at(one.reported_at)
-        .opt_at(one.escalated_at)
-        .opt_text(one.acknowledged_by.as_deref().map(clean_name).as_deref())
-        .opt_at(one.acknowledged_at)
-        .int(one.message_count.into())
-        .opt_at(one.act_at)
-        .text(&json("write_alerts", &one.samples)?.replace("\\u0000", "\\ufffd")))
+        .at(incident.started_at)
+        .at(incident.seen_at)
+        .opt_at(incident.resolved_at)
+        .int(i64::try_from(incident.count).unwrap_or(i64::MAX))
+        .int(i64::try_from(incident.reported_count).unwrap_or(i64::MAX))
+        .opt_at(incident.fired_at)
+        .opt_at(incident.reported_at)
+        .opt_at(incident.escalated_at)
+        .opt_text(incident.acknowledged_by.as_deref().map(clean_name).as_deref())
+        .opt_at(incident.acknowledged_at)
+        .int(incident.message_count.into())
+        .opt_at(incident.act_at)
+        .text(&json("write_alerts", &incident.samples)?.replace("\\u0000", "\\ufffd")))
 }
 
 fn incident(row: &AnyRow) -> Result<IncidentRecord> {

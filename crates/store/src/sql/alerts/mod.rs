@@ -92,7 +92,7 @@ impl Alerts for SqlStore {
     }
 
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
-        self.read_open_incidents_of(rule, limit).await
+        self.read_open_incidents_of_rule(rule, limit).await
     }
 
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {

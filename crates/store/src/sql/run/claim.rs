@@ -194,7 +194,7 @@ impl Claim for SqlStore {
             let owner = tx.home_of(token, run.job).await?;
             let holder = tx.key_holder(run.job, name).await?;
             if let Some(holder) = holder.as_ref().filter(|holder| holder.id == run.id) {
-                // The answer to an earlier try was lost.
+                // An earlier try inserted the run, but its answer was lost.
                 return Ok(KeyedRun::Made(holder.clone()));
             }
             let open = holder.filter(|holder| !holder.status.is_terminal());
@@ -221,12 +221,12 @@ impl Claim for SqlStore {
         })
     }
 
-    async fn request_shards(&self, token: LeaseToken, whole: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
+    async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>> {
         transact!(self, "request_run", |tx| {
-            let owner = tx.home_of(token, whole.job).await?;
+            let owner = tx.home_of(token, root.job).await?;
             let owned = |run: &Run| Run { node: owner.node, node_epoch: owner.epoch, ..run.clone() };
-            let rows: Vec<Run> = std::iter::once(&whole).chain(&shards).map(owned).collect();
-            // Their cause is the id of the whole, which is new: rows that exist already were inserted by an earlier try.
+            let rows: Vec<Run> = std::iter::once(&root).chain(&shards).map(owned).collect();
+            // The cause of these rows is the id of the new root run, so rows that exist already were inserted by an earlier try.
             tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
             Ok(rows)
         })
@@ -234,7 +234,7 @@ impl Claim for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks the run that has this key of the job, or had it last.
+    /// Locks the run that has this trigger key of the job, or had it last.
     async fn key_holder(&mut self, job: JobId, name: &str) -> Result<Option<Run>> {
         let Some(row) = self.row(Query::new(&LOCK_TRIGGER_KEY).int(job.get()).text(name)).await? else {
             return Ok(None);
@@ -244,7 +244,7 @@ impl Tx<'_> {
         row.as_ref().map(rows::run).transpose()
     }
 
-    /// Homes of these jobs that are other nodes and have not been fenced. A caller with an old list of nodes may take them for dead.
+    /// Homes of these jobs that are other nodes and have not been fenced; a caller with an outdated list of nodes may believe them dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
@@ -347,7 +347,7 @@ impl Tx<'_> {
         if missing.is_empty() {
             return Ok(());
         }
-        // MySQL's INSERT IGNORE leaves out more than rows whose key exists.
+        // MySQL's INSERT IGNORE drops rows for other reasons too, so the missing rows count as existing only if their keys are found.
         let query = Query::new(&FIND_KEYS).rows(&missing, |query, run| {
             query.int(run.job.get()).at(run.fire_at).int(run.cause).int(run.shard_index.into())
         });

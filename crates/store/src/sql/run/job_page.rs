@@ -76,7 +76,7 @@ pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
     ),
 };
 
-/// A place in the order of the page, which begins after it.
+/// A position in the order of the fires; a page begins after it.
 #[derive(Clone, Copy, Debug)]
 struct FirePlace {
     fire_at: i64,
@@ -85,7 +85,7 @@ struct FirePlace {
 }
 
 impl FirePlace {
-    /// Before all runs that are planned up to this instant.
+    /// The position before all runs that are planned at or before this instant.
     const fn before(fire_at: i64) -> Self {
         Self { fire_at, cause: i64::MAX, shard_index: i64::MAX }
     }
@@ -96,7 +96,7 @@ impl FirePlace {
     }
 }
 
-/// Whether a page has only runs of some apps, and the apps as the list of a statement, which must have an item.
+/// The arguments that limit a page to some apps: 1 and the apps, or 0 and a placeholder (a list in a statement must not be empty).
 pub(super) fn apps_within(query: &RunQuery) -> (i64, Vec<i64>) {
     match &query.within {
         None => (0, vec![0]),
@@ -130,13 +130,13 @@ impl SqlStore {
                 rows::runs(&self.rows(page.int(query.limit.into())).await?)
             }
             (_, statuses) if !statuses.is_empty() && are_open(statuses) => {
-                self.read_open_of_job((namespace, job), place, query).await
+                self.read_open_runs_of_job((namespace, job), place, query).await
             }
-            _ => self.walk_job((namespace, job), place, query).await,
+            _ => self.read_runs_by_steps((namespace, job), place, query).await,
         }
     }
 
-    async fn read_open_of_job(
+    async fn read_open_runs_of_job(
         &self,
         (namespace, job): (NamespaceId, JobId),
         place: FirePlace,
@@ -157,7 +157,7 @@ impl SqlStore {
         Ok(open)
     }
 
-    async fn walk_job(
+    async fn read_runs_by_steps(
         &self,
         (namespace, job): (NamespaceId, JobId),
         mut place: FirePlace,

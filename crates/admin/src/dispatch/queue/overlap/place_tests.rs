@@ -65,13 +65,13 @@ fn no_run_passes_ahead_of_its_instant_where_others_wait() {
 
 /// A run whose job was edited to another scope gives up its place at its earlier gate.
 #[test]
-fn a_place_at_another_gate_is_elsewhere() {
+fn a_place_at_another_gate_is_known() {
     let mut gated = Gated::default();
-    assert!(!gated.gates.is_elsewhere(&serial(1)), "it has no place yet");
+    assert!(!gated.gates.is_at_other_gate(&serial(1)), "it has no place yet");
     assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
-    assert!(!gated.gates.is_elsewhere(&serial(1)) && gated.gates.is_elsewhere(&on_each(1)));
+    assert!(!gated.gates.is_at_other_gate(&serial(1)) && gated.gates.is_at_other_gate(&on_each(1)));
     assert!(gated.enter_at(on_each(1), 7), "its place at its job's gate is free");
-    assert!(gated.gates.is_elsewhere(&serial(1)) && gated.gates.is_elsewhere(&on_each(1)));
+    assert!(gated.gates.is_at_other_gate(&serial(1)) && gated.gates.is_at_other_gate(&on_each(1)));
 }
 
 /// A run that was here before is covered only if any later run is here.
