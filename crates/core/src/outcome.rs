@@ -123,6 +123,8 @@ pub struct Ended {
     pub cancel_asked: Option<Reason>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub unfinished: bool,
+    /// Whether it is the row of a whole fire whose shards were never created.
+    pub is_unexpanded: bool,
 }
 
 /// What follows from the end of an attempt.
@@ -164,7 +166,7 @@ pub enum NextStep {
 /// };
 /// let now = Timestamp::from_secs(0);
 /// let first =
-///     Ended { attempt: 1, lost_count: 0, unreceived_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false };
+///     Ended { attempt: 1, lost_count: 0, unreceived_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false, is_unexpanded: false };
 /// let failed = Outcome::Failed { retryable: true };
 /// assert!(matches!(decide_next(policy, first, failed, now, 0.0), NextStep::Retry { .. }));
 /// let second = Ended { attempt: 2, ..first };
@@ -175,6 +177,12 @@ pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: 
     let verdict = |status, reason| NextStep::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
+        // No executor took the pump before its end: nothing succeeded.
+        Outcome::Cancelled
+            if policy.is_pump && ended.is_unexpanded && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
+        {
+            verdict(RunStatus::Skipped, ended.cancel_asked)
+        }
         // The groups have worked off their rows: the run ended as planned, except for rows that failed for good.
         Outcome::Cancelled | Outcome::Yielded
             if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
@@ -188,6 +196,10 @@ pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: 
         }
         Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
+        }
+        // The only group of a pump was waiting for its next attempt as the job was paused.
+        Outcome::Skipped(reason) if policy.is_pump && ended.may_have_begun && reason.ends_pump() => {
+            verdict(RunStatus::Succeeded, Some(reason))
         }
         // A run counts as skipped only if no attempt of it began. Only the handler itself may skip a later attempt.
         Outcome::Skipped(reason) if ended.may_have_begun && reason != Reason::Handler => {

@@ -115,13 +115,28 @@ pub(crate) struct FireFacts<'f> {
     pub(crate) ended: Vec<EndedRun>,
 }
 
+/// The ended runs whose jobs do not follow from the jobs of their roots any more: an edit or a deletion took a job out of the chain while the
+/// fire was in progress. The runs above them may still await them.
+pub(crate) fn detached(graph: &Graph, roots: &[Root], ended: &[EndedRun]) -> Vec<RunId> {
+    let below: BTreeMap<RunId, BTreeSet<JobId>> =
+        roots.iter().map(|root| (root.run, graph.with_followers(root.job))).collect();
+    let is_detached = |ended: &&EndedRun| below.get(&ended.root()).is_some_and(|jobs| !jobs.contains(&ended.job));
+    ended.iter().filter(is_detached).map(|ended| ended.run).collect()
+}
+
+/// The jobs that may have runs in a fire with this root; `detached` are jobs with such a run that do not follow from the root's job any more.
+pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>) -> BTreeSet<JobId> {
+    std::iter::once(root).chain(detached.iter().copied()).flat_map(|job| graph.with_followers(job)).collect()
+}
+
 impl FireFacts<'_> {
     /// The jobs of the fire. A job that was created after the fire began belongs to the fire only if it follows from a job whose run ends
-    /// now, so that no end before its creation makes it run.
-    fn jobs(&self) -> BTreeSet<JobId> {
+    /// now, so that no end before its creation makes it run. A job with a run in the fire stays in it, also after an edit.
+    pub(crate) fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.with_followers(self.root.job);
         jobs.retain(|job| is_old(job) || self.members.contains_key(job));
+        jobs.extend(self.members.keys());
         for child in self.ended.iter().flat_map(|ended| self.graph.children_of(ended.job)) {
             jobs.extend(self.graph.with_followers(child));
         }

@@ -55,6 +55,8 @@ pub(crate) struct RunRow {
     pub(crate) cancel_asked: Option<Reason>,
     /// It succeeded, but ends only with its children.
     pub(crate) awaits_children: bool,
+    /// It stands for shards that were never created.
+    pub(crate) is_unexpanded: bool,
     /// The lease that owns it.
     pub(crate) owner: LeaseToken,
 }
@@ -120,6 +122,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         may_have_begun: row.may_have_begun,
         cancel_asked: row.cancel_asked,
         unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
+        is_unexpanded: row.is_unexpanded,
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let NextStep::Retry { due_at, .. } = &mut then {
@@ -313,6 +316,7 @@ mod tests {
             may_have_begun: false,
             cancel_asked: None,
             awaits_children: false,
+            is_unexpanded: false,
             owner: LeaseToken { node: NodeId::new(1), epoch: 1 },
         };
         let policy = rondel_core::outcome::NextStepPolicy {

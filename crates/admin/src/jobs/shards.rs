@@ -1,7 +1,7 @@
 //! Runs the failed shards of a fire again: as a new fire that is cut into these shards from the start.
 
 use rondel_core::run::{ROOT_SHARD, RunOf};
-use rondel_core::{Reason, Route, Run, RunId, RunStatus};
+use rondel_core::{JobSpec, Reason, Route, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
@@ -33,6 +33,12 @@ pub enum ShardsError {
         now: usize,
         /// How many the fire had.
         then: i32,
+    },
+    /// The shard with this index has another name in the definition than in the fire.
+    #[error("the job's shard {index} has another name than in this fire; run it again as a whole")]
+    RenamedShard {
+        /// The index.
+        index: i32,
     },
     /// The job is a pump job: its groups have no work of their own that could be repeated.
     #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
@@ -100,6 +106,9 @@ pub async fn request_failed_shards(
     if let Some(other) = failed.iter().find(is_other) {
         return Err(ShardsError::OtherShards { now: named, then: other.shard_total.unwrap_or(0) });
     }
+    if let Some(index) = renamed_shard(node, record, &failed).await? {
+        return Err(ShardsError::RenamedShard { index });
+    }
     let (again, shards) = fire_of(node, (record, &failed), &request);
     if let Some(trace) = request.trace {
         node.store().note_trace(again.id, trace).await?;
@@ -109,6 +118,18 @@ pub async fn request_failed_shards(
     node.inject(rows);
     acknowledge_repeated(node, &again).await?;
     Ok(again)
+}
+
+/// The first of these shards whose index stands for a shard with another name by now: it would get the parameters of that one.
+async fn renamed_shard(node: &Node, record: &JobRecord, failed: &[Run]) -> Result<Option<i32>, StoreError> {
+    let Some(version) = failed.first().map(|shard| shard.job_version).filter(|version| *version != record.version)
+    else {
+        return Ok(None);
+    };
+    let Some(before) = node.store().definitions(&[(record.id, version)]).await?.pop() else { return Ok(None) };
+    let name = |spec: &JobSpec, index| spec.shard(index).map(|shard| shard.name.clone());
+    let is_renamed = |index: &i32| name(&before.spec, *index) != name(&record.spec, *index);
+    Ok(failed.iter().map(|shard| shard.shard_index).find(is_renamed))
 }
 
 fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {

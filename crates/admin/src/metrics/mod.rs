@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use rondel_core::outcome::{NextStep, Outcome};
-use rondel_core::{JobId, NamespaceId, Run, RunStatus, Timestamp};
+use rondel_core::{JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::{AttemptEnd, Finished};
 
 use crate::definitions::Compiled;
@@ -142,11 +142,16 @@ impl CountedRun {
         Self { definition: Arc::clone(definition), is_unsent_fire, trigger, fire_at, is_whole_fire }
     }
 
-    /// The job and the planned instant of a fire that succeeded, if the job has expectations.
-    pub(crate) fn expected_success(&self, finished: &Finished) -> Option<(NamespaceId, JobId, Timestamp)> {
-        let has_succeeded =
-            matches!(finished, Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
+    /// The job and the planned instant of a fire that succeeded, if the job has expectations. A run among those `awaiting` their children
+    /// has not succeeded yet.
+    pub(crate) fn expected_success(
+        &self,
+        finished: &Finished,
+        awaiting: &[(JobId, RunId)],
+    ) -> Option<(NamespaceId, JobId, Timestamp)> {
         let definition = &self.definition;
+        let has_ended = matches!(finished, Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
+        let has_succeeded = has_ended && !awaiting.iter().any(|(job, _)| *job == definition.id);
         let is_expected = definition.job.expect.is_some() && self.is_whole_fire;
         (has_succeeded && is_expected).then_some((definition.namespace, definition.id, self.fire_at))
     }
@@ -231,6 +236,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use rondel_core::Reason;
     use serde_json::json;
 
     use super::*;
@@ -247,5 +253,19 @@ mod tests {
             let count: u64 = definition.counts.read_fires().map(|(.., count)| count).sum();
             assert_eq!((count, CountedRun::of_ready(&sent).is_unsent_fire), (expected, expected == 1), "{spec}");
         }
+    }
+
+    #[test]
+    fn a_run_that_awaits_its_children_meets_no_expectation_yet() {
+        let ready = ready(9, &definition(&json!({"over": "children", "expect": {"no_success_for": "1h"}})));
+        let counted = CountedRun::of_ready(&ready);
+        let ended = |status, reason| Finished::Stored(NextStep::Verdict { status, reason }, None);
+        let (run, succeeded) = (&ready.run, ended(RunStatus::Succeeded, None));
+        let expected = Some((run.namespace, run.job, run.fire_at));
+        assert_eq!(counted.expected_success(&succeeded, &[]), expected);
+        assert_eq!(counted.expected_success(&succeeded, &[(JobId::new(2), run.id)]), expected);
+        assert_eq!(counted.expected_success(&succeeded, &[(run.job, run.id)]), None);
+        let skipped = ended(RunStatus::Skipped, Some(Reason::NoExecutor));
+        assert_eq!(counted.expected_success(&skipped, &[]), None);
     }
 }

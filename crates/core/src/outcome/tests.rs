@@ -20,6 +20,7 @@ const FIRST: Ended = Ended {
     may_have_begun: false,
     cancel_asked: None,
     unfinished: false,
+    is_unexpanded: false,
 };
 const FAILED: Outcome = Outcome::Failed { retryable: true };
 
@@ -205,6 +206,31 @@ fn a_group_that_leaves_failed_rows_at_the_end_of_a_window_has_failed() {
         }
     }
     check_after(pump, Ended { unfinished: true, ..FIRST }, Outcome::Yielded, again_in(0, Reason::Moved, 1));
+}
+
+#[test]
+fn a_group_that_waits_for_its_next_attempt_as_its_pump_is_paused_has_not_failed() {
+    let pump = NextStepPolicy { is_pump: true, ..POLICY };
+    let later = Ended { attempt: 3, may_have_begun: true, ..FIRST };
+    let (paused, deleted) = (Reason::Paused, Reason::Deleted);
+    check_after(pump, later, Outcome::Skipped(paused), verdict(RunStatus::Succeeded, Some(paused)));
+    check_after(pump, later, Outcome::Skipped(deleted), verdict(RunStatus::Failed, Some(deleted)));
+    check_after(pump, FIRST, Outcome::Skipped(paused), verdict(RunStatus::Skipped, Some(paused)));
+    check_after(POLICY, later, Outcome::Skipped(paused), verdict(RunStatus::Failed, Some(paused)));
+}
+
+#[test]
+fn a_pump_that_ends_before_any_executor_took_it_has_not_succeeded() {
+    let pump = NextStepPolicy { is_pump: true, ..POLICY };
+    for (asked, status) in [
+        (Reason::WindowOver, RunStatus::Skipped),
+        (Reason::Paused, RunStatus::Skipped),
+        (Reason::Changed, RunStatus::Skipped),
+        (Reason::Requested, RunStatus::Cancelled),
+    ] {
+        let root = Ended { cancel_asked: Some(asked), is_unexpanded: true, ..FIRST };
+        check_after(pump, root, Outcome::Cancelled, verdict(status, Some(asked)));
+    }
 }
 
 #[test]

@@ -42,6 +42,9 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         is_refused: false,
     };
     assert_eq!(orphaned(a).await, expected);
+    // A pause, a deletion or a cancel of the job reaches them before they are taken over.
+    let open = store.open_runs(job.id, None, None, 10).await.unwrap();
+    assert_eq!(open.iter().map(|run| run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
     let jobs = [job.id];
     let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, &jobs), store.adopt(b, &nodes, &jobs));
     let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs].concat();

@@ -8,6 +8,7 @@ use rondel_core::{JobId, JobSpec, Reason, Run, RunStatus, Timestamp};
 
 use super::broadcasts::shards;
 use super::edits::delete;
+use super::followers::child;
 use super::{
     DEFAULT, FAILED, app, change, created, due, finish, finish_all, finisher, join, name, next_id, read, run, saved,
     spec,
@@ -101,6 +102,20 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     let second = AttemptEnd { attempt: 2, ..batch[4].clone() };
     assert!(end(store, token, &[second]).await.due_at.is_some());
     assert!(due(store, &again, &[token.node]).await.is_some());
+
+    // A run that is over with its children sets the next fire with the last of them.
+    let (job, run) = following(store, token, 0).await;
+    child(store, "after-delay", &[&job], serde_json::json!({})).await;
+    let mut own = ending(&run, Outcome::Succeeded);
+    own.policy.awaits_children = true;
+    let ends = end(store, token, &[own]).await;
+    assert_eq!((ends.due_at, ends.awaiting.len(), ends.released.len()), (None, 1, 1));
+    assert_eq!(due(store, &job, &[token.node]).await, None);
+    let before = store.now().await.unwrap();
+    let of_child = finish(&ends.released[0], Outcome::Succeeded);
+    assert!(end(store, token, &[of_child]).await.due_at >= Some(before + DELAY));
+    let next = due(store, &job, &[token.node]).await.unwrap().next_fire_at;
+    assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
 
 /// An executor's clock that is ahead does not postpone the next fire.

@@ -33,7 +33,7 @@ async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
 }
 
 /// A job that follows from these; an independent job if there are none.
-async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord], change: Value) -> JobRecord {
+pub(super) async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord], change: Value) -> JobRecord {
     let mut spec = spec(&name(word), change);
     if !parents.is_empty() && spec.schedule.is_none() {
         spec.schedule = after_all(parents, "success");
@@ -396,4 +396,20 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     ));
     ends(&root, Outcome::Cancelled).await;
     assert_eq!(read(store, root.id).await.status, RunStatus::Cancelled);
+    let root = start(store, token, &a).await;
+    ends(&root, Outcome::Succeeded).await;
+    let cancelled = AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Cancelled) };
+    store.finish(finisher(token), &[cancelled]).await.unwrap();
+    let ended = read(store, root.id).await;
+    assert_eq!((ended.status, ended.result.as_deref()), (RunStatus::Cancelled, Some("1")));
+    // An edit takes a job out of the chain while its run is open: the run still ends with those that follow from it.
+    let root = start(store, token, &a).await;
+    let first = ends(&root, Outcome::Succeeded).await;
+    saved(change(store, &b, JobSpec { schedule: None, ..b.spec.clone() }).await);
+    let of_b = of(&first.released, &b);
+    let second = ends(of_b, Outcome::Succeeded).await;
+    assert_eq!((second.awaiting, state(of_b.id).await), (vec![(b.id, of_b.id)], awaiting));
+    let third = end(store, token, of(&second.released, &c), FAILED).await;
+    assert!(third.over.contains(&(b.id, of_b.id)), "{:?}", third.over);
+    assert_eq!(state(of_b.id).await, (RunStatus::Failed, Some(0), Some(format!("{} failed", c.spec.name))));
 }

@@ -206,6 +206,12 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     finish_one(store, AttemptEnd { policy, unfinished: true, ..finish(&run, Outcome::Cancelled) }).await;
     let run = read(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Failed, Some(Reason::WindowOver)), "it left rows that failed");
+    let record = pump(store).await;
+    let root = settle_at(store, token, &record, run.due_at).await;
+    store.ask_cancel(root.id, request, run.due_at).await.unwrap();
+    finish_one(store, AttemptEnd { policy, executor: None, ..finish(&root, Outcome::Cancelled) }).await;
+    let root = read(store, root.id).await;
+    assert_eq!((root.status, root.reason), (RunStatus::Skipped, Some(Reason::WindowOver)), "no executor took it");
 }
 
 /// A user's request to cancel replaces the planned end of a pump, after which the pump would begin again; no other request replaces it.

@@ -153,6 +153,27 @@ async fn a_run_with_many_shards_has_the_one_before_it_beside_it() {
     assert!(page.contains(&format!("rel=\"prev\" id=\"older\" href=\"/runs/{before}\"")), "{page}");
 }
 
+/// The index of a shard stands for its name: an edit that gives it another one must not make another shard run again.
+#[tokio::test]
+async fn failed_shards_do_not_run_again_under_other_names() {
+    let server = Server::start().await;
+    let job = |names: [&str; 3]| {
+        let shards = names.map(|name| json!({"name": name}));
+        json!({"name": "a", "app": "app", "handler": "handler", "shards": shards})
+    };
+    server.with_body("POST", "/api/v1/jobs", job(["eu", "us", "rest"])).await.expect(201);
+    let whole = server.trigger("a").await;
+    for (place, shard) in shards_of(&server, whole, 3).await.into_iter().enumerate() {
+        server.finish(shard, if place == 1 { FAILED } else { Outcome::Succeeded }).await;
+    }
+    let path = format!("/api/v1/runs/{whole}/retry");
+    for (names, status) in [(["us", "eu", "rest"], 422), (["ap", "us", "rest"], 201)] {
+        server.with_body("PUT", "/api/v1/jobs/a", job(names)).await.expect(200);
+        let answer = server.with_body("POST", &path, json!({"only": "failed"})).await.expect(status);
+        assert_eq!(answer.to_string().contains("shard 1 has another name"), status == 422, "{answer}");
+    }
+}
+
 /// The shards of a broadcast, stored as the dispatcher would.
 async fn shards_of(server: &Server, whole: RunId, total: i32) -> Vec<RunId> {
     let store = server.engine.store();

@@ -176,7 +176,7 @@ impl ResultLoop {
         Self::log_ends(&finishes, &finished);
         for ((finish, counted), finished) in finishes.iter().zip(&counted).zip(&finished) {
             self.shared.metrics.ended(finish, counted, finished);
-            if let Some((namespace, job, fire_at)) = counted.expected_success(finished) {
+            if let Some((namespace, job, fire_at)) = counted.expected_success(finished, &awaiting) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
             if let Some(job) = counted.pump_job() {

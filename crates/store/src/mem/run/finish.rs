@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::outcome::NextStep;
 use rondel_core::reason::Detail;
 use rondel_core::run::Attempt;
-use rondel_core::{ExecutorId, Reason, Run, RunStatus, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
@@ -19,12 +19,14 @@ impl Finish for MemStore {
         let now = self.now();
         let mut state = self.state();
         let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay);
-        let due_at = delaying.filter_map(|finish| state.delay(finish.job, now)).min();
-        let mut ends = Ends { answers, due_at, ..Ends::default() };
+        let mut ends = Ends { answers, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
             state.follow(finisher, &mut ends, now);
         }
+        // A run that awaits its children has not ended yet.
+        let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay).map(|finish| finish.job);
+        let jobs: Vec<JobId> = delaying.chain(ends.over.iter().map(|(job, _)| *job)).collect();
+        ends.due_at = jobs.into_iter().filter_map(|job| state.delay(job, now)).min();
         Ok(ends)
     }
 }
@@ -44,6 +46,7 @@ impl State {
             may_have_begun: self.earlier_attempts(run).any(Attempt::may_have_begun),
             cancel_asked: run.cancel_asked(),
             awaits_children: !run.status.is_terminal() && run.open_children.is_some(),
+            is_unexpanded: run.is_root() && run.shard_total.is_none(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
         };
         match settle::judge(row, finish) {
@@ -105,7 +108,8 @@ impl State {
         run.started_at = clean.started_at.or(run.started_at);
         run.finished_at = Some(clean.finish.finished_at);
         run.message = clean.message.clone().map(std::borrow::Cow::into_owned);
-        run.result = clean.result.clone().map(std::borrow::Cow::into_owned);
+        // A run that is cancelled while it awaits its children keeps the result of its handler.
+        run.result = clean.result.clone().map(std::borrow::Cow::into_owned).or(run.result.take());
         run.trace = clean.trace.clone().map(std::borrow::Cow::into_owned);
         run.detail = detail_of(clean).or(run.detail.take());
     }
@@ -133,6 +137,11 @@ impl State {
         (run.executor_id, run.marked_at) = (None::<ExecutorId>, None);
         (run.started_at, run.message) = (None, None);
         run.detail = detail_of(clean);
+        if run.cancel_by.is_none() && reason != Reason::NotReceived {
+            // A request to end the run unless an executor has it is over once an executor had it.
+            run.cancel_reason = None;
+            self.cancels.remove(&run.id);
+        }
         Some(run.clone())
     }
 

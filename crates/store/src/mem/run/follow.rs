@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use rondel_core::graph::Graph;
 use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::follow::{Child, EndedRun, FireFacts, Member, ParentResult, ParentUpdate, Root, params};
+use crate::follow::{
+    Child, EndedRun, FireFacts, Member, ParentResult, ParentUpdate, Root, detached, jobs_below, params,
+};
 use crate::ledger::{Ends, Finisher};
 use crate::mem::{State, StoredNode};
 
@@ -30,8 +32,9 @@ impl State {
         for root in roots {
             let Some(run) = self.runs.get(&root) else { continue };
             let root = Root { run: root, job: run.job, fire_at: run.fire_at, due_at: run.due_at };
-            let ended = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
-            let members = self.members(&root, &graph);
+            let ended: Vec<EndedRun> = ended.iter().filter(|ended| ended.root() == root.run).copied().collect();
+            let detached = self.jobs_above(detached(&graph, std::slice::from_ref(&root), &ended));
+            let members = self.members(&root, &graph, &detached);
             let facts = FireFacts { root: &root, graph: &graph, created: &created, members, ended };
             let children = self.children(&facts, finisher);
             let plan = facts.plan(&children, finisher.ids, now);
@@ -52,7 +55,20 @@ impl State {
         }
     }
 
-    fn members(&self, root: &Root, graph: &Graph) -> BTreeMap<JobId, Member> {
+    /// The jobs of these runs, and of the runs of their fires that they follow from, except the roots.
+    fn jobs_above(&self, runs: Vec<RunId>) -> BTreeSet<JobId> {
+        let mut jobs = BTreeSet::new();
+        for id in runs {
+            let mut next = Some(id);
+            while let Some(run) = next.and_then(|id| self.runs.get(&id)).filter(|run| run.trigger == Trigger::Parent) {
+                jobs.insert(run.job);
+                next = run.parent;
+            }
+        }
+        jobs
+    }
+
+    fn members(&self, root: &Root, graph: &Graph, detached: &BTreeSet<JobId>) -> BTreeMap<JobId, Member> {
         let member = |run: &Run| Member {
             run: run.id,
             name: self.jobs.get(&run.job).map(|stored| stored.record.spec.name.clone()).unwrap_or_default(),
@@ -66,12 +82,11 @@ impl State {
             let run = if job == root.job { self.runs.get(&root.run) } else { at(-1).or_else(|| at(0)) };
             Some((job, member(run?)))
         };
-        graph.with_followers(root.job).into_iter().filter_map(own).collect()
+        jobs_below(graph, root.job, detached).into_iter().filter_map(own).collect()
     }
 
     pub(in crate::mem) fn children(&self, facts: &FireFacts<'_>, finisher: Finisher<'_>) -> BTreeMap<JobId, Child> {
-        let jobs =
-            facts.graph.with_followers(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job));
+        let jobs = facts.jobs().into_iter().filter(|job| !facts.members.contains_key(job));
         let child = |job: JobId| {
             let stored = self.jobs.get(&job).filter(|stored| !stored.is_deleted)?;
             let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home));

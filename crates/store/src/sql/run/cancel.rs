@@ -66,14 +66,14 @@ macro_rules! may_be_asked {
         "(cancel_by IS NULL OR cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
     };
 }
-const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id, epoch FROM node ORDER BY id" };
-/// There is no index of open runs by job: each run would pay for it. The open runs of a node's lease have an index, and are few.
+const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
+/// The index of open runs by job begins with the node. Runs of ended leases are read as well: their adoption may take a while.
 pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open",
     text: concat!(
         "SELECT ",
         run_columns!(),
-        " FROM run WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') \
+        " FROM run WHERE node_id = ? AND status IN ('pending', 'waiting', 'running') \
          AND job_id = ? AND ",
         may_be_asked!(),
         " AND (? = 0 OR app_id = ?) ORDER BY id LIMIT ?"
@@ -199,9 +199,8 @@ impl Cancel for SqlStore {
         }
         let mut open = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
-            let mut columns = Reader::new(&row, "node");
-            let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
-            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(app).int(app).int(limit.into());
+            let node = Reader::new(&row, "node").int("id")?;
+            let query = Query::new(&READ_OPEN).int(node).int(job.get()).int(app).int(app).int(limit.into());
             open.append(&mut rows::runs(&self.rows(query).await?)?);
         }
         open.sort_by_key(|run| run.id);
@@ -222,9 +221,8 @@ impl Tx<'_> {
     ) -> Result<()> {
         let mut open = Vec::new();
         for row in self.rows(Query::new(&READ_OWNERS)).await? {
-            let mut columns = Reader::new(&row, "node");
-            let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
-            let query = Query::new(&READ_OPEN).int(node).int(epoch).int(job.get()).int(0).int(0);
+            let node = Reader::new(&row, "node").int("id")?;
+            let query = Query::new(&READ_OPEN).int(node).int(job.get()).int(0).int(0);
             open.append(&mut rows::runs(&self.rows(query.int(drops.limit.into())).await?)?);
         }
         let ids: Vec<i64> = queued_to_drop(open, reason, drops).into_iter().map(RunId::get).collect();

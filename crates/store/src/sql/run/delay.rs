@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rondel_core::{RunId, Timestamp};
+use rondel_core::{JobId, RunId, Timestamp};
 
 use crate::Result;
 use crate::settle::{CleanFinish, delayed};
@@ -36,17 +36,23 @@ struct DelayedJob {
 #[derive(Default)]
 pub(super) struct Delays {
     followed: HashMap<RunId, DelayedJob>,
-    moves: Vec<(i64, Option<Timestamp>)>,
+    /// The runs that set the next fires, with their jobs and these fires.
+    moves: Vec<(RunId, i64, Option<Timestamp>)>,
 }
 
 impl Delays {
     /// Locks the jobs of a batch that have a delay; sends nothing to the database if none has.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
         let delaying = part.iter().filter(|clean| clean.finish.policy.has_fixed_delay);
-        let mut jobs: Vec<i64> = delaying.map(|clean| clean.finish.job.get()).collect();
+        let mut delays = Self::default();
+        delays.read(tx, delaying.map(|clean| clean.finish.job.get()).collect()).await?;
+        Ok(delays)
+    }
+
+    /// Locks those of these jobs that wait for the end of a run.
+    async fn read(&mut self, tx: &mut Tx<'_>, mut jobs: Vec<i64>) -> Result<()> {
         jobs.sort_unstable();
         jobs.dedup();
-        let mut delays = Self::default();
         for chunk in jobs.chunks(CHUNK_MAX) {
             for row in tx.rows(Query::new(&LOCK_FOLLOWED).list(chunk.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "job_due");
@@ -55,25 +61,43 @@ impl Delays {
                 let delay = columns.opt_int("delay_ms")?.and_then(|millis| u64::try_from(millis).ok());
                 let delay = delay.map(Duration::from_millis);
                 let (defined_at, now) = (columns.at("updated_at_ms")?, columns.at("now")?);
-                delays.followed.insert(run, DelayedJob { job, delay, defined_at, now });
+                self.followed.insert(run, DelayedJob { job, delay, defined_at, now });
             }
         }
-        Ok(delays)
+        Ok(())
     }
 
     /// Records that a run has its verdict.
     pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
         let Some(DelayedJob { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
         let next = delay.map(|delay| delayed((fire_at, finished_at), (delay, defined_at), now));
-        self.moves.push((job, next));
+        self.moves.push((run, job, next));
+    }
+
+    /// Leaves out the runs that await their children, and adds those whose last child has ended now.
+    pub(in crate::sql) async fn fold(
+        &mut self,
+        tx: &mut Tx<'_>,
+        awaiting: &[(JobId, RunId)],
+        over: &[(JobId, RunId)],
+    ) -> Result<()> {
+        self.moves.retain(|(run, ..)| !awaiting.iter().any(|(_, waiting)| waiting == run));
+        self.read(tx, over.iter().map(|(job, _)| job.get()).collect()).await?;
+        for (_, run) in over {
+            let is_known = self.moves.iter().any(|(moved, ..)| moved == run);
+            if let Some(now) = self.followed.get(run).filter(|_| !is_known).map(|job| job.now) {
+                self.end(*run, now, now);
+            }
+        }
+        Ok(())
     }
 
     /// Writes the next fires of the jobs; returns the earliest of them.
     pub(in crate::sql) async fn write(self, tx: &mut Tx<'_>) -> Result<Option<Timestamp>> {
         for chunk in self.moves.chunks(CHUNK_MAX) {
-            let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (job, next)| query.int(*job).opt_at(*next));
+            let query = Query::new(&MOVE_FOLLOWED).rows(chunk, |query, (_, job, next)| query.int(*job).opt_at(*next));
             tx.execute_all(query, chunk.len()).await?;
         }
-        Ok(self.moves.iter().filter_map(|(_, next)| *next).min())
+        Ok(self.moves.iter().filter_map(|(.., next)| *next).min())
     }
 }

@@ -25,13 +25,14 @@ use crate::{LeaseToken, Result};
 pub(in crate::sql) const LOCK_RUNS: Statement = Statement {
     name: "lock_runs",
     text: "SELECT id, attempt, status, reason, lost_count, marked_at_ms, cancel_by, cancel_reason, parent_id, job_id, fire_at_ms, cause, \
-           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch, due_at_ms FROM run WHERE id {in_list} ORDER BY id {for_update}",
+           shard_index, executor_id, executor, started_at_ms, trigger_kind, open_children, node_id, node_epoch, due_at_ms, shard_total FROM run WHERE id {in_list} ORDER BY id {for_update}",
 };
+/// A run that is cancelled while it awaits its children keeps the result of its handler.
 const SETTLE_RUNS: Statement = Statement {
     name: "settle_runs",
     text: "UPDATE {join:iittitiitttt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
            executor = v.column6, started_at_ms = v.column7, finished_at_ms = v.column8, message = v.column9, \
-           result = v.column10, detail = COALESCE(v.column11, run.detail), trace = v.column12 {from:iittitiitttt} WHERE {of_rows:run.id} \
+           result = COALESCE(v.column10, run.result), detail = COALESCE(v.column11, run.detail), trace = v.column12 {from:iittitiitttt} WHERE {of_rows:run.id} \
            AND {check}run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 /// Late results: the only way out of a verdict.
@@ -42,12 +43,15 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
-/// The name of the executor is kept, without its incarnation: the next attempt goes to another executor if one is open.
+/// The name of the executor is kept, without its incarnation: the next attempt goes to another executor if one is open. A request to end the
+/// run unless an executor has it is over once an executor had it.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
            reason = v.column4, lost_count = v.column5, executor = v.column6, executor_id = NULL, marked_at_ms = NULL, \
-           started_at_ms = NULL, message = NULL, detail = v.column7 {from:iiititt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
+           started_at_ms = NULL, message = NULL, detail = v.column7, \
+           cancel_reason = CASE WHEN run.cancel_by IS NULL AND v.column4 <> 'not_received' THEN NULL ELSE run.cancel_reason END \
+           {from:iiititt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
 const INSERT_ATTEMPTS: Statement = Statement {
@@ -186,6 +190,7 @@ impl<'f> Batch<'f> {
         // A crash here must leave the runs open: if they had a verdict without their children, the children would never come.
         failpoint::pass("finish.settled");
         let ReleasedRuns { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
+        self.delays.fold(tx, &awaiting, &over).await?;
         self.reported.extend(failed);
         tx.insert_failure_records(&self.reported).await?;
         tx.delete_dead_letters(&self.redeemed).await?;
@@ -271,6 +276,10 @@ impl<'f> Batch<'f> {
                     executor: executor.clone(),
                     started_at: clean.started_at.or(locked.started_at),
                 });
+                if locked.has_request && locked.row.cancel_asked.is_none() && reason != Reason::NotReceived {
+                    self.cancels.push(finish.run.get());
+                    locked.has_request = false;
+                }
                 let (run, attempt, answer) = (finish.run, finish.attempt, self.answers.len());
                 locked.executor = executor.clone().map(Cow::into_owned);
                 let detail = clean.detail.as_deref();
@@ -287,6 +296,7 @@ impl<'f> Batch<'f> {
                         || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
                     cancel_asked: locked.row.cancel_asked,
                     awaits_children: false,
+                    is_unexpanded: locked.row.is_unexpanded,
                     owner: locked.row.owner,
                 };
                 (locked.executor_id, locked.started_at) = (None, None);
@@ -416,6 +426,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             // A request to drop the run has a reason too, but names no caller.
             cancel_asked: cancel_by.is_some().then(|| cancel_reason.unwrap_or(Reason::Requested)),
             awaits_children: false,
+            is_unexpanded: false,
             owner: LeaseToken { node: NodeId::new(0), epoch: 0 },
         },
         parent: columns.opt_int("parent_id")?.map(RunId::new),
@@ -431,6 +442,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     locked.row.awaits_children = columns.opt_int("open_children")?.is_some();
     locked.row.owner = LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? };
     locked.row.due_at = columns.at("due_at_ms")?;
+    locked.row.is_unexpanded = locked.shard_index == ROOT_SHARD && columns.opt_int("shard_total")?.is_none();
     Ok((id, locked))
 }
 

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::graph::{DEPTH_MAX, Edge, Graph};
 use rondel_core::{AppId, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger};
 
-use crate::follow::{Child, EndedRun, FireFacts, FirePlan, Follower, Member, ParentResult, ParentUpdate, Root, params};
+use crate::follow::{
+    Child, EndedRun, FireFacts, FirePlan, Follower, Member, ParentResult, ParentUpdate, Root, detached, jobs_below,
+    params,
+};
 use crate::ledger::{Finisher, lease_of_home};
 use crate::outbox::is_failure;
 use crate::sql::catalog::read::READ_JOB_NAMES;
@@ -31,6 +34,10 @@ pub(in crate::sql) const READ_MEMBERS: Statement = Statement {
     text: "SELECT run.id, run.job_id, run.cause, run.shard_index, run.status, run.reason, run.open_children \
            FROM {rows:iii} JOIN run ON run.job_id = v.column1 AND run.fire_at_ms = v.column2 \
            AND run.cause = v.column3 AND run.shard_index IN (0, -1)",
+};
+const READ_RUNS_ABOVE: Statement = Statement {
+    name: "read_runs_above",
+    text: "SELECT id, job_id, parent_id FROM run WHERE id {in_list} AND trigger_kind = 'parent'",
 };
 const READ_CHILDREN: Statement = Statement {
     name: "read_children",
@@ -93,8 +100,13 @@ impl Tx<'_> {
             return Ok(ReleasedRuns::default());
         }
         let Roots { roots, mut members, now } = self.lock_roots(&ended).await?;
-        let (graph, created) = self.read_graph_below(&roots).await?;
-        let mut stored = self.read_members(&roots, &graph).await?;
+        let root_jobs: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
+        let (mut graph, mut created) = self.read_graph_below(root_jobs.clone()).await?;
+        let detached = self.read_jobs_above(detached(&graph, &roots, &ended)).await?;
+        if !detached.is_empty() {
+            (graph, created) = self.read_graph_below(root_jobs.union(&detached).copied().collect()).await?;
+        }
+        let mut stored = self.read_members(&roots, &graph, &detached).await?;
         let mut facts: Vec<FireFacts<'_>> = Vec::with_capacity(roots.len());
         for root in &roots {
             let mut own = stored.remove(&root.run).unwrap_or_default();
@@ -159,10 +171,31 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    /// All jobs that follow from the roots' jobs, level by level, and when they were created.
-    async fn read_graph_below(&mut self, roots: &[Root]) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
+    /// The jobs of these runs, and of the runs of their fires that they follow from, except the roots.
+    async fn read_jobs_above(&mut self, runs: Vec<RunId>) -> Result<BTreeSet<JobId>> {
+        let mut jobs = BTreeSet::new();
+        let mut level: Vec<i64> = runs.into_iter().map(RunId::get).collect();
+        for _ in 0..DEPTH_MAX {
+            let mut above = BTreeSet::new();
+            for chunk in level.chunks(CHUNK_MAX) {
+                for row in self.rows(Query::new(&READ_RUNS_ABOVE).list(chunk.iter().copied())).await? {
+                    let mut columns = Reader::new(&row, "run");
+                    columns.int("id")?;
+                    jobs.insert(JobId::new(columns.int("job_id")?));
+                    above.extend(columns.opt_int("parent_id")?);
+                }
+            }
+            if above.is_empty() {
+                break;
+            }
+            level = above.into_iter().collect();
+        }
+        Ok(jobs)
+    }
+
+    /// All jobs that follow from these, level by level, and when they were created.
+    async fn read_graph_below(&mut self, mut level: BTreeSet<JobId>) -> Result<(Graph, BTreeMap<JobId, Timestamp>)> {
         let (mut graph, mut created) = (Graph::default(), BTreeMap::new());
-        let mut level: BTreeSet<JobId> = roots.iter().map(|root| root.job).collect();
         let mut seen = level.clone();
         for _ in 0..DEPTH_MAX {
             let mut next = BTreeSet::new();
@@ -187,10 +220,15 @@ impl Tx<'_> {
     }
 
     /// The rows of these fires, by root and job; a broadcast is the row that stands for all of it.
-    async fn read_members(&mut self, roots: &[Root], graph: &Graph) -> Result<HashMap<RunId, BTreeMap<JobId, Member>>> {
+    async fn read_members(
+        &mut self,
+        roots: &[Root],
+        graph: &Graph,
+        detached: &BTreeSet<JobId>,
+    ) -> Result<HashMap<RunId, BTreeMap<JobId, Member>>> {
         let mut keys = Vec::new();
         for root in roots {
-            let jobs = graph.with_followers(root.job).into_iter().filter(|job| *job != root.job);
+            let jobs = jobs_below(graph, root.job, detached).into_iter().filter(|job| *job != root.job);
             keys.extend(jobs.map(|job| (job, root.fire_at, root.run)));
         }
         let mut found: HashMap<(RunId, JobId), (i32, Member)> = HashMap::new();
@@ -248,9 +286,7 @@ impl Tx<'_> {
     ) -> Result<BTreeMap<JobId, Candidate>> {
         let wanted: BTreeSet<i64> = facts
             .iter()
-            .flat_map(|facts| {
-                facts.graph.with_followers(facts.root.job).into_iter().filter(|job| !facts.members.contains_key(job))
-            })
+            .flat_map(|facts| facts.jobs().into_iter().filter(|job| !facts.members.contains_key(job)))
             .map(JobId::get)
             .collect();
         let wanted: Vec<i64> = wanted.into_iter().collect();
