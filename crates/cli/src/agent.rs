@@ -100,6 +100,7 @@ fn make_room_for_files(slots: u32) {
 }
 
 async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken) -> Result<(), Failure> {
+    config::warn_of_unknown_variables();
     make_room_for_files(config.settings.slots);
     let mut builder = Executor::builder(&config.app)
         .namespace(&config.settings.namespace)

@@ -21,7 +21,7 @@ use crate::token_file;
 const TOKEN: &str = "RONDEL_TOKEN";
 const SECRET_PREFIX: &str = "RONDEL_SECRET_";
 /// Set when standard input holds the token and the secrets.
-const MARK: &str = "RONDEL_AGENT_HANDOVER";
+pub(crate) const MARK: &str = "RONDEL_AGENT_HANDOVER";
 
 /// The token and the secrets that were in the environment.
 #[derive(Default, Serialize, Deserialize)]

@@ -268,7 +268,7 @@ pub trait Channels {
     /// The latest try of each channel of a namespace.
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>>;
 
-    /// Removes tries, and messages that no longer wait, that are older than `before`; at most `limit` of each. Returns how many were
-    /// removed.
+    /// Removes tries, and messages that no longer wait, that are older than `before`, except the messages of open incidents; at most `limit`
+    /// of each. Returns how many were removed.
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

@@ -43,8 +43,8 @@ pub trait Upkeep {
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
-    /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. Returns how many runs were removed; 0 means
-    /// that none is left.
+    /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. The first run of a fire and those
+    /// that follow from it stay as long as one of them is open. Returns how many runs were removed; 0 means that none is left.
     async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
 }
 

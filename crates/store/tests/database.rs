@@ -6,6 +6,8 @@
 mod claims;
 #[path = "database/connections.rs"]
 mod connections;
+#[path = "database/interrupted.rs"]
+mod interrupted;
 #[path = "database/migrating.rs"]
 mod migrating;
 #[path = "database/packet_limit.rs"]

@@ -29,10 +29,13 @@ const BATCH_MAX: u32 = 500;
 /// A batch that fails (logs can be large, and statements have a time limit) is tried again with fewer runs, down to this number.
 const BATCH_MIN: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Executors that no server has had a stream to for this long are deleted.
-const FORGET_AFTER: Duration = Duration::from_secs(24 * 3600);
-/// A node whose lease ended this long ago, and longer ago than runs are kept, is deleted.
+/// Executors that no server has had a stream to for this long are deleted. Until then, a restart on the data directory of one of them can
+/// prove that it succeeds it, and brings the results that it kept: also after a weekend.
+const FORGET_EXECUTOR_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+/// A node whose lease ended this long ago is deleted, but not before its runs are.
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How much longer than its runs a node is kept.
+const NODE_MARGIN: Duration = Duration::from_secs(24 * 3600);
 /// How long the answer of a call with an idempotency key is kept for its repetitions.
 const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How long an ended token is still shown.
@@ -170,10 +173,12 @@ impl<T: TaskType> HousekeepingLoop<T> {
             Task::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
             Task::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
             Task::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
-            Task::Executors => in_batches(stop, || store.forget_executors(now - FORGET_AFTER, BATCH_MAX)).await,
+            Task::Executors => {
+                in_batches(stop, || store.forget_executors(now - FORGET_EXECUTOR_AFTER, BATCH_MAX)).await
+            }
             Task::Nodes => {
                 // By then the runs of a dead node are deleted as well.
-                let dead_for = FORGET_NODE_AFTER.max(retention + FORGET_AFTER);
+                let dead_for = FORGET_NODE_AFTER.max(retention.saturating_add(NODE_MARGIN));
                 store.forget_nodes(now - dead_for, BATCH_MAX).await
             }
         }

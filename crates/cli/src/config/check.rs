@@ -37,6 +37,18 @@ pub(super) fn address(section: &str, key: &str, text: &str) -> Result<(), Failur
     }
 }
 
+/// Refuses a plain URL for a port that speaks TLS alone: no executor could reach it, and no form of a browser would come from it.
+pub(super) fn scheme(section: &str, key: &str, text: &str, is_tls: bool) -> Result<(), Failure> {
+    match reqwest::Url::parse(text) {
+        Ok(parsed) if is_tls && parsed.scheme() == "http" => Err(wrong(
+            section,
+            key,
+            format!("{text:?} is plain HTTP, and with tls_cert the port speaks TLS alone: https"),
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Parses the addresses that requests may go to.
 pub(super) fn parse_outgoing_allow(section: &str, networks: Vec<String>) -> Result<AllowedAddresses, Failure> {
     AllowedAddresses::parse(networks).map_err(|sentence| wrong(section, outgoing::SETTING, sentence))

@@ -14,6 +14,7 @@ mod oidc;
 mod reference;
 mod server;
 mod values;
+mod variables;
 mod xxl;
 
 pub(crate) use agent::{AgentConfig, AgentSettings};
@@ -23,3 +24,4 @@ pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::{reference, with_defaults};
 pub(crate) use server::{DATA_DIR, ServerConfig, ServerSettings, ServerValues};
 pub(crate) use values::{Database, DatabaseParser, Length, Listen};
+pub(crate) use variables::{unknown_variables, warn_of_unknown_variables};

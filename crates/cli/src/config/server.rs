@@ -355,6 +355,7 @@ impl ServerConfig {
         }
         if let Some(url) = &self.settings.advertise {
             check::address(SECTION, "advertise", url)?;
+            check::scheme(SECTION, "advertise", url, self.tls.is_some())?;
         }
         self.check_lease()?;
         self.check_executors()?;

@@ -34,6 +34,10 @@ fn bad_settings_are_named() {
         (&format!("{DB}node_name = \"Not A Name\""), "node_name"),
         (&format!("{DB}advertise = \"host:1\""), "advertise"),
         (&format!("{DB}advertise = \"https://host/rondel\""), "advertise: \\\"https://host/rondel\\\" has a path"),
+        (
+            &format!("{DB}tls_cert = \"c\"\ntls_key = \"k\"\nadvertise = \"http://host:8443\""),
+            "advertise: \\\"http://host:8443\\\" is plain HTTP",
+        ),
         (&format!("{DB}log_level = \"a=b=c\""), "log_level"),
         (&format!("{DB}drain_grace = 5"), "drain_grace"),
         (&format!("{DB}retention = \"10ms\""), "retention"),
@@ -48,6 +52,7 @@ fn bad_settings_are_named() {
         (&format!("{DB}xxl_prefix = \"scheduler\""), "write it as /scheduler"),
         (&format!("{DB}xxl_prefix = \"/api\""), "is not a path of its own"),
         (&format!("{DB}xxl_prefix = \"/a/{{b}}\""), "is not a path of its own"),
+        (&format!("{DB}xxl_prefix = \"/scheduler\""), "xxl_prefix: is of no use without xxl_networks"),
         (&format!("{DB}xxl_callback_timeout = \"1ms\""), "is not from 1s to"),
         (&format!("{DB}metrics_job_max = 5001"), "metrics_job_max"),
         (&format!("{DB}metrics_labels = [\"a b\"]"), "is no key of a label"),
@@ -61,6 +66,8 @@ fn bad_settings_are_named() {
         let refused = check(text).unwrap_err();
         assert!(refused.contains(key), "{text}: {refused}");
     }
+    // A proxy in front may speak TLS for a port that does not.
+    check(&format!("{DB}advertise = \"https://host\"")).unwrap();
     let good = check(&format!("{DB}lease = \"4s\"")).unwrap();
     assert_eq!(good.admin_token_file, PathBuf::from("./rondel-data/admin.token"));
 }

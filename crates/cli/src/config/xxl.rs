@@ -36,6 +36,9 @@ pub(super) fn checked(settings: &ServerValues) -> Result<Option<XxlConfig>, Fail
         if !parts.is_some_and(|parts| parts.iter().all(|part| is_path(part)) && !parts.first().is_some_and(is_own)) {
             return refuse("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
         }
+        if networks.is_empty() {
+            return refuse("xxl_prefix", "is of no use without xxl_networks: no such executor is served".to_owned());
+        }
     }
     let (prefix, callback_timeout) = (settings.xxl_prefix.clone(), timeout.0);
     Ok((!networks.is_empty()).then_some(XxlConfig { networks, prefix, callback_timeout }))

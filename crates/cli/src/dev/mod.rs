@@ -25,6 +25,9 @@ const EXECUTOR: &str = "dev";
 const SLOTS: u32 = 16;
 /// How long the runs in progress, and then the engine, may each take to end.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
+/// How many connections are open at the same time: as many as fit the 1,024 open files with which most shells start. The limit is not
+/// raised here, since runs would get it too.
+const CONNECTIONS: usize = 800;
 /// What is logged by default.
 const LOG_LEVEL: &str = "warn";
 
@@ -54,12 +57,18 @@ pub(crate) struct DevArgs {
 impl DevArgs {
     /// Runs everything until it is asked to stop.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
-        let config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
+        let config = self.config()?;
         // An empty `RUST_LOG` counts as none.
         let filter = if self.log_level.trim().is_empty() { LOG_LEVEL } else { self.log_level.as_str() };
         telemetry::check(filter).map_err(|sentence| Failure::refused(format!("--log-level: {sentence}")))?;
         telemetry::start_with_runs(TelemetrySettings::lines(filter, self.log_format))?;
         runtime::serve(|stop| self.serve(config, stop))
+    }
+
+    fn config(&self) -> Result<ServerConfig, Failure> {
+        let mut config = ServerConfig::dev(&self.data_dir, self.listen, self.insecure_http)?;
+        config.http.limits.connections = CONNECTIONS;
+        Ok(config)
     }
 
     async fn serve(self, config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
@@ -110,5 +119,25 @@ impl DevArgs {
             ..AgentConfig::default()
         };
         Ok(add_handlers(builder, &handlers)?.build()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::open_files;
+
+    #[test]
+    fn its_connections_fit_the_open_files_of_a_shell() {
+        let dev = DevArgs {
+            data_dir: "data".into(),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            insecure_http: false,
+            allow_scripts: false,
+            log_level: LOG_LEVEL.to_owned(),
+            log_format: LogFormat::Text,
+        };
+        let limits = dev.config().unwrap().http.limits;
+        assert_eq!(open_files::fitting(limits.clone(), 1_024), limits);
     }
 }

@@ -46,6 +46,9 @@ impl ServerArgs {
         let http = self.file.http(self.http)?;
         let config = config::checked_server(settings.clone(), oidc.clone(), http.clone())?;
         if let Some(ServerCommand::CheckConfig) = self.command {
+            for variable in config::unknown_variables() {
+                output::talk(&format!("warning: {variable} is named like a setting, and is none"));
+            }
             return config::print_server(settings, oidc, http).map(|()| Exit::Success);
         }
         let Self { failpoints, .. } = self;
@@ -60,6 +63,7 @@ impl ServerArgs {
 }
 
 async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Failure> {
+    config::warn_of_unknown_variables();
     open_files::raise();
     let mut startup_files = StartupFiles::default();
     let node = Node::start(&config, &mut startup_files).await?;

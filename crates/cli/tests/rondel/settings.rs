@@ -15,8 +15,9 @@ fn the_settings_that_hold_are_printed() {
     let mut command = rondel();
     command.args(["server", "check-config", "--config", "rondel.toml", "--listen", "127.0.0.1:1"]);
     command.current_dir(folder.path()).env("RONDEL_SERVER_LISTEN", "127.0.0.1:2").env("RONDEL_SERVER_LEASE", "9s");
-    let ended = end(&mut command);
+    let ended = end(command.env("RONDEL_SERVER_TRUSTED_PROXIES", "10.0.0.1"));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    assert!(ended.stderr.contains("RONDEL_SERVER_TRUSTED_PROXIES is named like a setting"), "{}", ended.stderr);
     let printed: toml::Table = ended.stdout.parse().unwrap();
     let server = &printed["server"];
     for (key, value) in [

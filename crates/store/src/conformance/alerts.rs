@@ -46,7 +46,7 @@ async fn save(store: &dyn Store, namespace: NamespaceId, spec: &RuleSpec, expect
     store.save_alert_rule(change).await.unwrap()
 }
 
-async fn saved(store: &dyn Store, namespace: NamespaceId) -> RuleRecord {
+pub(super) async fn saved(store: &dyn Store, namespace: NamespaceId) -> RuleRecord {
     let spec = rule_spec(&name("rule"), &json!({"no_success_for": {"length": "1h"}}));
     match save(store, namespace, &spec, Some(0)).await {
         RuleSaved::Created(record) => *record,
@@ -54,7 +54,7 @@ async fn saved(store: &dyn Store, namespace: NamespaceId) -> RuleRecord {
     }
 }
 
-fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> IncidentRecord {
+pub(super) fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> IncidentRecord {
     let subject =
         Subject { kind: SubjectKind::Job, id: subject, name: format!("job-{subject}"), app: Some("app".to_owned()) };
     let sample = RunSample { run: RunId::new(7), job: "job".to_owned(), fire_at: now, message: "\"ä务\"".to_owned() };
@@ -80,7 +80,7 @@ fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> IncidentRecord {
     IncidentRecord { incident, rule: rule.id, spec: rule.spec.clone() }
 }
 
-async fn write(store: &dyn Store, rule: &RuleRecord, version: i64, incidents: &[IncidentRecord]) -> bool {
+pub(super) async fn write(store: &dyn Store, rule: &RuleRecord, version: i64, incidents: &[IncidentRecord]) -> bool {
     let write = AlertWrite {
         namespace: rule.namespace,
         version,
@@ -94,7 +94,7 @@ async fn write(store: &dyn Store, rule: &RuleRecord, version: i64, incidents: &[
     store.write_alerts(&write).await.unwrap()
 }
 
-async fn version(store: &dyn Store, namespace: NamespaceId) -> i64 {
+pub(super) async fn version(store: &dyn Store, namespace: NamespaceId) -> i64 {
     store.alert_version(namespace).await.unwrap().unwrap()
 }
 

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use rondel_core::alert::Standing;
 use rondel_core::channel::ChannelKind;
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
 use rondel_core::words::Lang;
 use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, MessageId, NamespaceId, NodeId, Timestamp};
 
-use super::{DEFAULT, name, next_id};
+use super::{DEFAULT, alerts, name, next_id};
 use crate::Store;
 use crate::catalog::{Namespace, NamespaceDeleted};
 use crate::channels::{
@@ -281,7 +282,29 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     assert_eq!(store.deliveries(channel.id, None, 9).await.unwrap(), []);
     // A message that still waits stays.
     assert_eq!(lease(store, now + HOLD, &[channel.id]).await.len(), 1);
+    messages_of_an_open_incident_are_kept(store, &channel, now).await;
     for channel in [channel, idle] {
         store.delete_channel(DEFAULT, &channel.name).await.unwrap();
     }
+}
+
+/// They show which channels get the end of the incident.
+async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Channel, now: Timestamp) {
+    let rule = alerts::saved(store, alerts::tenant(store).await).await;
+    let open = alerts::incident(&rule, 1, now);
+    let version = alerts::version(store, rule.namespace).await;
+    assert!(alerts::write(store, &rule, version, std::slice::from_ref(&open)).await);
+    let sent = message(channel, open.incident.id, NoticeKind::Firing, now);
+    store.write_messages(std::slice::from_ref(&sent)).await.unwrap();
+    assert!(store.finish_message(&try_of(&sent, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
+    let kept = async || {
+        while store.forget_messages(Timestamp::MAX, 500).await.unwrap() > 0 {}
+        store.incident_messages(open.incident.id, 10).await.unwrap().len()
+    };
+    assert_eq!(kept().await, 1);
+    let mut over = open.clone();
+    (over.incident.standing, over.incident.resolved_at, over.incident.act_at) = (Standing::Resolved, Some(now), None);
+    let version = alerts::version(store, rule.namespace).await;
+    assert!(alerts::write(store, &rule, version, std::slice::from_ref(&over)).await);
+    assert_eq!(kept().await, 0);
 }

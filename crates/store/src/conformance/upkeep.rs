@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::CancelRequest;
 use rondel_core::outcome::Outcome;
 use rondel_core::run::ROOT_SHARD;
-use rondel_core::{Run, RunId, Timestamp};
+use rondel_core::{Run, RunId, Timestamp, Trigger};
 
 use super::broadcasts::shards;
 use super::{DEFAULT, FAILED, app, claim, finish, finish_one, job, join, name, next_id, pending, run};
@@ -79,6 +79,29 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     assert_eq!(exist(store, &[open.id, young.id, ended_now.id]).await, [open.id, young.id, ended_now.id]);
     finish_one(store, finish(&open, Outcome::Succeeded)).await;
     assert_eq!(purge_all(store, 2).await, 1);
+    fires_stay_while_they_are_open(store, token).await;
+}
+
+/// What follows when a run of a fire ends is planned by all its runs: they stay as long as one is open, the first or the last.
+async fn fires_stay_while_they_are_open(store: &dyn Store, token: LeaseToken) {
+    let follow = async |first: &Run, parent: &Run| {
+        let job = job(store, None).await;
+        let (cause, parent) = (first.id.get(), Some(parent.id));
+        let run = Run { cause, parent, trigger: Trigger::Parent, ..run(&job, token, first.fire_at) };
+        store.request_run(token, run).await.unwrap()
+    };
+    for is_first_open in [false, true] {
+        let first = old(store, token, 0).await;
+        let second = follow(&first, &first).await;
+        let third = follow(&first, &second).await;
+        let (open, ended) = if is_first_open { (&first, &third) } else { (&third, &first) };
+        for run in [&second, ended] {
+            finish_one(store, finish(run, Outcome::Succeeded)).await;
+        }
+        assert_eq!(purge_all(store, 2).await, 0, "{is_first_open}");
+        finish_one(store, finish(open, Outcome::Succeeded)).await;
+        assert_eq!(purge_all(store, 2).await, 3, "{is_first_open}");
+    }
 }
 
 /// The row of a broadcast outlives its shards, and none of them is removed while one is open.

@@ -169,7 +169,10 @@ impl Channels for MemStore {
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let mut state = self.state();
         let first = IdGen::first_at(before);
-        let old = |it: &StoredMessage| !it.is_waiting && it.message.id.get() < first;
+        let incidents = &state.alert_rows.incidents;
+        let is_open =
+            |id: IncidentId| incidents.get(&id).is_some_and(|(_, record)| record.incident.resolved_at.is_none());
+        let old = |it: &StoredMessage| !it.is_waiting && it.message.id.get() < first && !is_open(it.message.incident);
         let messages: Vec<MessageId> =
             state.alerts.messages.values().filter(|it| old(it)).map(|it| it.message.id).collect();
         let deliveries: Vec<DeliveryId> =

@@ -1,10 +1,11 @@
 //! Removal of old runs.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::run::ROOT_SHARD;
-use rondel_core::{IdGen, Run, RunId, Timestamp};
+use rondel_core::{IdGen, Run, RunId, Timestamp, Trigger};
 
 use crate::mem::{MemStore, State, key, size};
 use crate::upkeep::pass_gap;
@@ -31,8 +32,12 @@ impl Upkeep for MemStore {
                 && run.fire_at < finished_before
                 && run.finished_at.unwrap_or(run.fire_at) < finished_before
         };
+        // The runs of a fire stay as long as one of them is open: what follows is planned by all of them.
+        let open_fires: BTreeSet<i64> =
+            state.runs.values().filter(|run| !run.status.is_terminal()).map(root_of).collect();
         let mut removable: Vec<RunId> = Vec::new();
-        for run in state.runs.values().filter(is_old).filter(|run| state.whole_of(run).is_none()) {
+        let apart = state.runs.values().filter(is_old).filter(|run| state.whole_of(run).is_none());
+        for run in apart.filter(|run| !open_fires.contains(&root_of(run))) {
             let shards: Vec<&Run> = state.runs.values().filter(|shard| state.whole_of(shard) == Some(run.id)).collect();
             if shards.iter().all(|shard| shard.status.is_terminal()) {
                 removable.extend(shards.into_iter().map(|shard| shard.id));
@@ -45,6 +50,11 @@ impl Upkeep for MemStore {
         }
         Ok(u64::try_from(removable.len()).unwrap_or(u64::MAX))
     }
+}
+
+/// The run that the fire of a run began with.
+fn root_of(run: &Run) -> i64 {
+    if run.trigger == Trigger::Parent { run.cause } else { run.id.get() }
 }
 
 impl State {

@@ -127,9 +127,11 @@ const LAST_DELIVERIES: Statement = Statement {
          ORDER BY channel_id"
     ),
 };
+/// The messages of an open incident show which channels get its end.
 const OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
-    text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' ORDER BY id LIMIT ?",
+    text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' AND NOT EXISTS (SELECT 1 FROM incident \
+           WHERE incident.id = alert_message.incident_id AND incident.is_open = 1) ORDER BY id LIMIT ?",
 };
 const DELETE_MESSAGES: Statement =
     Statement { name: "delete_messages", text: "DELETE FROM alert_message WHERE id {in_list}" };

@@ -143,7 +143,7 @@ fn trouble_of_postgres(code: &str) -> Trouble {
         "25006" => Trouble::ReadOnly,
         "53100" => Trouble::Full,
         "53300" | "53200" | "53400" | "55000" => Trouble::Connections,
-        "57014" | "25P03" | "55P03" | "40001" | "40P01" => Trouble::Slow,
+        "57014" | "25P03" | "25P04" | "55P03" | "40001" | "40P01" => Trouble::Slow,
         _ if ["08", "57", "58"].iter().any(|class| code.starts_with(class)) => Trouble::Unreachable,
         _ => Trouble::Refuses,
     }
@@ -156,7 +156,7 @@ fn trouble_of_mysql(number: u16) -> Trouble {
         1021 | 1114 => Trouble::Full,
         1040 | 1129 | 1130 | 1203 | 1226 => Trouble::Connections,
         1205 | 1213 | 1020 | 1317 | 1969 | 3024 => Trouble::Slow,
-        1053 | 1927 | 2006 | 2013 => Trouble::Unreachable,
+        1053 | 1927 | 2003 | 2006 | 2013 | 9001 => Trouble::Unreachable,
         _ => Trouble::Refuses,
     }
 }
@@ -177,9 +177,9 @@ fn of_postgres(code: &str) -> Failure {
         // serialization failure, deadlock, lock not available
         "40001" | "40P01" | "55P03" => Failure::Contention,
         "23505" => Failure::Duplicate,
-        // query cancelled (statement timeout), idle in transaction, read-only, a database that takes no connections or is
-        // missing; classes: connection, authorization, resources, operator
-        "57014" | "25P03" | "25006" | "55000" | "3D000" => Failure::Unavailable,
+        // query cancelled (statement timeout), idle in transaction, a transaction that took too long, read-only, a database that takes no
+        // connections or is missing; classes: connection, authorization, resources, operator
+        "57014" | "25P03" | "25P04" | "25006" | "55000" | "3D000" => Failure::Unavailable,
         _ if ["08", "28", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Failure::Unavailable,
         _ if ["22", "23"].iter().any(|class| code.starts_with(class)) => Failure::Data,
         _ => Failure::Statement,
@@ -192,9 +192,12 @@ fn of_mysql(number: u16) -> Failure {
         // lock wait timeout, deadlock, record has changed since last read
         1205 | 1213 | 1020 => Failure::Contention,
         1062 | 1586 => Failure::Duplicate,
-        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only, no part of a cluster
+        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only, no part of a cluster; a statement
+        // that has to be prepared anew, as its table was changed or left a small cache of tables
         1040 | 1053 | 1021 | 1114 | 1203 | 1226 | 1317 | 1927 | 1969 | 3024 | 1290 | 1792 | 1836 | 1047 | 2006
-        | 2013 => Failure::Unavailable,
+        | 2013 | 1615 => Failure::Unavailable,
+        // a proxy (MaxScale, ProxySQL) that reaches no database
+        2003 | 9001 => Failure::Unavailable,
         // connections that are refused: access denied, unknown database, blocked or unknown host, locked account, expired
         // password, TLS required
         1044 | 1045 | 1049 | 1129 | 1130 | 1698 | 1820 | 1862 | 3118 | 3159 | 4151 => Failure::Unavailable,
@@ -237,9 +240,11 @@ mod tests {
         for code in ["08006", "28000", "28P01", "3D000", "53300", "55000", "57P01", "57P03"] {
             assert_eq!(of_postgres(code), Failure::Unavailable, "{code}");
         }
-        for number in [1040, 1044, 1045, 1047, 1049, 1129, 1130, 1698, 4151] {
+        for number in [1040, 1044, 1045, 1047, 1049, 1129, 1130, 1698, 2003, 4151, 9001] {
             assert_eq!(of_mysql(number), Failure::Unavailable, "{number}");
         }
+        assert_eq!(of_postgres("25P04"), Failure::Unavailable, "transaction_timeout");
+        assert_eq!(of_mysql(1615), Failure::Unavailable, "prepared statement needs to be re-prepared");
         let closed = Error::Protocol("expected to read 5 bytes, got 0 bytes at EOF".to_owned());
         assert_eq!(classify(&closed), Failure::Unavailable, "a proxy without a database behind it");
         assert_eq!(of(&unexpected_count("finish", 2, 3)), Failure::Statement);

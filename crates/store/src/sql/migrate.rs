@@ -34,7 +34,7 @@ const TABLE_TRIES: u32 = 20;
 /// this value, so there the driver would hold no lock at all.
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
-const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2";
+const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2, autocommit = 1";
 /// For a migration that was interrupted: MySQL has kept a part of it, and each of its statements can run again.
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
 /// Removes the statements that other clients of a pooler have prepared in the session, under the names that the driver is about to use.

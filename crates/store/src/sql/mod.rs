@@ -6,6 +6,7 @@
 mod access;
 mod activity;
 mod alerts;
+mod beginning;
 mod calendars;
 mod catalog;
 mod changes;
@@ -61,6 +62,7 @@ use sqlx::{Any, AssertSqlSafe, Executor, SqlSafeStr, Transaction};
 pub use self::config::StoreConfig;
 pub use self::url::DatabaseUrl;
 
+use self::beginning::Beginning;
 use self::dialect::{Dialect, Texts};
 use self::failure::{Failure, store_error};
 use self::pools::{LivePools, Pools};
@@ -161,7 +163,7 @@ impl SqlStore {
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
         let (pools, begin) = (self.pools.current(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
         let session = pools.write.acquire().await.map_err(|source| self.failed(operation, source))?;
-        let inner = self.pools.answer(&pools, Transaction::begin(session, Some(begin.into_sql_str()))).await;
+        let inner = self.pools.answer(&pools, Beginning::new(session, begin.into_sql_str())).await;
         let inner = inner.map_err(|source| self.failed(operation, source))?;
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }

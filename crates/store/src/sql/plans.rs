@@ -9,7 +9,7 @@ use super::{SqlStore, StoreConfig};
 use super::{
     access, activity, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
     incident_messages, logs, outbox, pumps, reports, request_keys, rollups, run, saved_filters, scripts, shadow, stats,
-    xxl,
+    upkeep, xxl,
 };
 use crate::DatabaseUrl;
 
@@ -115,6 +115,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&run::job_page::LIST_OPEN_OF_JOB, "run_open_job (node_id=? AND status=? AND job_id=?)"),
         (&run::read::LIST_SHARDS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index>?)"),
         (&run::read::LIST_BELOW, "run_parent (parent_id=?)"),
+        (&upkeep::READ_FOLLOWERS, "run_parent (parent_id=?)"),
         (&changes::READ_RUNS_AFTER, "INTEGER PRIMARY KEY (rowid>?)"),
         (&changes::READ_RUNS_NOW, "INTEGER PRIMARY KEY"),
         (&changes::READ_RUNS_OF_LEASE, "run_open (node_id=? AND node_epoch=? AND status=?)"),

@@ -110,6 +110,7 @@ impl Sessions {
 
     pub(super) fn pool(&self, size: u32) -> AnyPoolOptions {
         let (read_only, recheck) = (Arc::clone(&self.read_only), self.read_only_recheck);
+        let is_sqlite = self.dialect == Dialect::Sqlite;
         let sessions = self.clone();
         AnyPoolOptions::new()
             .max_connections(size)
@@ -120,8 +121,11 @@ impl Sessions {
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
                 let is_stale = read_only.is_stale(meta.age, recheck);
+                // SQLite ends a transaction by itself where the disk is full or fails. The driver does not notice, and begins no other one
+                // in that session.
+                let is_left_inside = is_sqlite && connection.is_in_transaction();
                 Box::pin(async move {
-                    if is_stale {
+                    if is_stale || is_left_inside {
                         return Ok(false);
                     }
                     if meta.idle_for <= PING_AFTER {
@@ -240,8 +244,9 @@ fn settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
         Dialect::MySql => vec![
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
+            // A statement outside of a transaction is one by itself, whatever the default of the database is.
             format!(
-                "SET SESSION time_zone = '+00:00' \
+                "SET SESSION time_zone = '+00:00', autocommit = 1 \
                  /*M! , max_statement_time = {}, idle_write_transaction_timeout = {} */ \
                  /*!80000 , max_execution_time = {statement_ms} */",
                 seconds(statement_ms),
@@ -277,6 +282,28 @@ fn postgres_settings(config: &StoreConfig) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sql::query::{Query, Statement};
+    use crate::sql::{SqlStore, transact};
+    use crate::{DatabaseUrl, StoreError};
+
+    #[tokio::test]
+    async fn a_full_disk_leaves_a_session_that_writes_again() {
+        const FILL: Statement = Statement { name: "fill", text: "INSERT INTO filler (text) VALUES (?)" };
+        let folder = tempfile::tempdir().unwrap();
+        let url = DatabaseUrl::sqlite_file(folder.path().join("full.db"));
+        let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
+        let write = store.pools.current().write.clone();
+        // The limit is that of the one session that writes.
+        for statement in ["CREATE TABLE filler (text TEXT NOT NULL)", "PRAGMA max_page_count = 1"] {
+            write.execute(statement).await.unwrap();
+        }
+        let fill = async |len: usize| {
+            transact!(store, "fill", |tx| tx.execute(Query::new(&FILL).text(&"x".repeat(len))).await)
+        };
+        let full = fill(8 << 20).await.unwrap_err();
+        assert!(matches!(full, StoreError::Unavailable { .. }), "{full:?}");
+        assert_eq!(fill(1).await.unwrap(), 1);
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_session_is_replaced_that_was_there_when_no_writes_were_taken() {
@@ -290,6 +317,12 @@ mod tests {
         tokio::time::advance(5 * second).await;
         assert!(seen.is_stale(6 * second, second), "it is older than what was seen");
         assert!(!seen.is_stale(4 * second, second), "it is younger");
+    }
+
+    #[test]
+    fn single_statements_are_committed_whatever_the_database_is_set_to() {
+        let settings = settings(Dialect::MySql, &StoreConfig::default());
+        assert!(settings.iter().any(|setting| setting.contains("autocommit = 1 ")), "{settings:?}");
     }
 
     #[test]

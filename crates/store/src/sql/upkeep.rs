@@ -1,11 +1,12 @@
 //! Removal of old runs.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use rondel_core::graph::DEPTH_MAX;
 use rondel_core::run::ROOT_SHARD;
-use rondel_core::{IdGen, RunId, RunStatus, Timestamp};
+use rondel_core::{IdGen, RunId, RunStatus, Timestamp, Trigger};
 use sqlx::any::AnyRow;
 
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
@@ -29,13 +30,23 @@ const TAKE_PASS: Statement = Statement {
 /// Ids rise with time, so the primary key finds what is old; an index by the verdict's instant would make each result slower to store.
 const READ_OLD_RUNS: Statement = Statement {
     name: "read_old_runs",
-    text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id FROM run WHERE id > ? AND id < ? \
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id, trigger_kind FROM run WHERE id > ? AND id < ? \
            AND status NOT IN ('pending', 'waiting', 'running') AND fire_at_ms < ? \
            AND COALESCE(finished_at_ms, fire_at_ms) < ? ORDER BY id LIMIT ?",
 };
 const READ_PARENTS: Statement = Statement {
     name: "read_parents",
-    text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id FROM run WHERE id {in_list}",
+    text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id, trigger_kind FROM run WHERE id {in_list}",
+};
+const READ_OPEN_ROOTS: Statement = Statement {
+    name: "read_open_roots",
+    text: "SELECT id FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
+};
+/// The runs that follow from some runs; a broadcast is the row that stands for all of it, and a shard beside it does no harm.
+pub(super) const READ_FOLLOWERS: Statement = Statement {
+    name: "read_followers",
+    text: "SELECT id, cause, status FROM run WHERE parent_id IS NOT NULL AND parent_id {in_list} \
+           AND {check}trigger_kind = 'parent' AND shard_index <= 0{end}",
 };
 const READ_SHARDS: Statement = Statement {
     name: "read_shards_of_old",
@@ -98,16 +109,26 @@ struct OldRun {
     key: (i64, i64, i64),
     shard_index: i32,
     parent: Option<i64>,
+    trigger: Trigger,
 }
 
 impl OldRun {
     const fn is_whole(&self) -> bool {
         self.shard_index == ROOT_SHARD
     }
+
+    fn is_follower(&self) -> bool {
+        self.trigger == Trigger::Parent
+    }
+
+    /// The run that its fire began with.
+    fn root(&self) -> i64 {
+        if self.is_follower() { self.key.2 } else { self.id }
+    }
 }
 
 impl SqlStore {
-    /// The rows to remove now, in order: broadcasts after all of their shards, shards never alone.
+    /// The rows to remove now, in order: broadcasts after all of their shards, shards never alone, and no run of a fire that has an open one.
     async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_whole()).filter_map(|run| run.parent).collect();
         let mut wholes = HashMap::new();
@@ -121,9 +142,11 @@ impl SqlStore {
         let is_shard = |run: &OldRun| {
             !run.is_whole() && run.parent.and_then(|parent| wholes.get(&parent)) == Some(&(true, run.key))
         };
+        let apart: Vec<&OldRun> = old.iter().filter(|run| !is_shard(run)).collect();
+        let open_fires = self.open_fires(&apart).await?;
         let shards = self.shards_of(old.iter().filter(|run| run.is_whole()).map(|run| run.id).collect()).await?;
         let mut removable = Vec::with_capacity(old.len());
-        for run in old.iter().filter(|run| !is_shard(run)) {
+        for run in apart.into_iter().filter(|run| !open_fires.contains(&run.root())) {
             if shards.open.contains(&run.id) || shards.unseen_from.is_some_and(|from| run.is_whole() && run.id > from) {
                 continue;
             }
@@ -134,6 +157,39 @@ impl SqlStore {
         }
         removable.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
         Ok(removable)
+    }
+
+    /// The fires of these runs that have an open run, by their first runs. What follows when that one ends is planned by all runs of the fire:
+    /// without the first one nothing would follow, and a job whose run is gone would run again.
+    async fn open_fires(&self, runs: &[&OldRun]) -> Result<BTreeSet<i64>> {
+        let mut open = BTreeSet::new();
+        let elsewhere: BTreeSet<i64> = runs.iter().filter(|run| run.is_follower()).map(|run| run.root()).collect();
+        let elsewhere: Vec<i64> = elsewhere.into_iter().collect();
+        for chunk in elsewhere.chunks(CHUNK_MAX) {
+            let rows = self.rows(Query::new(&READ_OPEN_ROOTS).list(chunk.iter().copied())).await?;
+            open.extend(read_ids(&rows, "run", "id")?);
+        }
+        let roots: BTreeSet<i64> = runs.iter().map(|run| run.root()).collect();
+        let mut level: Vec<i64> = roots.into_iter().collect();
+        for _ in 0..DEPTH_MAX {
+            let mut below = Vec::new();
+            for chunk in level.chunks(CHUNK_MAX) {
+                for row in self.rows(Query::new(&READ_FOLLOWERS).list(chunk.iter().copied())).await? {
+                    let mut columns = Reader::new(&row, "run");
+                    let (id, root) = (columns.int("id")?, columns.int("cause")?);
+                    if columns.word::<RunStatus>("status")?.is_terminal() {
+                        below.push(id);
+                    } else {
+                        open.insert(root);
+                    }
+                }
+            }
+            if below.is_empty() {
+                break;
+            }
+            level = below;
+        }
+        Ok(open)
     }
 
     async fn shards_of(&self, wholes: Vec<i64>) -> Result<Shards> {
@@ -194,5 +250,6 @@ fn old_run(row: &AnyRow) -> Result<OldRun> {
         key: (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?),
         shard_index: columns.small("shard_index")?,
         parent: columns.opt_int("parent_id")?,
+        trigger: columns.word("trigger_kind")?,
     })
 }

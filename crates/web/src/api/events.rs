@@ -33,8 +33,8 @@ use crate::state::Web;
 
 /// After this long without an event a keep-alive is sent, so that proxies keep the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
-/// Keeps proxies from buffering events.
-const UNBUFFERED: (HeaderName, HeaderValue) =
+/// Keeps proxies from buffering what is sent as it happens.
+pub(super) const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
 /// The header `Last-Event-ID`, as the OpenAPI document describes it.

@@ -21,6 +21,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::events::UNBUFFERED;
 use super::lines::{self, Line, LineFilter, Lines, Part, Position};
 use crate::caller::Caller;
 use crate::cursor::Listing;
@@ -93,6 +94,7 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result
         Form::Events => "text/event-stream",
         Form::Text => "text/plain; charset=utf-8",
     };
+    let waits_for_lines = follow.waits_for_lines;
     let now = Instant::now();
     let ends_at = now + web.config.follow_timeout;
     // Subscribes before the first read, so that every line stored after it is noticed.
@@ -102,6 +104,7 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result
         LogStream { web, caller, follow, ends_at, last_sent_at: now, is_over: false, log_reader, _share: share };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().extend(waits_for_lines.then_some(UNBUFFERED));
     response.extensions_mut().insert(LongLived);
     Ok(response)
 }

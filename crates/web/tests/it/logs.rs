@@ -113,6 +113,7 @@ async fn a_log_is_followed_to_its_end() {
     };
     let (answer, ()) = tokio::join!(server.get(&follow), late);
     assert_eq!(answer.headers["content-type"], "application/x-ndjson");
+    assert_eq!(answer.headers["x-accel-buffering"], "no", "a proxy passes each line on as it comes");
     let text = answer.text();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(lines.iter().filter_map(|line| line["line"].as_str()).collect::<Vec<_>>(), ["one", "two"]);

@@ -1,0 +1,80 @@
+//! Variables of the environment that are named like settings, and are none: without a word about them, a mistyped one would leave its
+//! setting as it is.
+
+use std::collections::BTreeSet;
+
+use clap::{Args, Command};
+
+use super::agent::AgentSettings;
+use super::http::HttpSettings;
+use super::oidc::OidcSettings;
+use super::server::ServerSettings;
+use crate::handover;
+
+/// How the names of settings' variables begin.
+const PREFIXES: [&str; 4] = ["RONDEL_SERVER_", "RONDEL_HTTP_", "RONDEL_OIDC_", "RONDEL_AGENT_"];
+
+/// Those in the environment of this process. Server and agent may share an environment, so that the settings of both are known.
+pub(crate) fn unknown_variables() -> Vec<String> {
+    unknown_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+/// Logs them.
+pub(crate) fn warn_of_unknown_variables() {
+    for variable in unknown_variables() {
+        tracing::warn!(
+            variable,
+            "a variable of the environment is named like a setting, and is none; rondel config-reference lists those"
+        );
+    }
+}
+
+fn unknown_among(names: impl Iterator<Item = String>) -> Vec<String> {
+    let known = [
+        of_section::<ServerSettings>(),
+        of_section::<HttpSettings>(),
+        of_section::<OidcSettings>(),
+        of_section::<AgentSettings>(),
+    ];
+    let is_known = |name: &String| known.iter().any(|section| section.contains(name)) || name == handover::MARK;
+    let is_like_one = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut unknown: Vec<String> =
+        names.filter(|name| is_like_one(name) && !is_known(name) && !is_of_a_service(name)).collect();
+    unknown.sort();
+    unknown
+}
+
+fn of_section<S: Args>() -> BTreeSet<String> {
+    let command = S::augment_args(Command::new("settings"));
+    command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned)).collect()
+}
+
+/// Whether Kubernetes may have set it: each pod gets the addresses of the services beside it, such as one called `rondel-server`.
+fn is_of_a_service(name: &str) -> bool {
+    name.ends_with("_PORT") || ["_PORT_", "_SERVICE_HOST", "_SERVICE_PORT"].iter().any(|part| name.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_named_like_a_setting_and_is_none_is_found() {
+        let names = [
+            "RONDEL_SERVER_TRUSTED_PROXIES",
+            "RONDEL_SERVER_LISTEN",
+            "RONDEL_HTTP_TRUSTED_PROXIES",
+            "RONDEL_AGENT_SERVERS",
+            "RONDEL_AGENT_SERVER",
+            "RONDEL_AGENT_HANDOVER",
+            "RONDEL_SERVER",
+            "RONDEL_TOKEN",
+            "RONDEL_SERVER_PORT",
+            "RONDEL_SERVER_PORT_8080_TCP_ADDR",
+            "RONDEL_SERVER_SERVICE_HOST",
+            "RONDEL_SERVER_SERVICE_PORT_HTTP",
+        ];
+        let unknown = unknown_among(names.into_iter().map(str::to_owned));
+        assert_eq!(unknown, ["RONDEL_AGENT_SERVER", "RONDEL_SERVER_TRUSTED_PROXIES"]);
+    }
+}
