@@ -311,6 +311,7 @@ impl Builder {
     /// An error that names the wrong setting, in one sentence.
     pub fn build(self) -> Result<Executor, ExecutorError> {
         self.check()?;
+        let blocking_threads = self.blocking_thread_count();
         let handlers = collect_handlers(self.handlers)?;
         let declared = collect_declared(self.declared, &self.app)?;
         let servers = open_servers(&self.servers, self.token, self.tls_files)?;
@@ -318,7 +319,7 @@ impl Builder {
         setup.secrets = self.secrets;
         setup.log_limit = self.log_limit;
         setup.shipping = Some(Arc::new(Shipping::default()));
-        setup.blocking = Arc::new(Semaphore::new(self.blocking_thread_count()));
+        setup.blocking = Arc::new(Semaphore::new(blocking_threads));
         let incarnation = identity::new_incarnation();
         let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {
