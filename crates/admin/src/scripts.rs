@@ -86,11 +86,13 @@ pub async fn save(
             return Err(ScriptError::TooMany);
         }
     }
+    let signature = signature(spec, before.as_ref(), &hash);
     if let Some(record) = before.filter(|record| is_same(record, spec, &hash))
         && expected_version.is_none_or(|version| version == record.newest.version)
     {
         return Ok(SavedScript { record, is_new: false });
     }
+    let spec = &ScriptSpec { signature, ..spec.clone() };
     let change = ScriptChange {
         id: ScriptId::new(node.new_id()),
         namespace,
@@ -111,6 +113,12 @@ pub async fn save(
             Err(ScriptError::Invalid(vec![FieldError::new("/language", message)]))
         }
     }
+}
+
+/// The signature of a version. That of the newest version stays with its source: only another source needs another signature.
+fn signature(spec: &ScriptSpec, newest: Option<&ScriptRecord>, hash: &str) -> Option<String> {
+    let of_source = newest.filter(|record| record.language == spec.language && record.newest.hash == hash);
+    spec.signature.clone().or_else(|| of_source?.newest.signature.clone())
 }
 
 fn is_same(record: &ScriptRecord, spec: &ScriptSpec, hash: &str) -> bool {
@@ -175,4 +183,41 @@ pub async fn delete(
 pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<ScriptRecord>, StoreError> {
     // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
     if name::check(wanted).is_ok() { node.store().script(namespace, wanted).await } else { Ok(None) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+
+    use super::*;
+
+    #[test]
+    fn a_new_note_leaves_the_source_signed() {
+        let newest = ScriptVersion {
+            version: 3,
+            hash: hash("date"),
+            size: 4,
+            note: "first".to_owned(),
+            signature: Some("q80=".to_owned()),
+            author: "ann".to_owned(),
+            created_at: Timestamp::EPOCH,
+        };
+        let record = ScriptRecord {
+            id: ScriptId::new(1),
+            namespace: NamespaceId::new(1),
+            name: "a".to_owned(),
+            language: "shell".to_owned(),
+            created_at: Timestamp::EPOCH,
+            newest,
+        };
+        let signed = |source: &str, own: Option<&str>, before: Option<&ScriptRecord>| {
+            let (language, source) = ("shell".to_owned(), source.to_owned());
+            let spec = ScriptSpec { language, source, note: "second".to_owned(), signature: own.map(str::to_owned) };
+            signature(&spec, before, &hash(&spec.source))
+        };
+        assert_eq!(signed("date", None, Some(&record)).as_deref(), Some("q80="));
+        assert_eq!(signed("date", Some("AAA="), Some(&record)).as_deref(), Some("AAA="));
+        assert_eq!(signed("rm", None, Some(&record)), None, "another source");
+        assert_eq!(signed("date", None, None), None);
+    }
 }

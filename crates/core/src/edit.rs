@@ -11,6 +11,7 @@ use crate::job::Job;
 use crate::misfire::MissedSpan;
 use crate::plan::all_between;
 use crate::reason::Reason;
+use crate::schedule::just_before;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
@@ -18,6 +19,9 @@ use crate::time::Timestamp;
 /// it is, so that the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old
 /// definition. No server sends a trigger earlier than this before its instant.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
+/// How many past fires without a row are compared with those of a new calendar.
+const COMPARED_MAX: usize = 10_000;
 
 /// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,14 +145,34 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     // The scan runs an `at` that passed after the check. If it has a row already, it is not inserted again, because its key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
-    // If the schedule stays the same, past fires without a row (their home has just died) are left to the scan: it runs them or records why
-    // not.
-    let is_same = context.before.zip(job).is_some_and(|(old, new)| old.enabled && old.timetable == new.timetable);
-    if let Some(overdue) = context.next_fire_at.filter(|at| is_same && *at <= now) {
+    // If the schedule stays the same, past fires without a row (their home has just died, or a maintenance window holds them) are left to the
+    // scan: it runs them or records why not.
+    let overdue = context.next_fire_at.filter(|at| *at <= now);
+    if let (Some(overdue), Some((old, new))) = (overdue, context.before.zip(job))
+        && old.enabled
+        && fires_as_before(old, new, anchor, (overdue, now))
+    {
         plan.next_fire_at = Some(overdue);
     }
     // A run that is settled here ends without the runs that would have followed it.
     plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
+}
+
+/// Whether a definition fires as the one before it did in this span, both ends included: it has the same schedules, and no other version of
+/// their calendar moves or removes fires of the span.
+fn fires_as_before(old: &Job, new: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
+    let fires = |job: &Job| -> Vec<Timestamp> {
+        let fires = job.timetable.fires(anchor, just_before(from), through);
+        fires.map(|fire| fire.at).take(COMPARED_MAX).collect()
+    };
+    if old.timetable == new.timetable {
+        return true;
+    }
+    let is_alike = || {
+        let before = fires(old);
+        before.len() < COMPARED_MAX && before == fires(new)
+    };
+    old.timetable.schedules == new.timetable.schedules && is_alike()
 }
 
 /// When a row may start by a definition; `None` if that definition does not fire at the row's instant.
@@ -195,9 +219,12 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use serde_json::json;
 
     use super::*;
+    use crate::calendar::Calendar;
 
     fn job(schedule: &serde_json::Value, enabled: bool) -> Job {
         let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": schedule, "enabled": enabled});
@@ -343,6 +370,26 @@ mod tests {
         assert_eq!(passed(Some(&delay), &delay, 98), None);
         let weekdays = job(&json!([{"every": "1s"}, {"every": "3s"}]), true);
         assert_eq!(passed(None, &weekdays, 90), Some((90, 100, 11)));
+    }
+
+    /// Fires that a maintenance window holds stay, also if the calendar is saved meanwhile, unless it changes these fires.
+    #[test]
+    fn past_fires_stay_under_a_new_calendar_that_leaves_them_alone() {
+        let with = |days: &str| {
+            let rule = serde_json::from_value(json!({"days": [days]})).unwrap();
+            let calendar = Calendar::of_rule("c", &rule).unwrap();
+            let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": "10s"},
+                "calendar": {"name": "c", "rule": "except"}});
+            serde_json::from_value::<crate::JobSpec>(spec).unwrap().compile_with(Some(Arc::new(calendar))).unwrap()
+        };
+        let before = with("2026-12-25");
+        let next_fire_at = Some(Timestamp::from_secs(90));
+        for (days, kept, skipped_count) in [("2026-12-26", true, 0), ("1970-01-01", false, 2)] {
+            let plan =
+                plan_edit(Some(&with(days)), EditContext { before: Some(&before), next_fire_at, ..context(&[]) });
+            assert_eq!(plan.next_fire_at == next_fire_at, kept, "{days}");
+            assert_eq!(plan.skipped_span.map_or(0, |span| span.count), skipped_count, "{days}");
+        }
     }
 
     #[test]

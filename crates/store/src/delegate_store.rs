@@ -241,6 +241,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, Limits {
                 fn limit_homes(token: LeaseToken, limits: &[LimitName]) -> Vec<NodeId>;
+                fn give_limits(token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Vec<LimitName>;
             } also {});
             $crate::delegate_store!(@$wrapper, Relay {
                 fn ask_fences(requests: &[FenceRequest], forget: Timestamp) -> ();

@@ -214,15 +214,19 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// Notifies the dispatcher, within a beat, of the apps that operators have stopped and of a stop of this node. If the dispatcher's
-    /// queue is full, the notice follows with the next beat: the renewal of the lease must not wait for the dispatcher.
+    /// Notifies the dispatcher, within a beat, of the apps that operators have stopped, and if this node is stopped or is to keep no jobs.
+    /// If the dispatcher's queue is full, the notice follows with the next beat: the renewal of the lease must not wait for the dispatcher.
     fn forward_stops(&self) {
         let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
             self.shared.events.try_send(Event::StopApps(stopped)).ok();
         }
-        if self.shared.membership.switch() == Switch::Stopped {
+        let switch = self.shared.membership.switch();
+        if switch == Switch::Stopped {
             self.shared.events.try_send(Event::Dismiss).ok();
+        }
+        if switch != Switch::Active || self.shared.is_leaving() {
+            self.shared.events.try_send(Event::GiveLimits).ok();
         }
     }
 

@@ -220,6 +220,8 @@ pub(crate) enum Event {
     FencesRelayed(Vec<RelayedAnswer>),
     /// The home of each limit: the node that counts its runs.
     LimitHomes(Vec<(LimitName, NodeId)>),
+    /// This node is to keep no jobs: it gives away the limits that it counts. Repeated with each beat.
+    GiveLimits,
     /// Requests to cancel runs of other nodes that executors connected here may have.
     CancelsElsewhere(Vec<CancelElsewhere>),
     /// Runs that are another node's now.

@@ -83,6 +83,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
         Event::Dismiss => switches::dismiss(d),
         Event::LimitHomes(homes) => seek::homes_of_limits(d, homes),
+        Event::GiveLimits => seek::give_limits(d, |_| true, None),
         Event::HandoverEnded(jobs) => seek::open_jobs(d, &jobs),
         Event::HandedOver(runs) => seek::handed_over(d, runs),
         Event::MaybeHandedOver(runs) => seek::maybe_handed_over(d, runs),
@@ -103,7 +104,10 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         }
         Event::Drain(answer, grace) => {
             waits::note_all_waits(d);
+            // Until it ends, this node counts the runs that executors have.
+            let counted = d.state.limits.take_counted();
             drop_unsent(d);
+            counted.into_iter().for_each(|name| d.state.limits.count_here(name));
             let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
             d.send_all(&Body::Drain(v1::Drain { grace_ms }));
             d.state.is_draining = true;
@@ -172,6 +176,7 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
         }
         Step::LastHeard(_) => d.state.pending.is_looking_for_lost = false,
         Step::HandOver(jobs, _) => seek::open_jobs(d, &jobs),
+        Step::GiveLimits(limits, _) => limits.into_iter().for_each(|name| d.state.limits.count_here(name)),
         Step::Seek(stranded) => seek::open_jobs(d, &stranded.iter().map(|ready| ready.run.job).collect()),
         Step::NoteWaits(notes) => waits::wait_notes_refused(d, &notes),
         Step::NoteLeft(_)

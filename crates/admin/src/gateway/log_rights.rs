@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rondel_core::run::Attempt;
-use rondel_core::{AppId, ExecutorId, Run, RunId, Timestamp};
+use rondel_core::{AppId, ExecutorId, NodeId, Run, RunId, Timestamp};
 
 /// How long lines are accepted after the end of an attempt: a disconnected executor sends them late.
 const LATE_FOR: Duration = Duration::from_secs(3600);
@@ -42,6 +42,12 @@ impl SentRuns {
     pub(crate) fn get(&self, run: RunId) -> Option<(i32, ExecutorId)> {
         let halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         halves.iter().find_map(|half| half.get(&run)).copied()
+    }
+
+    /// The attempt of a run that this node sent, and to which executor, as far as it matters for `executor`: another node that owns the run
+    /// may have sent the attempt to it after this node's executor had refused it.
+    pub(super) fn known_for(&self, run: &Run, executor: ExecutorId, this: NodeId) -> Option<(i32, ExecutorId)> {
+        self.get(run.id).filter(|(_, sent_to)| run.node == this || *sent_to == executor)
     }
 }
 
@@ -243,6 +249,24 @@ mod tests {
         }
         assert_eq!(hands.map(|hand| rights.decide(&hand, 1)), [ChunkDecision::Whole; 2]);
         assert!(rights.allowed.len() < COUNT_MAX);
+    }
+
+    /// Executor 8 refused the run, which then moved to another node: that node sent it to executor 7.
+    #[test]
+    fn what_this_node_sent_does_not_count_against_the_executor_of_the_next_owner() {
+        let sent = SentRuns::default();
+        let own = run(1, RunStatus::Pending, None, None);
+        sent.note(own.id, 1, OTHERS);
+        let (this, other) = (own.node, NodeId::new(9));
+        let moved = Run { node: other, ..own.clone() };
+        for (run, executor, is_known) in
+            [(&own, MINE, true), (&own, OTHERS, true), (&moved, MINE, false), (&moved, OTHERS, true)]
+        {
+            let known = sent.known_for(run, executor, this);
+            assert_eq!(known, is_known.then_some((1, OTHERS)));
+            let facts = RunFacts { run, attempts: &[], sent: known };
+            assert_eq!(facts.may_log(APP, (run.id, 1, executor), NOW), executor == OTHERS || !is_known);
+        }
     }
 
     #[test]

@@ -267,8 +267,9 @@ impl LogLoop {
                 }
                 None => Vec::new(),
             };
-            let sent = self.shared.sent_runs.get(hand.0);
-            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent });
+            let this = self.shared.membership.token().node;
+            let sent = |run| self.shared.sent_runs.known_for(run, hand.2, this);
+            let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent: sent(run) });
             if !self.rights.learn(*app, hand, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", hand.2.get())
             {

@@ -96,7 +96,8 @@ impl ScriptReader {
 
     /// Whether the executor of this stream has this attempt of a run, and may still be running it.
     fn has(&self, run: &Run, attempt: i32) -> bool {
-        let sent = self.shared.sent_runs.get(run.id);
+        let this = self.shared.membership.token().node;
+        let sent = self.shared.sent_runs.known_for(run, self.session.executor, this);
         let facts = RunFacts { run, attempts: &[], sent };
         let hand = (run.id, attempt, self.session.executor);
         attempt == run.attempt && facts.may_log(self.app, hand, self.shared.clock.now())

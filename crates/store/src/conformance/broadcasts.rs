@@ -20,6 +20,15 @@ async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
     whole
 }
 
+/// A broadcast of a job under this limit, which is not expanded.
+pub(super) async fn limited_broadcast(store: &dyn Store, token: LeaseToken, key: &str) {
+    let at = store.now().await.unwrap().ceil_second();
+    let change = serde_json::json!({"schedule": {"every": "1s"}, "concurrency": {"key": key, "max": 1}});
+    let job = super::job_with(store, super::spec(&super::name("job"), change), Some(at)).await;
+    let whole = Run { shard_index: ROOT_SHARD, shard_total: None, ..run(&job, token, at) };
+    claim(store, token, &job, vec![whole]).await;
+}
+
 pub(super) fn shards(whole: &Run, total: i32) -> Vec<Run> {
     let shard = |index| Run {
         id: RunId::new(next_id()),

@@ -6,7 +6,7 @@ use rondel_core::outcome::{CancelRequest, NextStepPolicy, Outcome};
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::broadcasts::expanded;
+use super::broadcasts::{expanded, limited_broadcast};
 use super::{DEFAULT, FAILED, POLICY, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
 use crate::ledger::{
     AttemptEnd, CancelAsked, CancelElsewhere, LimitName, NotedWait, OpenPage, RunAtExecutor, RunCheck, WaitPlace,
@@ -336,7 +336,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(store.ask_cancels(&[], CancelRequest::requested("Cy"), now).await.unwrap(), 0);
 }
 
-/// The first node that asks counts the runs of a limit, until it is dead and another node adopts its open runs.
+/// The first node that asks counts the runs of a limit, until it gives the limit away, or is dead and another node adopts its open runs.
 pub async fn a_limit_has_one_home(store: &dyn Store) {
     let (first, second) = (join(store).await, join(store).await);
     let limit = || LimitName { namespace: DEFAULT, key: super::name("limit") };
@@ -350,6 +350,15 @@ pub async fn a_limit_has_one_home(store: &dyn Store) {
     store.release(second, Timestamp::EPOCH).await.unwrap();
     assert_eq!(super::adopt_all(store, first, &[second.node]).await.0.fenced, [second.node]);
     assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, first.node]);
+    let third = join(store).await;
+    assert_eq!(store.give_limits(third, &both, None).await.unwrap(), [], "they are not its own");
+    assert_eq!(store.give_limits(first, &both[..1], None).await.unwrap(), []);
+    assert_eq!(store.limit_homes(third, &both).await.unwrap(), [third.node, first.node]);
+    assert_eq!(store.give_limits(first, &both, Some(third.node)).await.unwrap(), []);
+    assert_eq!(store.limit_homes(first, &both).await.unwrap(), [third.node, third.node]);
+    limited_broadcast(store, third, &one.key).await;
+    assert_eq!(store.give_limits(third, &both, None).await.unwrap(), [one], "its shards cannot move");
+    assert_eq!(store.limit_homes(first, &both).await.unwrap(), [first.node, third.node]);
 }
 
 /// Runs that were never sent move to another living node, and their job with them.

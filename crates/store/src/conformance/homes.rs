@@ -6,9 +6,11 @@ use rondel_core::homes::{ClaimStrategy, DECAY_WHOLE, RecentFires, Switch};
 use rondel_core::outcome::Outcome;
 use rondel_core::{AppId, JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 
-use super::{FAILED, POLICY, app, claim, due, finish, finish_all, job, join, next_id, read, run};
+use super::{
+    DEFAULT, FAILED, POLICY, app, claim, due, finish, finish_all, finish_one, job, join, next_id, pending, read, run,
+};
 use crate::cluster::{HomeMove, LoopReport, Node, NodeReport};
-use crate::ledger::{AttemptEnd, ClaimJob, JobAtHome, MovedJobs};
+use crate::ledger::{AttemptEnd, ClaimJob, JobAtHome, LimitName, MovedJobs};
 use crate::{LeaseToken, Store};
 
 pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
@@ -60,6 +62,21 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
         assert_eq!((node.switch, node.takes_jobs(store.now().await.unwrap())), (switch, switch == Switch::Active));
     }
     assert!(!store.set_node_switch("no node has this name", Switch::Stopped).await.unwrap());
+
+    // A limit that it counts goes to the next node that asks while it is switched off and has no open run.
+    let other = join(store).await;
+    let limit = [LimitName { namespace: DEFAULT, key: super::name("limit") }];
+    let home = async |asks: LeaseToken| store.limit_homes(asks, &limit).await.unwrap()[0];
+    let open = pending(store, token).await;
+    assert_eq!((home(token).await, home(other).await), (token.node, token.node));
+    store.set_node_switch(&name, Switch::Draining).await.unwrap();
+    assert_eq!(home(other).await, token.node, "it has an open run");
+    finish_one(store, finish(&open, Outcome::Succeeded)).await;
+    store.set_node_switch(&name, Switch::Active).await.unwrap();
+    assert_eq!(home(other).await, token.node, "it takes jobs");
+    store.set_node_switch(&name, Switch::Draining).await.unwrap();
+    assert_eq!((home(other).await, home(token).await), (other.node, other.node));
+    store.set_node_switch(&name, Switch::Active).await.unwrap();
 
     let app = app(store).await;
     for switch in [Switch::Draining, Switch::Stopped, Switch::Stopped, Switch::Active] {

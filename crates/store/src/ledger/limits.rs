@@ -1,7 +1,7 @@
 //! Which node counts the runs of each limit.
 
 use async_trait::async_trait;
-use rondel_core::{NamespaceId, NodeId};
+use rondel_core::{JobSpec, NamespaceId, NodeId};
 
 use crate::cluster::LeaseToken;
 use crate::error::Result;
@@ -15,10 +15,24 @@ pub struct LimitName {
     pub key: String,
 }
 
+impl LimitName {
+    /// The limits that a definition of this namespace shares with other jobs.
+    pub fn of(namespace: NamespaceId, spec: &JobSpec) -> impl Iterator<Item = Self> {
+        let concurrency = spec.concurrency.as_ref().map(|limit| &limit.key);
+        let rate = spec.rate.as_ref().and_then(|limit| limit.key.as_ref());
+        [concurrency, rate].into_iter().flatten().map(move |key| Self { namespace, key: key.clone() })
+    }
+}
+
 /// Assigns to each limit the node that counts its runs.
 #[async_trait]
 pub trait Limits {
-    /// The node that counts the runs of each of these limits, in this order. A limit that has no such node yet gets the node of `token`. A
-    /// node that adopts a dead node's runs ([`adopt`](crate::Adopt::adopt)) counts in its place.
+    /// The node that counts the runs of each of these limits, in this order. A limit that has no such node yet gets the node of `token`, and
+    /// so does the limit of a node that is to keep no jobs and has no open run. A node that adopts a dead node's runs
+    /// ([`adopt`](crate::Adopt::adopt)) counts in its place.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
+
+    /// Gives away limits that the node of `token` counts and that count no run: to the node `to`, or to the next node that asks. Returns
+    /// those that it keeps, because it has an open broadcast under them, whose shards cannot move.
+    async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>>;
 }

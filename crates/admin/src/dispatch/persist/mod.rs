@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use rondel_core::outcome::{CancelRequest, Outcome, cancelled_by};
 use rondel_core::queued::is_fire_ahead;
-use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
+use rondel_core::{ExecutorId, NodeId, Reason, Run, RunId, RunStatus};
+use rondel_store::ledger::LimitName;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -103,6 +104,7 @@ impl StepLoop {
                 self.notify(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
                 Ok(())
             }
+            Step::GiveLimits(limits, to) => self.give_limits(token, &limits, to).await,
             Step::LastHeard(executors) => self.last_heard(executors, token).await,
             Step::CheckRows(runs) => {
                 let checks = store.check_runs(&runs).await?;
@@ -122,6 +124,25 @@ impl StepLoop {
             Step::CancelStray(runs) => self.cancel(&runs).await,
             Step::DropStray(drops) => self.skip_strays(token, &drops).await,
         }
+    }
+
+    /// Gives limits away. Until the database answers, they may still name this node, which does not count them any more.
+    async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<(), StoreError> {
+        let store = &self.shared.store;
+        let kept = loop {
+            match store.give_limits(token, limits, to).await {
+                Ok(kept) => break kept,
+                Err(error) if error.is_transient() && self.shared.membership.held().is_some() => {
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        if !kept.is_empty() {
+            let homes = store.limit_homes(token, &kept).await?;
+            self.notify(Event::LimitHomes(kept.into_iter().zip(homes).collect())).await;
+        }
+        Ok(())
     }
 
     pub(crate) async fn notify(&self, event: Event) {

@@ -3,7 +3,8 @@
 //! [open runs](OpenRuns).
 //!
 //! A limit with a key has a home, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the
-//! whole cluster; runs under the limit that come due elsewhere are handed over to it, and their jobs with them. Counts live in memory:
+//! whole cluster; runs under the limit that come due elsewhere are handed over to it, and their jobs with them. A node that is to keep no
+//! jobs gives a limit away once it counts no run, and so does one that hands over a job with another limit. Counts live in memory:
 //! after a restart the runs that executors have are counted again, earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -123,6 +124,34 @@ impl Limits {
     /// Records that this node counts the limit's runs.
     pub(crate) fn count_here(&mut self, name: LimitName) {
         self.counted_here.insert(name);
+    }
+
+    /// Takes the limits that this node counts.
+    pub(crate) fn take_counted(&mut self) -> HashSet<LimitName> {
+        std::mem::take(&mut self.counted_here)
+    }
+
+    /// Counts the chosen limits no longer, unless executors have runs under them. Returns them: another node may count them.
+    pub(crate) fn give_away(&mut self, is_chosen: impl Fn(&LimitName) -> bool) -> Vec<LimitName> {
+        let is_idle = |name: &LimitName| {
+            let key = LimitKey::Concurrency(name.namespace, name.key.clone());
+            self.limits.get(&key).is_none_or(|limit| limit.open.is_empty())
+        };
+        let given = self.counted_here.iter().filter(|&name| is_chosen(name) && is_idle(name));
+        let mut given: Vec<LimitName> = given.cloned().collect();
+        given.sort_unstable();
+        for name in &given {
+            self.counted_here.remove(name);
+        }
+        given
+    }
+
+    /// The other limits of the first `count` runs that wait until this limit's home is known.
+    pub(crate) fn beside(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<LimitName> {
+        let limit = self.limits.get(&LimitKey::Home(name.clone()));
+        let waiting = limit.into_iter().flat_map(|limit| &limit.waiting).take(count);
+        let ready = waiting.filter_map(|turn| runs.ready(turn.run));
+        ready.flat_map(names).filter(|other| other != name).collect()
     }
 
     /// The jobs of the first `count` runs that wait until the limit's home is known.

@@ -182,8 +182,8 @@ impl RemoteExecutors {
 /// How many runs go to another node, with their jobs, in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
-/// Applies the homes of limits. Runs under another node's limit go to that node; if that node is dead, they wait until another one takes
-/// its place.
+/// Applies the homes of limits. Runs under another node's limit go to that node; if that node is dead or is to keep no jobs, they wait until
+/// another one takes its place.
 pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
     let this = d.facts.token.node;
     for (name, home) in homes {
@@ -196,8 +196,19 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeI
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
         let closed = close_jobs(d, &jobs);
         if !closed.is_empty() {
+            let others = d.state.limits.beside(&name, HAND_OVER_BATCH, &d.state.runs);
             d.step(Step::HandOver(closed, home));
+            // Else the run would come back: one node must count all of its limits.
+            give_limits(d, |other| others.contains(other), Some(home));
         }
+    }
+}
+
+/// Gives the chosen limits that count no run to a node, or to the next one that asks.
+pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, to: Option<NodeId>) {
+    let given = d.state.limits.give_away(is_chosen);
+    if !given.is_empty() {
+        d.step(Step::GiveLimits(given, to));
     }
 }
 

@@ -159,6 +159,50 @@ fn jobs_go_to_the_server_that_counts_their_limit() {
     assert_eq!(world.flush(), ["sent to 1: 1"], "it counts them itself");
 }
 
+fn limit(key: &str) -> LimitName {
+    LimitName { namespace: NamespaceId::new(1), key: key.to_owned() }
+}
+
+/// The limits that this server gives away, and to which one.
+fn given(world: &mut World, event: Event) -> Option<(Vec<LimitName>, Option<NodeId>)> {
+    world.on(event).into_iter().find_map(|effect| match effect {
+        Effect::Store(Step::GiveLimits(limits, to)) => Some((limits, to)),
+        _ => None,
+    })
+}
+
+/// A server that is to keep no jobs leaves a limit to the others once executors have none of its runs.
+#[test]
+fn a_drained_server_gives_its_limits_away() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    let mut world = beside_others(1);
+    world.arrive([of_job(1, 1, &limited)]);
+    world.at(1.0);
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
+    assert_eq!(given(&mut world, Event::GiveLimits), None, "an executor has a run under it");
+    world.result(1, 1, 1);
+    world.settled(1, 1, verdict());
+    assert_eq!(given(&mut world, Event::GiveLimits), Some((vec![limit("db")], None)));
+    assert_eq!(given(&mut world, Event::GiveLimits), None, "it counts none any more");
+    world.arrive([of_job(2, 2, &limited)]);
+    assert_eq!(world.at(2.0), NOTHING, "it asks who counts the limit now");
+    world.on(Event::StepRefused(Step::GiveLimits(vec![limit("db")], None)));
+    assert_eq!(given(&mut world, Event::GiveLimits), Some((vec![limit("db")], None)), "the store was not asked");
+}
+
+/// A job under two limits that two servers count would go from one to the other for ever.
+#[test]
+fn one_server_comes_to_count_all_limits_of_a_job() {
+    let both = json!({"concurrency": {"key": "db", "max": 1}, "rate": {"key": "api", "max": 9, "per": "1s"}});
+    let mut world = beside_others(1);
+    world.arrive([of_job(1, 1, &both)]);
+    world.at(1.0);
+    assert_eq!(handed(&mut world, NodeId::new(1)), None, "it counts the first limit itself");
+    let second = Event::LimitHomes(vec![(limit("api"), HOME)]);
+    assert_eq!(given(&mut world, second), Some((vec![limit("db")], Some(HOME))));
+}
+
 /// While open runs are being taken over, runs of other jobs may hold places under a limit that jobs share.
 #[test]
 fn what_shares_a_limit_waits_until_all_open_runs_are_known() {

@@ -1,16 +1,56 @@
 //! The node that counts the runs of a limit that jobs share.
 
-use async_trait::async_trait;
-use rondel_core::NodeId;
+use std::collections::BTreeSet;
 
+use async_trait::async_trait;
+use rondel_core::homes::Switch;
+use rondel_core::{JobId, NodeId, Run};
+
+use crate::cluster::Node;
 use crate::ledger::LimitName;
-use crate::mem::MemStore;
-use crate::{LeaseToken, Limits, Result};
+use crate::mem::{MemStore, State};
+use crate::{Catalog, LeaseToken, Limits, Result};
 
 #[async_trait]
 impl Limits for MemStore {
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>> {
         let mut state = self.state();
-        Ok(limits.iter().map(|limit| *state.limit_homes.entry(limit.clone()).or_insert(token.node)).collect())
+        let mut homes = Vec::with_capacity(limits.len());
+        for limit in limits {
+            let known = state.limit_homes.get(limit).copied();
+            let home = known.filter(|home| *home == token.node || !state.is_idle_and_off(*home)).unwrap_or(token.node);
+            state.limit_homes.insert(limit.clone(), home);
+            homes.push(home);
+        }
+        Ok(homes)
+    }
+
+    async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
+        let is_shard =
+            |run: &Run| run.node == token.node && (run.is_root() || run.shard_total.is_some_and(|total| total > 1));
+        let open = self.state().open_of(is_shard);
+        let keys: Vec<(JobId, i64)> = open.iter().map(|run| (run.job, run.job_version)).collect();
+        let definitions = self.definitions(&keys).await?;
+        let used: BTreeSet<LimitName> =
+            definitions.iter().flat_map(|one| LimitName::of(one.namespace, &one.spec)).collect();
+        let mut state = self.state();
+        for limit in limits.iter().filter(|limit| !used.contains(*limit)) {
+            if state.limit_homes.get(limit) != Some(&token.node) {
+                continue;
+            }
+            match to {
+                Some(to) => state.limit_homes.insert(limit.clone(), to),
+                None => state.limit_homes.remove(limit),
+            };
+        }
+        Ok(limits.iter().filter(|limit| used.contains(*limit)).cloned().collect())
+    }
+}
+
+impl State {
+    /// Whether a node is to keep no jobs and has no open run.
+    fn is_idle_and_off(&self, node: NodeId) -> bool {
+        let is_off = |node: &Node| node.switch != Switch::Active || node.report.is_leaving;
+        self.nodes.get(&node).is_some_and(|held| is_off(&held.node)) && self.open_of(|run| run.node == node).is_empty()
     }
 }

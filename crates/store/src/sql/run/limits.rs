@@ -1,12 +1,14 @@
 //! The nodes that count the runs of the limits that jobs share.
 
+use std::collections::BTreeSet;
+
 use async_trait::async_trait;
-use rondel_core::NodeId;
+use rondel_core::{JobId, NodeId};
 
 use crate::ledger::LimitName;
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
-use crate::{LeaseToken, Limits, Result};
+use crate::{Catalog, LeaseToken, Limits, Result};
 
 const READ_LIMIT: Statement =
     Statement { name: "read_limit", text: "SELECT home FROM limit_home WHERE namespace_id = ? AND limit_key = ?" };
@@ -14,7 +16,29 @@ const INSERT_LIMIT: Statement = Statement {
     name: "insert_limit",
     text: "INSERT {ignore} INTO limit_home (namespace_id, limit_key, home) VALUES (?, ?, ?) {or_ignore}",
 };
+/// The limit of a node that is to keep no jobs and has no open run: such a node counts nothing.
+const TAKE_LIMIT: Statement = Statement {
+    name: "take_limit",
+    text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ? \
+           AND EXISTS (SELECT 1 FROM node WHERE node.id = limit_home.home AND (node.state <> 'active' OR node.is_leaving = 1)) \
+           AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = limit_home.home \
+           AND run.status IN ('pending', 'waiting', 'running'))",
+};
 const MOVE_LIMITS: Statement = Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home = ?" };
+const GIVE_LIMIT: Statement = Statement {
+    name: "give_limit",
+    text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ?",
+};
+const FREE_LIMIT: Statement = Statement {
+    name: "free_limit",
+    text: "DELETE FROM limit_home WHERE namespace_id = ? AND limit_key = ? AND home = ?",
+};
+/// Broadcasts, expanded or not, and their shards.
+const READ_OPEN_SHARDS: Statement = Statement {
+    name: "read_open_shards",
+    text: "SELECT DISTINCT job_id, job_version FROM run WHERE node_id = ? \
+           AND status IN ('pending', 'waiting', 'running') AND (shard_index = -1 OR shard_total > 1)",
+};
 
 #[async_trait]
 impl Limits for SqlStore {
@@ -23,7 +47,11 @@ impl Limits for SqlStore {
         for limit in limits {
             let query = || Query::new(&READ_LIMIT).int(limit.namespace.get()).text(&limit.key);
             let home = match self.row(query()).await? {
-                Some(row) => Reader::new(&row, "limit_home").int("home")?,
+                Some(row) => {
+                    let home = Reader::new(&row, "limit_home").int("home")?;
+                    let is_taken = home != token.node.get() && self.take_limit(token, limit, home).await?;
+                    if is_taken { token.node.get() } else { home }
+                }
                 None => transact!(self, "limit_homes", |tx| {
                     let insert = Query::new(&INSERT_LIMIT).int(limit.namespace.get()).text(&limit.key);
                     tx.execute(insert.int(token.node.get())).await?;
@@ -36,6 +64,33 @@ impl Limits for SqlStore {
             homes.push(NodeId::new(home));
         }
         Ok(homes)
+    }
+
+    async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
+        let mut keys = Vec::new();
+        for row in self.rows(Query::new(&READ_OPEN_SHARDS).int(token.node.get())).await? {
+            let mut columns = Reader::new(&row, "run");
+            keys.push((JobId::new(columns.int("job_id")?), columns.int("job_version")?));
+        }
+        let definitions = self.definitions(&keys).await?;
+        let used: BTreeSet<LimitName> =
+            definitions.iter().flat_map(|one| LimitName::of(one.namespace, &one.spec)).collect();
+        for limit in limits.iter().filter(|limit| !used.contains(*limit)) {
+            let change = match to {
+                Some(to) => Query::new(&GIVE_LIMIT).int(to.get()),
+                None => Query::new(&FREE_LIMIT),
+            };
+            self.execute(change.int(limit.namespace.get()).text(&limit.key).int(token.node.get())).await?;
+        }
+        Ok(limits.iter().filter(|limit| used.contains(*limit)).cloned().collect())
+    }
+}
+
+impl SqlStore {
+    /// Whether the limit of another node is this node's now.
+    async fn take_limit(&self, token: LeaseToken, limit: &LimitName, home: i64) -> Result<bool> {
+        let take = Query::new(&TAKE_LIMIT).int(token.node.get()).int(limit.namespace.get()).text(&limit.key).int(home);
+        Ok(self.execute(take).await? > 0)
     }
 }
 
