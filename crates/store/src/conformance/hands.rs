@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::{CancelRequest, NextStepPolicy, Outcome};
+use rondel_core::outcome::{CancelRequest, Outcome};
 use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::{expanded, limited_broadcast};
-use super::{DEFAULT, FAILED, POLICY, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
+use super::results::a_run_that_an_executor_had_is_not_dropped;
+use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
 use crate::ledger::{
     AttemptEnd, CancelAsked, CancelElsewhere, LimitName, NotedWait, OpenPage, RunAtExecutor, RunCheck, WaitPlace,
 };
@@ -495,12 +496,5 @@ pub async fn what_is_to_be_dropped_is_no_request_to_cancel(store: &dyn Store) {
     assert_eq!((dropped.status, dropped.reason), (RunStatus::Skipped, Some(Reason::Paused)));
     store.ask_drops(&ids[..1], paused, runs[0].due_at).await.unwrap();
     assert_eq!(drops(token, RunId::new(0), 9).await, []);
-    // A run that an executor had goes on, and with it its next attempt.
-    let policy = NextStepPolicy { retry_max: 1, ..POLICY };
-    for (outcome, expected) in [(FAILED, None), (Outcome::Lost(Reason::NotReceived), Some(Reason::Paused))] {
-        let run = pending(store, token).await;
-        store.ask_drops(&[run.id], paused, run.due_at).await.unwrap();
-        finish_one(store, AttemptEnd { policy, ..finish(&run, outcome) }).await;
-        assert_eq!(store.check_runs(&[run.id]).await.unwrap()[0].drop_for, expected);
-    }
+    a_run_that_an_executor_had_is_not_dropped(store, token, paused).await;
 }
